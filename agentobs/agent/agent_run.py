@@ -48,7 +48,7 @@ class RunInputs:
 
     world: World
     options: Options
-    """The options; after a fallback, with the other model."""
+    """The options; after a fallback, they name the fallback model."""
     tools: Tools
     started_ns: int
     """Start time by the world's clock, in nanoseconds since 1970."""
@@ -76,25 +76,27 @@ class RunProgress:
     state: State
     """The current state of the loop."""
     client: AsyncAnthropic
-    """The world's client without its own retries, because the loop handles retries."""
+    """The world's client with its own retries disabled, because the loop handles retries."""
     tool_call_ids: frozenset[str]
     """The IDs of the tool calls in the conversation."""
     request_messages: RequestMessages = field(default_factory=RequestMessages)
-    """The messages in the form in which requests contain them."""
+    """The messages, converted to the form that requests contain."""
     depth: int = 0
     """Number of LLM requests in this turn, including maintenance requests."""
     text: str = ""
-    """The text of the last response, including earlier parts if it continues a response that was cut or paused."""
+    """The text of the last response. If the response continues a cut or paused response, the text includes the earlier
+    parts.
+    """
     cut_response: Json | None = None
-    """The response of this turn that was cut, while the request is repeated with a higher token limit."""
+    """The cut response of this turn, which is kept while the request is repeated with a higher token limit."""
     entering_agents: list[BackgroundAgent] = field(default_factory=list)
-    """Background agents whose results become part of the conversation when it is next stored."""
+    """Background agents whose results become part of the conversation when the conversation is next stored."""
     exceeded_limits: set[Limit] = field(default_factory=set)
-    """Limits that were reached and reported, and beyond which the run continues."""
+    """Limits that were reached and reported, but do not end the run."""
     reported_settings: set[str] = field(default_factory=set)
     """Latched settings whose change was already reported."""
     nudge_tokens: list[int] = field(default_factory=list)
-    """The model's output tokens at the time of each nudge, see `Options.token_budget`."""
+    """The number of output tokens at the time of each nudge; see `Options.token_budget`."""
     output: BaseModel | None = None
     """The structured output, once it is final."""
     next_state: State | None = None
@@ -124,13 +126,13 @@ class RunTotals:
     responses: list[Json] = field(default_factory=list)
     """The complete responses of the turns."""
     void_responses: list[Json] = field(default_factory=list)
-    """Responses that broke off, as far as they arrived, and complete responses that were replaced. They count as usage.
-    If the run is stopped during a response, the last item is that response.
+    """The received parts of responses that broke off, and complete responses that were replaced. All of them count as
+    usage. If the run is stopped during a response, the last item is that response.
     """
     maintenance_responses: list[Json] = field(default_factory=list)
     """Responses to maintenance requests, and the usage of requests that hooks made."""
     turn_usage: list[tuple[Meter, int]] = field(default_factory=list)
-    """The usage of each turn, without failed attempts, and its output tokens; only if `Budget.runaway` is set."""
+    """The usage and the output tokens of each turn, without failed attempts. Empty unless `Budget.runaway` is set."""
     provider_ns: int = 0
     """Time spent waiting for and receiving responses."""
     provider_ok_ns: int = 0
@@ -173,7 +175,7 @@ class Run:
 
     @property
     def conversations(self) -> tuple[Conversation, ...]:
-        """The conversations of this run and of the runs above it, the main agent's last."""
+        """The conversations of this run and of the runs above it, ending with the main agent's."""
         parent = self.inputs.parent
         above = parent.conversations if parent is not None else ()
         return (self.progress.conversation, *above)
@@ -187,13 +189,13 @@ class Run:
             return (*own_meters, self.totals.interaction_meter)
         if not self.inputs.is_background:
             return (*own_meters, *parent.meters)
-        # The run that receives the result of a background agent counts its usage then.
+        # The usage of a background agent is counted by the run that receives its result.
         above = (conversation.meter for conversation in parent.conversations)
         return (*own_meters, *above, self.totals.interaction_meter)
 
     @property
     def shares_budget(self) -> bool:
-        """Whether other runs share the budget, so that the clock decides when a limit is reached."""
+        """Whether other runs share the budget, so that timing determines when a limit is reached."""
         return self.inputs.parent is not None or bool(self.progress.conversation.background)
 
     @property
@@ -255,7 +257,7 @@ class Run:
         self.count_entered_agents()
 
     def count_entered_agents(self) -> None:
-        """Count the background agents whose results are part of the stored conversation now."""
+        """Count the usage of the background agents whose results are now part of the stored conversation."""
         conversation = self.progress.conversation
         for agent in self.progress.entering_agents:
             del conversation.background[agent.agent_id]
@@ -277,7 +279,7 @@ class Run:
     def restore_cut_response(self) -> Json | None:
         """Make the cut response the response of the turn, after the repeated request failed.
 
-        Return it, or None if no response was cut. Its usage is already counted.
+        Return the response, or None if no response was cut. The usage of the response is already counted.
         """
         message, self.progress.cut_response = self.progress.cut_response, None
         if message is not None:
@@ -331,7 +333,7 @@ class Run:
         """Count a response that broke off, even if its usage was never reported.
 
         Args:
-            message: the response, as far as it arrived.
+            message: the received part of the response.
             took_ns: the duration of the attempt.
             error: why it failed.
         """
@@ -378,7 +380,7 @@ class Run:
 
 
 class ResponseTimer:
-    """Measures the time spent waiting for and receiving responses, without the time of the event consumer."""
+    """Measures the time spent waiting for and receiving responses, excluding the time that the event consumer takes."""
 
     def __init__(self, world: World) -> None:
         """Start at the world's current time."""

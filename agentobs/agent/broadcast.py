@@ -37,7 +37,7 @@ class Broadcast:
         self._has_ended = False
 
     def listen(self, capacity: int = CAPACITY) -> AsyncIterator[Event | Missed]:
-        """Return an iterator over all events from now on, the result last; after the run has ended, only the result.
+        """Return an iterator over all further events, ending with the result; after the run has ended, only the result.
 
         Each consumer receives copies, so changes to an event are not visible to other consumers. If the run ends
         without a result, because it raised an exception or was closed, the iteration ends as well.
@@ -55,7 +55,7 @@ class Broadcast:
         return buffer.events()
 
     async def drive(self) -> Result | None:
-        """Play the run to its end, and return the result; exceptions of the run are raised here.
+        """Drive the run to its end, and return the result; exceptions of the run are raised here.
 
         Returns None if the events ended without a result.
         """

@@ -27,7 +27,7 @@ class Budget:
     session_usd: Decimal | None = None
     """Limit for all runs of one conversation, in USD."""
     day_usd: Decimal | None = None
-    """Limit for everything that was recorded in this home since midnight UTC, in USD."""
+    """Limit for all spending that was recorded in this home since midnight UTC, in USD."""
     session_turns: int | None = None
     """Limit for the number of turns that used tools, in all runs of one conversation."""
     runaway: bool = False
@@ -76,7 +76,7 @@ class Spent:
     unpriced_calls: int = 0
     """Number of responses of models without a price, which the amounts do not include."""
     runaway: Runaway | None = None
-    """The sign of a runaway in the last turns of the run; None if there is no sign."""
+    """The sign of a runaway in the last turns of the run; None if there is none."""
 
 
 def reached(budget: Budget, spent: Spent) -> Limit | None:

@@ -36,15 +36,15 @@ class ConversationHooks:
     def claim(self, occasion: Occasion) -> tuple[Hook, ...]:
         """Return the hooks that match an event, and mark the `once` hooks among them as done.
 
-        This happens before the hooks run, so that the clock does not decide which of several
-        concurrent events gets a `once` hook.
+        `once` hooks are marked before they run. Otherwise, timing would determine which of several concurrent events
+        gets such a hook.
         """
         matched = self.matching(occasion)
         self.conversation.hooks_done |= {hook.name for hook in matched if hook.once}
         return matched
 
     def release(self, hooks: Sequence[Hook]) -> None:
-        """Mark claimed `once` hooks that have not run as not done."""
+        """Allow claimed `once` hooks that have not run to be claimed again."""
         self.conversation.hooks_done -= {hook.name for hook in hooks if hook.once}
 
     async def fire(self, occasion: Occasion, here: Place | None) -> HookRuns:
@@ -98,17 +98,17 @@ def apply_hook_decision(
     if hook_behavior == "ask" and decision.behavior == "allow":
         if mode == "dontAsk":
             return denied_by_hook(
-                tool, "It needs a person's consent, and nobody is available to give it."
+                tool, "It needs a person's approval, and nobody is available to approve it."
             )
-        return _hook_decision("ask", f"A hook asks for consent to this call of {tool}.")
+        return _hook_decision("ask", f"A hook requires approval for this call of {tool}.")
     if hook_behavior == "allow" and decision.behavior == "ask" and decision.rule is None:
-        return _hook_decision("allow", f"A hook lets this call of {tool} run.")
+        return _hook_decision("allow", f"A hook allows this call of {tool}.")
     return decision
 
 
 def denied_by_hook(tool: str, reason: str) -> Decision:
     """Return the decision for a hook's veto."""
-    explanation = f" It says: {reason}" if reason else ""
+    explanation = f" Its reason: {reason}" if reason else ""
     return _hook_decision("deny", f"A hook blocks this call of {tool}.{explanation}")
 
 
@@ -120,13 +120,13 @@ def approval_decision(pending: Decision, verdict: Verdict, tool: str) -> Decisio
     if verdict.blocked or verdict.decision == "deny":
         return denied_by_hook(tool, verdict.reason)
     if verdict.decision == "allow" and pending.rule is None:
-        return _hook_decision("allow", f"A hook lets this call of {tool} run.")
+        return _hook_decision("allow", f"A hook allows this call of {tool}.")
     return None
 
 
 def objection(tool: str, reason: str) -> str:
     """Return the text for the model if a hook objects to a tool result."""
-    return f"A hook objects to the result of {tool}: {reason or 'it gives no reason'}"
+    return f"A hook objects to the result of {tool}: {reason or 'no reason given'}"
 
 
 def _hook_decision(behavior: Behavior, reason: str) -> Decision:

@@ -85,10 +85,10 @@ Transition = Literal[
 ]
 """Why an LLM request is sent. `start`: there is a new prompt; `next_turn`: there are tool results; `steering`,
 `follow_up`: the agent received a message while it ran, or when it was about to stop; `structured_output_retry`: the
-required output is missing; `background_result`: a background agent has ended; `stop_hook_blocking`: a hook did not let
-the run end; `token_budget`: the token budget is not spent; `max_output_tokens_continued`, `pause_turn`: the response
-was cut or paused, and the model continues it. The others repeat the request of the turn: with a higher token limit
-(`max_output_tokens_raised`), a shorter conversation (`reactive_compaction`) or another model (`model_fallback`).
+required output is missing; `background_result`: a background agent has ended; `stop_hook_blocking`: a hook kept the run
+from ending; `token_budget`: the token budget is not spent; `max_output_tokens_continued`, `pause_turn`: the response
+was cut or paused, and the model continues it. The other reasons repeat the request of the turn: with a higher token
+limit (`max_output_tokens_raised`), a shorter conversation (`reactive_compaction`) or another model (`model_fallback`).
 """
 
 
@@ -109,14 +109,14 @@ class RequestStart:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A chunk of the text of the response, as it arrives; only if the response is streamed."""
+    """A chunk of the text of the response, as it arrives; emitted only if the response is streamed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """A chunk of the thinking in the response, as it arrives; only if the response is streamed."""
+    """A chunk of the thinking in the response, as it arrives; emitted only if the response is streamed."""
 
     thinking: str
 
@@ -132,7 +132,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A response is void, for example because it broke off. Its tool calls that had started are void as well."""
+    """A response is void, for example because it broke off.
+
+    Any of its tool calls that had already started are void as well.
+    """
 
     turn: int
     attempt: int
@@ -151,7 +154,7 @@ class Coercion:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """The decision whether a tool call may run."""
+    """The decision on whether a tool call may run."""
 
     question: ToolQuestion
     decision: Decision
@@ -178,7 +181,7 @@ class ToolDone:
     """The result that the model sees."""
     duration_ns: int
     original_result: ToolAnswer | None = None
-    """The result of the tool itself, if hooks have changed the result that the model sees."""
+    """The original result of the tool, if hooks have changed the result that the model sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ class Retry:
     error: str
     """The provider's error type such as `overloaded_error`, or the exception's class."""
     status: int | None
-    """The HTTP status; None if no response arrived, 200 if a stream carried the error."""
+    """The HTTP status; None if no response arrived, 200 if the error arrived in a stream."""
 
 
 @dataclass(frozen=True, slots=True)

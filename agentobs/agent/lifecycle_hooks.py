@@ -23,7 +23,7 @@ STOP_BLOCKS_MAX = 25
 forever. Our choice.
 """
 
-DEFAULT_STOP_OBJECTION = "A hook wants you to go on before you end."
+DEFAULT_STOP_OBJECTION = "A hook requires you to continue before you end."
 """The prompt for the model if a hook keeps the run from ending and gives no reason."""
 
 

@@ -1,4 +1,4 @@
-"""The agent loop: call the model, run the tools that it calls, return their results, until it calls no tool.
+"""The agent loop: call the model, run the tools that it calls, and return their results, until it calls no more tools.
 
 All I/O goes through the injected `World`, and everything that happens is yielded as an event. There
 are two phases: awaiting the model, and dispatching its tool calls. Each step replaces the complete
@@ -97,9 +97,9 @@ def live_world(
             such as `agentobs.wiring.keep_result`.
         spent_today: a function that returns the spending since midnight UTC, for `Budget.day_usd`,
             such as `agentobs.wiring.spent_today`.
-        refresh: a function that refreshes the client's credentials and returns whether there are new
-            ones. It is called at most once per request, after a 401. A sync function runs in a
-            thread. By default, a client with `credentials` gets a new token.
+        refresh: a function that refreshes the client's credentials and returns whether there are new credentials. It is
+            called at most once per request, after a 401. A sync function runs in a thread. By default, a client with
+            `credentials` gets a new token.
         load: a function that reads an earlier conversation, to resume or fork it, such as
             `agentobs.wiring.load_conversation`.
         sections: the functions that write sections of the system prompt:
@@ -187,7 +187,7 @@ async def run(
 
 
 async def _play(run: Run) -> AsyncGenerator[Event, None]:
-    """Play the run of the main agent or of a sub-agent, up to its result."""
+    """Run the main agent or a sub-agent, and yield the events up to the result."""
     try:
         with _recorded_interaction(run) as recorded:
             try:

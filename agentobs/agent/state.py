@@ -83,7 +83,7 @@ class Options:
     fallback_model: str | None = None
     """Model for the rest of the run after three consecutive overload errors; None means no fallback."""
     max_tokens_raised: int | None = 64_000
-    """`max_tokens` of the request that is repeated once after a response was cut. None, or a value that is not above
+    """`max_tokens` for repeating a request once after its response was cut. None, or a value that is not above
     `max_tokens`, disables the repetition. Without streaming, this value is capped at 21,333.
     """
     answer_seconds: float | None = 3600.0
@@ -103,15 +103,15 @@ class Conversation:
     """The conversation so far. Pass it to a second run to continue it.
 
     The loop updates it after each response and each round of tool results, so that a run that was
-    stopped can be continued as well. It serves one run at a time.
+    stopped can be continued as well. A conversation serves one run at a time.
     """
 
     messages: tuple[Json, ...] = ()
     """Messages, oldest first, in the provider's format."""
     turns: int = 0
-    """Turns with a complete response; the next turn continues the count."""
+    """Number of turns with a complete response; later runs continue the count."""
     tool_turns: int = 0
-    """Turns that used tools."""
+    """Number of turns that used tools."""
     grants: frozenset[Rule] = frozenset()
     """Rules for the calls that a person allowed for the rest of the conversation."""
     denials: Denials = field(default_factory=Denials)
@@ -390,7 +390,7 @@ def prompted_again(state: State, texts: Sequence[str], transition: Transition) -
 
 
 def blocked_by_stop_hook(state: State, why: str) -> State:
-    """Return the state in which the model continues because a hook does not let the run end, for the reason `why`."""
+    """Return the state in which the model continues because a hook keeps the run from ending, for the reason `why`."""
     if state.phase == "dispatching_tools":
         state = prompted_again(state, [why], "stop_hook_blocking")
     else:  # The last message already holds the results of the last tools.
@@ -433,7 +433,7 @@ def tool_call_ids(messages: Sequence[Json]) -> frozenset[str]:
 
 
 INTERRUPTED = ToolAnswer(
-    "The run was interrupted before this tool had finished.", is_error=True, outcome="aborted"
+    "The run was interrupted before this tool finished.", is_error=True, outcome="aborted"
 )
 """Result for a call that a stopped run did not finish. The provider refuses a conversation in which a
 call has no result.

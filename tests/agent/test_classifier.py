@@ -164,7 +164,7 @@ def test_the_classifier_denies_with_a_reason() -> None:
         events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "classifier")]
     (result,) = [b for b in provider.requests[2]["messages"][-1]["content"] if "tool_use_id" in b]
-    assert result["content"].startswith("The classifier has denied this call. It says: It is rude.")
+    assert result["content"].startswith("The classifier denied this call. Its reason: It is rude.")
 
 
 FAILURES = [

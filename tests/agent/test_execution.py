@@ -71,15 +71,15 @@ def test_invalid_input() -> None:
         raise AssertionError("the tool ran")
 
     assert answer(tool_question("look", were=1), look) == ToolAnswer(
-        "The input of look does not fit:\n"
-        "where: required, but not given (a value of type string)\n"
-        "were: there is no argument of this name; there are: where",
+        "The input of look is invalid:\n"
+        "where: required, but missing (expected type: string)\n"
+        "were: there is no argument with this name; the arguments are: where",
         is_error=True,
         outcome="invalid",
     )
     cut = ToolQuestion("call", "look", '{"where": ')
     assert answer(cut, look).content == (
-        "The input of look does not fit:\nthe input is not a JSON object; perhaps it was cut"
+        "The input of look is invalid:\nthe input is not a JSON object; perhaps it was cut off"
     )
 
 
@@ -140,7 +140,7 @@ def test_an_endless_generator_is_truncated() -> None:
             yield 0
 
     found = answer(tool_question("count"), count, keep=lambda _, text: str(text.count(",")))
-    assert f"lies in {ITEMS_MAX}]" in found.content
+    assert f"is in {ITEMS_MAX}]" in found.content
 
 
 class Custom(BaseException):
@@ -210,7 +210,7 @@ def test_a_long_error_is_truncated(is_async: bool) -> None:
     found = answer(tool_question("fail"), tested_tool, keep=keep)
     assert found.outcome == "failed"
     assert found.content.startswith("fail failed with ValueError: xxxx")
-    assert "The whole result lies in /kept/call]" in found.content
+    assert "The complete result is in /kept/call]" in found.content
     assert len(found.content) <= 4_000
     assert [len(text) for text in kept] == [10_000_000 + len("fail failed with ValueError: ")]
 
@@ -253,11 +253,11 @@ def test_a_tool_that_times_out(gate: threading.Event) -> None:
         yield 1
 
     assert answer(tool_question("wait"), wait) == failed(
-        "wait did not finish within 0.01 seconds and was given up.", outcome="timeout"
+        "wait did not finish within 0.01 seconds and was abandoned.", outcome="timeout"
     )
     for tested_tool in (hang, yields):
         assert answer(tool_question(tested_tool.name), tested_tool) == failed(
-            f"{tested_tool.name} did not finish within 0.01 seconds and was given up. "
+            f"{tested_tool.name} did not finish within 0.01 seconds and was abandoned. "
             "It may still be running.",
             outcome="timeout",
         )
@@ -405,7 +405,8 @@ def test_a_tool_that_needs_a_person_fails_at_once_without_one() -> None:
         return "yes"
 
     assert answer(tool_question("confirm"), confirm) == failed(
-        "confirm needs a person to answer it, and nobody is there. Go on without it.", attempts=0
+        "confirm needs a person to answer, and nobody is available. Continue without it.",
+        attempts=0,
     )
     assert answer(tool_question("confirm"), confirm, person=True) == ToolAnswer("yes")
 
@@ -450,11 +451,11 @@ def test_a_running_call_is_stopped(gate: threading.Event) -> None:
         gate.wait()
 
     assert stopped(wait, started) == failed(
-        "wait was stopped before it had finished.", outcome="aborted"
+        "wait was stopped before it finished.", outcome="aborted"
     )
     assert trail == ["cleaned up"]
     assert stopped(hang, thread_started) == failed(
-        "hang was stopped before it had finished. It may still be running.", outcome="aborted"
+        "hang was stopped before it finished. It may still be running.", outcome="aborted"
     )
 
 
@@ -497,7 +498,7 @@ def test_a_call_that_was_stopped_before_its_start_is_not_run(interrupt: Any) -> 
 
     assert asyncio.run(ask()) == [
         ToolAnswer("seen"),
-        failed("look was stopped before it began.", outcome="aborted", attempts=0),
+        failed("look was stopped before it started.", outcome="aborted", attempts=0),
         ToolAnswer("seen"),
     ]
 
@@ -572,7 +573,7 @@ def test_a_check_returns_a_complaint(gate: threading.Event) -> None:
     assert complaint_about(tool(check=no_dots_later)(look), path="a", depth=2) == "depth: must be 1"
     assert complaint_about(declared({"name": "any"}, look, check=complete)) == "must not be empty"
     assert complaint_about(tool(look), path="..") is None
-    assert complaint_about(tested_tool) == "path: required, but not given (a value of type string)"
+    assert complaint_about(tested_tool) == "path: required, but missing (expected type: string)"
 
 
 def test_a_failing_check_is_a_complaint(gate: threading.Event) -> None:
@@ -630,7 +631,7 @@ def test_a_long_result_is_stored_under_the_id_of_its_call() -> None:
 
     complete, cut = asyncio.run(ask())
     assert complete.content == "x" * 10_000
-    assert "of 10,001 characters are left out here. The whole result lies in /kept]" in cut.content
+    assert "of 10,001 characters were omitted. The complete result is in /kept]" in cut.content
     assert not cut.is_error
     assert kept == [("call", "x" * 10_001, "set")]
 
@@ -648,7 +649,7 @@ def test_a_result_that_cannot_be_stored_is_truncated() -> None:
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         found = answer(tool_question("look"), look, keep=keep)
-    assert "are left out here and were not kept" in found.content
+    assert "were omitted and not stored" in found.content
     assert not found.is_error
 
 

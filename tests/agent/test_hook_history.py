@@ -30,7 +30,7 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import WorldQuestion
 from replay import Replayer, load
 from replay.freeze.conversion import freeze
-from tests.replay.crowd import Inventor, inventing
+from tests.replay.nested_agents import RandomProvider, serve_random_provider
 
 from .agent_runs import in_loop, options
 from .provider import Provider, Reply, call, error, message, streamed, text, unstreamed
@@ -300,7 +300,7 @@ def test_a_once_hook_runs_once_in_resumed_sessions(home: Path) -> None:
 # Background agents that outlive their session.
 
 
-class Scouts(Inventor):
+class Scouts(RandomProvider):
     """The script of a provider: the agent starts a scout in the background and ends; the scout calls its tool
     twice.
     """
@@ -353,7 +353,7 @@ async def run_with_outliving_agent(
 
 def test_an_agent_that_outlives_its_session(home: Path) -> None:
     """The session can be resumed while the agent runs, and after the agent has ended; then the agent is complete."""
-    with inventing(Scouts(1, 1)) as url:
+    with serve_random_provider(Scouts(1, 1)) as url:
         conversation, _, (resumed_early, resumed_late) = in_loop(
             run_with_outliving_agent(url, resumed)
         )
@@ -369,7 +369,7 @@ def test_an_agent_that_outlives_its_session(home: Path) -> None:
 
 def test_a_session_with_an_agent_that_outlived_it_replays(home: Path, tmp_path: Path) -> None:
     """The requests of the agent after the end are in the fixture, and the replay takes the same path."""
-    with inventing(Scouts(1, 1)) as url:
+    with serve_random_provider(Scouts(1, 1)) as url:
         conversation, session_id, _ = in_loop(run_with_outliving_agent(url))
     assert flush()
     found = existing_home(home)

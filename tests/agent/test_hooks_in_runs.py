@@ -118,7 +118,7 @@ def test_a_veto_blocks_a_call() -> None:
     (done,) = of_kind(events, ToolDone)
     assert (done.answer.outcome, of_kind(events, ToolDispatch)) == ("blocked", [])
     ((_, content),) = results_in(provider.requests[1])
-    assert content == "A hook blocks this call of write. It says: Not on a Sunday."
+    assert content == "A hook blocks this call of write. Its reason: Not on a Sunday."
     (permission,) = of_kind(events, Permission)
     assert (permission.decision.resolver, permission.decision.reason_type) == ("hook", "hook")
     assert [denial.tool_use_id for denial in result_of(events).denials] == ["a"]
@@ -218,7 +218,7 @@ def test_a_hook_can_require_approval() -> None:
             provider, hooks, answers, tools=[write], world={"person": person}
         )
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed"]
-    assert people == ["A hook asks for consent to this call of write."]
+    assert people == ["A hook requires approval for this call of write."]
 
 
 def test_a_hook_that_requires_approval_in_dont_ask_mode() -> None:

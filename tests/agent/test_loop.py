@@ -383,10 +383,10 @@ def test_tool_errors_are_sent_to_the_model() -> None:
         for block in provider.requests[1]["messages"][2]["content"]
     ] == [
         ("a", "There is no tool named 'missing'. The tools are: look, fall, wait.", True),
-        ("b", "The input of look does not fit:", True),
+        ("b", "The input of look is invalid:", True),
         ("c", "fall failed with RuntimeError: ouch", True),
-        ("d", "wait did not finish within 0.01 seconds and was given up.", True),
-        ("e", "The input of look does not fit:", True),
+        ("d", "wait did not finish within 0.01 seconds and was abandoned.", True),
+        ("e", "The input of look is invalid:", True),
     ]
 
 

@@ -164,7 +164,9 @@ def test_omitted_characters_are_counted(text: str, chars_max: int) -> None:
         assert seen == text
         return
     found = re.fullmatch(
-        r"(.*)\n\n\[([\d,]+) of ([\d,]+) characters .* time to see them\.\]\n\n(.*)", seen, re.S
+        r"(.*)\n\n\[([\d,]+) of ([\d,]+) characters .* time to see everything\.\]\n\n(.*)",
+        seen,
+        re.S,
     )
     assert found
     head, left, omitted, tail = found.groups()
@@ -254,8 +256,8 @@ def test_a_long_result_is_stored_and_shortened() -> None:
     assert tail == LINES[-len(tail) :]
     assert tail.splitlines()[0] == f"line {100_000 - len(tail.splitlines())}"
     assert note == (
-        f"[{len(LINES) - len(head) - len(tail):,} of {len(LINES):,} characters are left out here. "
-        "The whole result lies in /home/results/1-call.txt]"
+        f"[{len(LINES) - len(head) - len(tail):,} of {len(LINES):,} characters were omitted. "
+        "The complete result is in /home/results/1-call.txt]"
     )
     assert PREVIEW_CHARS_MAX * 0.9 < len(seen) <= PREVIEW_CHARS_MAX
 
@@ -266,7 +268,7 @@ def test_a_long_result_without_storage_is_truncated(text: str, chars_max: int) -
     """Without storage the model gets the maximum length, and a note that the rest is lost."""
     seen = fit(text, chars_max, lambda _: None)
     assert isinstance(seen, str)
-    assert "are left out here and were not kept" in seen
+    assert "were omitted and not stored" in seen
     assert len(seen) <= max(chars_max, 150)
     assert seen.encode()
 
@@ -296,7 +298,7 @@ def test_only_the_text_of_long_blocks_is_truncated() -> None:
     assert [seen[0], seen[2]] == [image(8), image(9)]
     assert len(seen) == 3
     assert seen[1]["type"] == "text"
-    assert "The whole result lies in /kept" in seen[1]["text"]
+    assert "The complete result is in /kept" in seen[1]["text"]
     assert len(seen[1]["text"]) <= 500
     (stored,) = kept
     assert stored.startswith(f"{'a' * 300}\n\n{'d' * 300}\n\n{{")
@@ -309,7 +311,7 @@ def test_binary_blocks_respect_the_providers_limits() -> None:
     seen = fit([image(IMAGE_CHARS_MAX), image(IMAGE_CHARS_MAX + 4)], 500, lambda _: None)
     assert seen == [
         image(IMAGE_CHARS_MAX),
-        words("[a block of type image with 3,932,163 bytes is left out: it is too large]"),
+        words("[a block of type image with 3,932,163 bytes was omitted: it is too large]"),
     ]
     many = fit([image(IMAGE_CHARS_MAX)] * 5, 500, lambda _: None)
     assert [block["type"] for block in many if isinstance(block, dict)] == ["image"] * 4 + ["text"]
@@ -322,4 +324,4 @@ def test_binary_blocks_respect_the_providers_limits() -> None:
 def test_images_within_json_are_text() -> None:
     """Only a list of blocks is sent as blocks; any other value is rendered as text."""
     value = {"image": base64.b64encode(b"x" * 90_000).decode()}
-    assert "left out here" in str(shown(value))
+    assert "characters were omitted" in str(shown(value))

@@ -162,7 +162,7 @@ def test_interrupted_calls_get_results_with_the_next_prompt() -> None:
     """A conversation that was stopped before its tool results can continue; existing results are used."""
     stopped = {"role": "assistant", "content": [call("a", "look"), call("b", "look")]}
     state = initial_state(Conversation((HELLO, stopped), turns=1), "Never mind")
-    interrupted = "The run was interrupted before this tool had finished."
+    interrupted = "The run was interrupted before this tool finished."
     assert (state.turn, state.messages[:2]) == (2, (HELLO, stopped))
     assert state.messages[2] == {
         "role": "user",

@@ -62,7 +62,7 @@ def test_an_invalid_output() -> None:
         events = events_of(provider, output=Refund)
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["invalid", "executed"]
     result_text = provider.requests[1]["messages"][2]["content"][0]["content"]
-    assert result_text == "The answer does not fit:\ncents: required, but not given"
+    assert result_text == "The answer does not match the schema:\ncents: required, but missing"
     assert result_of(events).output == Refund(order="A-1", cents=5)
 
 

@@ -235,6 +235,6 @@ def test_background_work_of_another_event_loop(is_closed: bool) -> None:
     assert [e.subtype for e in of_kind(events, BackgroundResult)] == ["error_during_execution"]
     assert result_of(events).subtype == "success"
     report = provider.requests[-1]["messages"][-1]["content"][-1]["text"]
-    assert "it was left before its end" in report
+    assert "it was abandoned before it ended" in report
     assert not conversation.background
     assert "a" not in conversation.children

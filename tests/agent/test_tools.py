@@ -164,21 +164,21 @@ def test_input_is_validated() -> None:
     [
         (
             {"stops": [{"y": 1}]},
-            "start: required, but not given (a value of type object)\n"
-            "stops.0.x: required, but not given",
+            "start: required, but missing (expected type: object)\n"
+            "stops.0.x: required, but missing",
         ),
         (
             {"start": {"x": 0}, "stops": [], "where": 1},
-            "where: there is no argument of this name; there are: start, stops, unit, title, copy",
+            "where: there is no argument with this name; the arguments are: start, stops, unit, title, copy",
         ),
         (
             {"start": {"x": 0, "z": 1}, "stops": "none", "copy": 0, "unit": "km"},
-            "start.z: there is no argument of this name\n"
+            "start.z: there is no argument with this name\n"
             "stops: Input should be a valid list\n"
             "unit: Input should be 'm' or 'mi'\n"
             "copy: Input should be greater than or equal to 1",
         ),
-        ('{"start": {', "the input is not a JSON object; perhaps it was cut"),
+        ('{"start": {', "the input is not a JSON object; perhaps it was cut off"),
     ],
 )
 def test_errors_of_invalid_input_name_the_arguments(value: Any, complaint: str) -> None:
@@ -607,7 +607,7 @@ def test_errors_of_any_model_can_be_described() -> None:
     with pytest.raises(ValidationError) as raised:
         Point.model_validate({"z": 1})
     assert complaints(raised.value) == (
-        "x: required, but not given\nz: there is no argument of this name"
+        "x: required, but missing\nz: there is no argument with this name"
     )
 
 
@@ -623,7 +623,7 @@ def test_results_of_calls_that_cannot_run_are_limited() -> None:
     )
     assert len(unknown_tool_result([take], "x" * 10**6).content) < 300
     assert invalid_input_result(take, "count: too many").content == (
-        "The input of take does not fit:\ncount: too many"
+        "The input of take is invalid:\ncount: too many"
     )
     assert (unknown_tool_result([], "a").outcome, invalid_input_result(take, "").outcome) == (
         "unknown",

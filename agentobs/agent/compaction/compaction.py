@@ -1,4 +1,4 @@
-"""Compact the conversation of a run, with the cheapest method that is enough.
+"""Compact the conversation of a run, with the cheapest sufficient method.
 
 The methods are tried in this order: trim old tool results; drop the oldest groups, if only a few have
 to be dropped; replace everything except the latest part by the session's memory; replace it by a
@@ -56,7 +56,7 @@ this limit, a short conversation could be as long as before.
 """
 
 HEAVY_TOKENS = 20_000
-"""A prompt without any response is summarized only if it is longer than this, the maximum length of a
+"""A prompt that has no response yet is summarized only if it is longer than this, which is the maximum length of a
 summary.
 """
 
@@ -85,7 +85,7 @@ class CompactionTask:
     error: Exception | None = None
     """The error of the LLM request for a summary; None if there was no error."""
     was_cut: bool = False
-    """Whether there is no summary because it was cut at its token limit."""
+    """Whether the summary is missing because it was cut at its token limit."""
     summary: str | None = None
     """The summary that the model wrote; None if there is none."""
     methods: list[str] = field(default_factory=list)
@@ -121,14 +121,14 @@ def length(run: Run, tools: Sequence[Tool]) -> int:
 
 
 def store_token_count(run: Run, messages: Sequence[Json], usage: object) -> None:
-    """Store the length of the conversation, as given by the usage of the response that is its last message."""
+    """Store the length of the conversation from the usage of its last message, which is a response."""
     tokens = token_counts.conversation_tokens(usage)
     if tokens is not None:
         run.progress.conversation.context.counted = TokenCount(tokens, len(messages), messages[-1])
 
 
 def automatic_task(run: Run, tools: Sequence[Tool], here: Place | None) -> CompactionTask | None:
-    """Emit the length of the conversation, and return the task if it must be compacted."""
+    """Emit the length of the conversation, and return a task if the conversation must be compacted."""
     progress, context = run.progress.conversation.context, run.inputs.options.context
     tokens, limit = length(run, tools), threshold(run)
     numbers = {
@@ -144,7 +144,7 @@ def automatic_task(run: Run, tools: Sequence[Tool], here: Place | None) -> Compa
 
 
 def reactive_task(run: Run, tools: Sequence[Tool], error: Exception) -> CompactionTask | None:
-    """Return the task if the provider refused a prompt as too long; at most once per conversation."""
+    """Return a task if the provider refused a prompt as too long; at most once per conversation."""
     progress = run.progress.conversation.context
     if progress.tried_reactive_compaction or not error_classes.is_too_long(error):
         return None
@@ -159,7 +159,7 @@ def reactive_task(run: Run, tools: Sequence[Tool], error: Exception) -> Compacti
 async def run_compaction(
     run: Run, task: CompactionTask, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Compact the conversation of a run, whatever the trigger is.
+    """Compact the conversation of a run, for any trigger.
 
     Sets `task.result`, unless the compaction fails or a hook prevents it.
 
@@ -203,7 +203,7 @@ async def run_compaction(
 async def _count_failure(
     run: Run, task: CompactionTask, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Emit that a compaction failed, and count the failure unless the provider is the cause."""
+    """Emit the failure of a compaction, and count the failure unless the provider is the cause."""
     progress, counts = run.progress.conversation.context, not is_temporary(task.error)
     if counts:
         progress.failures += 1
@@ -366,7 +366,7 @@ async def _request_summary(
 
 
 def _options_with_known_prompt(run: Run) -> Options:
-    """Return the options with the system prompt, without sections that the world would have to write."""
+    """Return the options. A `SystemPrompt` in them is rendered without the sections that have not been written yet."""
     prompt = run.inputs.options.system
     if not isinstance(prompt, SystemPrompt):
         return run.inputs.options
@@ -374,7 +374,7 @@ def _options_with_known_prompt(run: Run) -> Options:
 
 
 def _file_blocks(run: Run, task: CompactionTask, kept: Sequence[Json]) -> list[Json]:
-    """Return the blocks that attach recent files again. Their texts are those before the conversation was trimmed."""
+    """Return the blocks that attach recent files again. The texts come from the conversation before it was trimmed."""
     before = run.progress.state.messages
     removed = before[: len(before) - len(kept)]
     files = recent_files(removed, kept, task.tools)

@@ -1,4 +1,4 @@
-"""Prompt a model that is about to stop to continue, if the run has tokens left to spend."""
+"""Prompt a model to continue if it is about to stop and the run has tokens left to spend."""
 
 from __future__ import annotations
 

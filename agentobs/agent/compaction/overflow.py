@@ -40,7 +40,7 @@ async def send_fitting_request(
     request if the provider refused it as too long.
 
     Raises:
-        error_classes.PROVIDER_ERRORS: the last failure, also if the prompt stays too long.
+        error_classes.PROVIDER_ERRORS: the last failure; also raised if the prompt is still too long after a compaction.
         Stopped: the run was aborted.
     """
     task = automatic_task(run, tools, here)
@@ -126,7 +126,7 @@ async def compact(
         async for _ in events:
             pass
     if task.result is not None:
-        # Maybe no request follows in this session, so record the result here, for a later resume.
+        # This session might not send another request, so record the result here for a later resume.
         question = {"before": before, "messages": list(conversation.messages)}
         await telemetry.ask(
             world, here, "compacted", f"{turn}:{conversation.context.started_compactions}", question

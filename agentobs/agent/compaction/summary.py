@@ -23,32 +23,32 @@ DROPS_MAX = 3
 """Maximum number of times that the oldest groups are dropped because the request for a summary is too long."""
 
 SUMMARY_PROMPT = """\
-Stop here. This conversation has got too long and will go on from a summary: what it does not say is lost.
+Stop here. This conversation is too long and will continue from a summary. Anything that is not in it is lost.
 
-Write that summary now, for yourself. Call no tool. Say, under headings of these names:
+Write this summary now, for yourself. Do not call any tools. Use these headings:
 
-1. Task: what the user wants, in the user's own words where they matter, corrections and preferences included.
-2. Done: what was done so far and what came of it, with the names of files, functions, commands and values.
-3. Found: facts, decisions and their reasons; errors, and how they were mended.
+1. Task: what the user wants, in the user's own words if they matter, including corrections and preferences.
+2. Done: what has been done so far and the results, with the names of files, functions, commands and values.
+3. Found: facts, decisions and their reasons; errors, and how they were fixed.
 4. Left: what remains to be done, and what you were about to do when this interrupted you.
 
-Be exact and complete, and no longer than that needs."""
+Be exact and complete, and no longer than necessary."""
 
 SHORTER_SUMMARY_PROMPT = (
-    "Your last summary did not end within its limit and was lost. "
-    "Write one of at most {words:,} words."
+    "Your last summary was cut off at its limit and was lost. "
+    "Write a summary of at most {words:,} words."
 )
 """Added to the prompt after a summary was cut. `words` is half of the token limit; a word has about 1.3 tokens, so such
 a summary takes about two thirds of the limit.
 """
 
 SUMMARY_MESSAGE = """\
-This conversation goes on from an earlier part that got too long. This is its summary, written by you:
+This conversation continues an earlier part that became too long. This is your summary of that part:
 
 {summary}
 
-What was said last follows as it was said, if anything does. Go on from there without asking what to do, and \
-without speaking of this summary."""
+The most recent messages, if any, follow unchanged. Continue from there; do not ask what to do, and do not mention \
+this summary."""
 
 _KEPT_FIELDS = (
     "container",
@@ -123,8 +123,8 @@ def summary_request(
 def with_fewer_groups(messages: Sequence[Json], excess: int | None) -> Group | None:
     """Return messages without their oldest groups; None if there are no groups.
 
-    Drops at least one group: as many groups as have `excess` tokens, or a third of the groups if
-    the excess is unknown.
+    Drops at least one group: enough groups to remove `excess` tokens, or a third of the groups if the excess is
+    unknown.
     """
     groups = split_groups(messages).groups
     if not groups:
@@ -184,7 +184,7 @@ def _plain_block(block: Json) -> Json:
         case {"type": "compaction"}:
             content = block.get("content")
             return _text(
-                content if isinstance(content, str) and content else "[a summary, not readable]"
+                content if isinstance(content, str) and content else "[an unreadable summary]"
             )
         case {"type": "text", "citations": _}:
             return {name: value for name, value in block.items() if name != "citations"}
@@ -209,7 +209,7 @@ def _plain_block(block: Json) -> Json:
 
 
 def _file_description(block: Json) -> str:
-    """Return the title and the type of an image or a document, as far as they are known."""
+    """Return the title and the type of an image or a document, if they are known."""
     source = block.get("source")
     kind = source.get("media_type") if isinstance(source, dict) else None
     known = [each for each in (block.get("title"), kind) if isinstance(each, str)]

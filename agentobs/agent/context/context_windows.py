@@ -1,8 +1,7 @@
 """Context windows of the models, in tokens.
 
 The loop has its own table although genai-prices has the same numbers: window sizes affect the requests
-of the loop, and an updated price list must not change the path of an old recording. A test compares
-both tables.
+of the loop, and an updated price list must not change how an old recording is replayed. A test compares both tables.
 """
 
 from __future__ import annotations

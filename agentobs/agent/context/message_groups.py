@@ -1,7 +1,7 @@
 """Groups of messages that are kept or removed together.
 
 A group is a response together with the message that holds its tool results, or a user message without
-tool results. This way, no call loses its result, and no thinking block loses its call.
+tool results. This grouping keeps each call with its result, and each thinking block with its call.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _file_text(file: File) -> str:
     if len(shown) < len(file.text):
         notes.append("only the beginning")
     if file.is_stale:
-        notes.append("it was edited since, so read it again before you rely on it")
+        notes.append("it has been edited since, so read it again before you rely on it")
     note = f" ({'; '.join(notes)})" if notes else ""
     return f"The file {file.path}, as it was last read{note}:\n\n{shown}"
 

@@ -13,10 +13,10 @@ from agentobs.agent.context.token_counts import count_compacted_messages, estima
 from agentobs.provider.anthropic.messages import blocks, tool_results
 from agentobs.records.canonical_json import Json
 
-TRIMMED = "[An old result stood here"
+TRIMMED = "[An old result was removed"
 """The start of the note that replaces a trimmed result."""
 
-DROPPED = "[Older messages that stood here were taken out to save room.]"
+DROPPED = "[Older messages were removed to save space.]"
 """The note that replaces dropped groups, in the message before them."""
 
 _NOTE_TOKENS = text_tokens(DROPPED) + 20

@@ -1,5 +1,5 @@
-"""Token budgets: decide whether a model that is about to stop is prompted to continue (a nudge), because
-it has not spent its budget.
+"""Token budgets: decide whether to prompt a model to continue (a nudge) if it is about to stop before it has spent its
+budget.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ def ending_reason(budget: int, output_tokens: int, nudge_tokens: Sequence[int]) 
 def nudge_text(budget: int, output_tokens: int) -> str:
     """Return the prompt for a model that stops too early."""
     return (
-        f"You have used {output_tokens:,} of the {budget:,} tokens that are meant for this. "
-        "Go on with the work: check it, and do what is left. Do not sum up."
+        f"You have used {output_tokens:,} of the {budget:,} tokens in your budget. "
+        "Continue: check your work, and finish what is left. Do not summarize."
     )

@@ -14,8 +14,8 @@ from agentobs.records.canonical_json import Json
 
 BYTES_PER_TOKEN = 3.5
 """UTF-8 bytes per token. The provider's glossary gives 3.5 characters of English text per token. In our
-recordings, English prose has 4.1 to 5.8; code and JSON have less, and with newer models all have up
-to a third less. Bytes are counted instead of characters, because other scripts need about one token
+recordings, English prose has 4.1 to 5.8 bytes per token. The values for code and JSON are lower, and with newer models,
+all values are up to a third lower. Bytes are counted instead of characters, because other scripts need about one token
 per character.
 """
 
@@ -42,8 +42,8 @@ _OPAQUE = ("signature", "encrypted_content", "encrypted_index")
 
 
 def estimate(messages: Sequence[Json]) -> int:
-    """Return the approximate tokens of messages, without those before a compaction by the provider, which the model
-    does not see.
+    """Return the approximate tokens of messages. Messages before a compaction by the provider are not counted, because
+    the model does not see them.
     """
     visible = messages[count_compacted_messages(messages) :]
     return round(sum(_tokens(message.get("content")) for message in visible)) + len(visible)
@@ -62,8 +62,8 @@ def text_tokens(text: str) -> int:
 def conversation_tokens(usage: Any) -> int | None:
     """Return the tokens of a conversation, including the response with this usage; None if unknown.
 
-    If one response took several iterations, only the last one counts, because it read everything
-    that stays in the conversation.
+    If one response took several iterations, only the last iteration counts, because it read everything that stays in
+    the conversation.
     """
     if not isinstance(usage, dict):
         return None
@@ -71,7 +71,7 @@ def conversation_tokens(usage: Any) -> int | None:
     listed = iterations if isinstance(iterations, list) else []
     messages = [each for each in listed if _is_message_iteration(each)]
     if iterations and not messages:
-        return None  # It paused after a compaction: the remaining messages were not read yet.
+        return None  # The response paused after a compaction, before the model read the remaining messages.
     last = messages[-1] if messages else usage
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     sent = sum(_token_count(last.get(name)) for name in parts)
@@ -98,14 +98,14 @@ def tokens_of(messages: Sequence[Json], counted: TokenCount | None, overhead_tok
 
 
 def is_counted(messages: Sequence[Json], counted: TokenCount | None) -> bool:
-    """Return whether a count is valid for a conversation; it is not if the provider has compacted it since."""
+    """Return whether a count is still valid for a conversation, which the provider may have compacted since."""
     if counted is None or not counted.is_valid_for(messages):
         return False
     return not any(map(_is_boundary, messages[counted.messages :]))
 
 
 def tokens_after(tokens: int, estimate_before: int, estimate_after: int) -> int:
-    """Return the tokens that remain of a conversation that had `tokens`.
+    """Return the approximate token count of a conversation after a reduction.
 
     Args:
         tokens: the tokens before the reduction, as counted by the provider.

@@ -1,4 +1,4 @@
-"""Settings that keep a conversation within its context window, and the progress so far."""
+"""The settings that keep a conversation within the context window, and the state of its context."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ class Context:
     window_tokens: int | None = None
     """The window in tokens; None uses the window of the model, see `agentobs.agent.context.context_windows`."""
     is_automatic: bool = True
-    """Whether the conversation is compacted at the threshold; otherwise only if the provider refuses it as too long."""
+    """Whether the conversation is compacted at the threshold. If false, it is compacted only if the provider refuses it
+    as too long.
+    """
     summary_tokens: int = 20_000
-    """Maximum tokens of a summary, which are also kept free for it. Use less for a model with a
+    """Maximum tokens of a summary. The same number of tokens is kept free for the summary. Use less for a model with a
     lower response limit.
     """
     reserve_tokens: int = 13_000
-    """Tokens that are kept free in addition, for the growth in one turn and for estimation errors."""
+    """Additional tokens that are kept free, for the growth in one turn and for estimation errors."""
     kept_results: int = 3
     """The number of most recent tool results that are not trimmed. The provider's own trimming keeps
     the same number (https://docs.claude.com/en/docs/build-with-claude/context-editing, `keep`).
@@ -74,7 +76,7 @@ class TokenCount:
     def is_valid_for(self, messages: Sequence[Json]) -> bool:
         """Return whether the last counted message is still at its position in the messages.
 
-        It is not if messages before it were removed; the position then belongs to a newer message.
+        False if messages before it were removed, because its position then belongs to a newer message.
         """
         return 0 < self.messages <= len(messages) and messages[self.messages - 1] is self.last
 

@@ -50,7 +50,7 @@ class Classifier:
     instructions: str = INSTRUCTIONS
     """Instructions that describe which calls to allow and to deny."""
     timeout_s: float = 30.0
-    """Timeout in seconds. After it, the classifier gives no answer. Our choice."""
+    """Timeout in seconds, after which the classifier gives no answer. Our choice."""
 
     def __post_init__(self) -> None:
         """Validate the fields.

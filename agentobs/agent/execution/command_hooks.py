@@ -62,7 +62,7 @@ async def run_command(
     try:
         _write_input(transport, payload)
         await output.exited.wait()
-        _kill(transport, output)  # remaining processes of its group
+        _kill(transport, output)  # kills the remaining processes of its group
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OUTPUT_WAIT_S):
                 await output.closed.wait()
@@ -74,7 +74,7 @@ async def run_command(
 def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without provider credentials, plus the facts and the trace context.
 
-    The trace context is always the current one, never the one that this process inherited from its parent.
+    The trace context is always the current one, never the context that this process inherited from its parent.
     """
     kept = {
         name: value
@@ -134,7 +134,7 @@ def _write_input(transport: asyncio.SubprocessTransport, payload: bytes) -> None
     pipe: Any = transport.get_pipe_transport(0)
     with contextlib.suppress(OSError):
         pipe.write(payload)
-        pipe.close()  # takes effect when all data is written
+        pipe.close()  # the pipe stays open until all data is written
 
 
 def _answer_from_exit(status: int | None, output: _ProgramOutput) -> Json:
@@ -169,7 +169,7 @@ async def _stop(transport: asyncio.SubprocessTransport, output: _ProgramOutput) 
         if not output.exited.is_set():
             _signal(transport, signal.SIGTERM)
             await _wait_for_exit(output)
-        _kill(transport, output)  # and the remaining processes of its group
+        _kill(transport, output)  # also kills the remaining processes of its group
         await _wait_for_exit(output)
     finally:
         _kill(transport, output)

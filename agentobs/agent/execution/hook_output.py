@@ -1,6 +1,6 @@
 """Convert the output, HTTP response or return value of a hook to an answer that can be recorded.
 
-No function that returns an answer raises an exception.
+Functions that return an answer never raise an exception.
 """
 
 from __future__ import annotations

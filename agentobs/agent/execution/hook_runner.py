@@ -134,7 +134,10 @@ class LiveHooks:
         return {"outcome": "success"}
 
     def _with_fitted_output(self, facts: Json, answer: Json) -> Json:
-        """Limit the output of an answer to the text that the model will see, so that the recording has this text."""
+        """Limit the output of an answer to the text that the model will see.
+
+        The recording then contains the same text.
+        """
         output, chars_max = answer.get("output"), self._chars_max.get(str(facts.get("tool_name")))
         if output is None or chars_max is None or not is_output(output):
             return answer
@@ -151,7 +154,7 @@ class LiveHooks:
             return await self._run_hook(hook, payload, inside)
 
     async def _run_hook(self, hook: Hook, payload: str, place: Place | None) -> Json:
-        """Run a hook with its timeout, and return its answer. A failure of the hook is an answer as well."""
+        """Run a hook with its timeout, and return its answer. If the hook fails, the answer describes the failure."""
         timeout_s, usages = hook.timeout_s or default_timeout_s(hook.run), list[Json]()
         with telemetry.at_place(place):
             task = asyncio.create_task(self._answer_or_error(hook, payload, timeout_s, usages))
@@ -260,8 +263,8 @@ def _payload(facts: Json, place: Place | None, cwd: Path) -> str:
     """Return a hook's payload as JSON text: the facts of the event, and the values that differ in each run.
 
     Raises:
-        ValueError: it cannot be serialized.
-        RecursionError: it is nested too deeply.
+        ValueError: the payload cannot be serialized.
+        RecursionError: the payload is nested too deeply.
     """
     run_values = {
         "session_id": place.session_id if place else None,
@@ -339,7 +342,7 @@ async def _abandon(task: asyncio.Task[Json]) -> None:
 def _discard(task: asyncio.Task[Json]) -> None:
     process.state(State).abandoned.discard(task)
     if not task.cancelled():
-        task.exception()  # mark it as retrieved, because nothing else waits for the task
+        task.exception()  # mark the exception as retrieved, because nothing else waits for the task
 
 
 class State:

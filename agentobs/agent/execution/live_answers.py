@@ -35,7 +35,7 @@ class Consent:
 
     about: Json
     """The call: `tool`, `input`, and `paths` with links resolved if the call has paths. If the agent reached a limit,
-    the `limit` instead.
+    contains the `limit` instead.
     """
     reason: str
     """Why approval is requested."""
@@ -118,13 +118,13 @@ class LiveAnswers:
     ) -> None:
         """Create the answers for these tools.
 
-        Their failures are handled in `ask`, unless noted otherwise.
+        Exceptions of the arguments are handled in `ask`, unless a description says that they are raised.
 
         Args:
             tools: the agent's tools.
             live_tools: runs the checks of the tools, and stores results that are too long.
-            person: requests approval from a person; without it and `classify`, every call that
-                needs approval is denied.
+            person: requests approval from a person; if neither `person` nor `classify` is set, every call that needs
+                approval is denied.
             inbox: messages to the agent.
             roots: the directories that tools may access; defaults to the working directory.
             spent_today: returns the amount spent today; its exceptions are raised.
@@ -238,7 +238,10 @@ class LiveAnswers:
             return None
 
     async def _load_conversation(self, request: Json) -> Json:
-        """Read an earlier conversation. An error is an answer as well, so that a replay raises the same error."""
+        """Read an earlier conversation.
+
+        An error is also returned as an answer, so that a replay raises the same error.
+        """
         load = self._load
         if load is None:
             return refusal(
@@ -313,7 +316,7 @@ class LiveAnswers:
 
         try:
             reply: Any = await in_thread(ask)
-        except RuntimeError:  # such as: no thread could be started
+        except RuntimeError:  # for example, no thread could be started
             self._is_person_busy = False
             raise
         return await reply if inspect.isawaitable(reply) else reply

@@ -165,7 +165,10 @@ async def run_agent_hook(
     roots: Sequence[Path],
     run: RunAgent,
 ) -> Json:
-    """Run an agent that inspects the environment, and return its answer. Without one, the outcome is `cancelled`."""
+    """Run an agent that inspects the environment, and return its answer.
+
+    If the agent gives no answer, the outcome is `cancelled`.
+    """
     runner, abort, meter = live_tools(tools), Abort(), _RecordingMeter(judge.usages)
     world = World(
         client=judge.client,

@@ -78,7 +78,7 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 def refusal_reason(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
     """Return why connections to a host are refused, or None if they are allowed.
 
-    One address that is not allowed is enough, because the connection could use any of them.
+    A single address that is not allowed is enough to refuse the host, because the connection could use any address.
 
     Args:
         addresses: all addresses of the host.
@@ -100,7 +100,7 @@ def refusal_reason(addresses: Sequence[str], *, loopback: bool = True) -> str | 
 
 
 def is_loopback(address: Address) -> bool:
-    """Return whether an address is a loopback address, also as an IPv4-mapped IPv6 address."""
+    """Return whether an address is a loopback address, which may be an IPv4-mapped IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback

@@ -56,8 +56,8 @@ def live_tools(
 
     Args:
         tools: the tools.
-        keep: stores results that are too long. Without it, the part of a result that the model
-            does not see is lost.
+        keep: stores results that are too long. If `keep` is None, the part of a result that the model does not see is
+            lost.
         person: whether a person is available for tools that need one.
 
     Raises:
@@ -104,12 +104,13 @@ class LiveTools:
             return unknown_tool_result(self._tools, question.name)
         if tool.needs_person and not self._has_person:
             text = (
-                f"{tool.name} needs a person to answer it, and nobody is there. Go on without it."
+                f"{tool.name} needs a person to answer, and nobody is available. "
+                "Continue without it."
             )
             return ToolAnswer(text, is_error=True, outcome="failed", attempts=0)
         with self._registered(_call(question.tool_use_id)) as stop:
             if stop.done():
-                text = f"{tool.name} was stopped before it began."
+                text = f"{tool.name} was stopped before it started."
                 return ToolAnswer(text, is_error=True, outcome="aborted", attempts=0)
             await sink.settle(RECORDING_WAIT_S)
             for attempts in itertools.count(1):
@@ -212,7 +213,9 @@ class _Attempt:
     tool_use_id: str
     keep: Callable[[str, str], str | None]
     is_abandoned: bool = False
-    """Whether the attempt has ended for its caller. The thread of the function, which may still run, reads it."""
+    """Whether the attempt has ended for its caller. The thread of the function, which may still be running, reads this
+    flag.
+    """
 
     async def answer(self, bound: Bound, stop: asyncio.Future[None]) -> ToolAnswer:
         tool = self.tool
@@ -227,10 +230,8 @@ class _Attempt:
         if has_ended:
             return _result(task)
         if stop_if_allowed is not None and stop_if_allowed.done():
-            return self._abandoned_result(
-                f"{tool.name} was stopped before it had finished", "aborted"
-            )
-        text = f"{tool.name} did not finish within {tool.timeout_s:g} seconds and was given up"
+            return self._abandoned_result(f"{tool.name} was stopped before it finished", "aborted")
+        text = f"{tool.name} did not finish within {tool.timeout_s:g} seconds and was abandoned"
         return self._abandoned_result(text, "timeout")
 
     def to_result(self, value: Any) -> ToolAnswer:

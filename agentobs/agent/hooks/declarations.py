@@ -127,7 +127,7 @@ class AgentHook:
     tools: tuple[str, ...] | None = None
     """Names of its tools, which must be read-only tools of the live world; defaults to all of these."""
     max_turns: int = AGENT_TURNS_MAX
-    """Maximum number of turns, at most 50. Without an answer by then, the hook is cancelled."""
+    """Maximum number of turns, at most 50. If the hook has not answered by then, it is cancelled."""
     permissions: Permissions = field(default_factory=lambda: Permissions(mode="dontAsk"))
     """Permissions for its tools, independent of the permissions of the agent that triggers the hook. The hook cannot
     request approval.
@@ -157,7 +157,7 @@ class Hook:
     background: bool = False
     """Whether the hook runs in the background. The agent does not wait for it, and its answer has no effect."""
     timeout_s: float | None = None
-    """Timeout in seconds; None for the default for this kind of hook."""
+    """Timeout in seconds; None uses the default for this kind of hook."""
     source: str = "code"
     """Where the hook was declared, a label: `code`, `settings`, `session` or another name."""
 
@@ -207,7 +207,7 @@ class Occasion:
 
     event: HookEvent
     turn: int
-    """The turn within the conversation; 0 before the first."""
+    """The turn within the conversation; 0 before the first turn."""
     key: str
     """A key that is unique within the lane and identical in each replay, such as `3:pre_tool_use:toolu_1`."""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -311,7 +311,10 @@ def _check_url(url: Any, where: str) -> None:
 
 
 def _check_headers(headers: Any, where: str) -> None:
-    """Raise a UsageError for headers that cannot be sent. It omits the values, because they may be credentials."""
+    """Raise a UsageError for headers that cannot be sent.
+
+    The error omits the values, because they may be credentials.
+    """
     todo = "Pass a mapping of names to ASCII strings without line breaks"
     if not isinstance(headers, Mapping):
         raise UsageError("its headers are not a mapping", where=where, todo=todo)

@@ -191,7 +191,9 @@ def _invalid_answer(answer: Json, problem: str, event: HookEvent | None) -> Hook
         decision: Behavior | None = "deny" if answer.get("decision") == "deny" else None
         return HookAnswer("blocking", reason[:REASON_CHARS_MAX], decision, usage=usage)
     veto_reason = answer.get("reason")
-    explanation = f" It says: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
+    explanation = (
+        f" Its reason: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
+    )
     return HookAnswer(
         "non_blocking_error", f"{problem}.{explanation}"[:REASON_CHARS_MAX], usage=usage
     )

@@ -123,7 +123,7 @@ def _emit(
 def _hook_ran_event(occasion: Occasion, run: _HookRun, *, is_overridden: bool) -> HookRan:
     reason, tool_use_id = run.answer.reason, occasion.facts.get("tool_use_id")
     if is_overridden:
-        reason = f"{reason} (Another hook's change took the place of its own.)".strip()
+        reason = f"{reason} (Another hook's change replaced its own.)".strip()
     return HookRan(
         turn=occasion.turn,
         event=occasion.event,

@@ -26,7 +26,7 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.labels import is_label
 
 PROVIDER_ERRORS = (APIError, RetryableError, httpx2.RequestError)
-"""The errors that an attempt may end with through no fault of the agent.
+"""The errors of an attempt that are not caused by the agent.
 
 A connection that breaks in the middle of a stream raises an exception of httpx2, which the SDK does
 not wrap. Any other `AnthropicError`, such as the divergence of a replay, is never retried, and the
@@ -283,7 +283,9 @@ Our choice.
 """
 
 RESPONSE_TOKENS_MIN = 3_000
-"""If less than this remains for the response, the prompt is too long. From the specification of the agent loop."""
+"""If fewer tokens than this remain for the response, the prompt counts as too long. From the specification of the agent
+loop.
+"""
 
 
 def max_tokens_available(error: Exception) -> int | None:

@@ -29,8 +29,8 @@ PAUSES_MAX = 20
 """
 
 CONTINUE_PROMPT = (
-    "Your answer was cut off at its limit of tokens. Go on exactly where it stopped, without an apology and without "
-    "repeating anything. A tool call that was cut did not arrive: make it again, in smaller pieces."
+    "Your response was cut off at its token limit. Continue exactly where it stopped, without an apology and without "
+    "repeating anything. A tool call that was cut off did not arrive: make it again, in smaller parts."
 )
 """The prompt after a cut response."""
 

@@ -31,13 +31,15 @@ class Section:
     volatile: bool = False
     """Whether the section is written again for each turn; otherwise it is written once per conversation."""
     reason: str | None = None
-    """Why it must be volatile. Required, because each change invalidates the prompt cache of all messages."""
+    """Why the section must be volatile. Required for volatile sections, because each change invalidates the prompt
+    cache of all messages.
+    """
 
     def __post_init__(self) -> None:
         """Check that the section has a name, and a reason if and only if it is volatile.
 
         Raises:
-            UsageError: one of them is missing, or a static section has a reason.
+            UsageError: the name or a required reason is missing, or a static section has a reason.
         """
         if not self.name:
             raise UsageError("a section of the system prompt has no name")

@@ -64,9 +64,9 @@ def with_breakpoints(
 
     A request has three zones: the messages, the system prompt and the tools. The first three breakpoints are set on the
     last eligible block of the messages, the last block of the system prompt and the last tool. The others are set at
-    the end of the static system prompt, and at the end of the previous request if it is beyond the lookback. A zone
-    that already has breakpoints, or that `extra_body` sets, gets no breakpoints. Existing breakpoints count toward the
-    maximum.
+    the end of the static system prompt, and at the end of the previous request if that end is beyond the lookback. A
+    zone that already has breakpoints, or that `extra_body` sets, gets no breakpoints. Existing breakpoints count toward
+    the maximum.
 
     Args:
         arguments: the arguments of the SDK's `messages.create`, with the system prompt as a list
@@ -188,7 +188,7 @@ def _count_breakpoints(blocks: Sequence[Any]) -> int:
 
 
 def _with_breakpoint(values: Sequence[Any], place: Any, cache_control: Json) -> list[Any]:
-    """Return messages with a breakpoint at the place (message, block), or blocks with one at an index."""
+    """Return messages with a breakpoint at the place (message, block), or blocks with a breakpoint at an index."""
     changed = list(values)
     if isinstance(place, tuple):
         at, number = place

@@ -23,8 +23,8 @@ from agentobs.agent.model.error_classes import (
 from agentobs.records.exchanges import QuerySource
 
 RETRIES_MAX = 10
-"""Maximum retries of one request after a transient failure, except for the long waits of an unattended run. From the
-specification of the agent loop.
+"""Maximum retries of one request after a transient failure. The long waits of an unattended run are not limited by this
+number, but by their total wait. From the specification of the agent loop.
 """
 
 BACKGROUND_RETRIES = 2
@@ -118,7 +118,7 @@ class NextAttempt:
     history: RetryHistory
     """The history, including this attempt."""
     wait_s: float = 0.0
-    """The backoff before it, in seconds, without jitter."""
+    """The backoff before the attempt, in seconds, without jitter."""
     jitter_s: float = 0.0
     """The random jitter to add."""
     step: Step | None = None
@@ -221,7 +221,7 @@ def _step(failure: Failure, history: RetryHistory, policy: RetryPolicy) -> Step 
     """Return the change to make, if it can help and was not made yet.
 
     A change has precedence over `Failure.provider_may_retry`, which is about the unchanged request.
-    However, a fallback needs three consecutive overloads, so an earlier overload is given up if the
+    However, a fallback needs three consecutive overloads, so after an earlier overload, the request is given up if the
     provider does not allow retries.
     """
     step = REACTIONS[failure.kind].step
@@ -266,7 +266,7 @@ def _unattended_wait(requested_wait_s: float | None, retries: int) -> float:
 
 def backoff_s(retries: int, longest_s: float) -> float:
     """Return the backoff after a number of retries, in seconds: 0.5, 1, 2 ... up to the longest."""
-    return min(FIRST_WAIT_S * 2.0 ** min(retries, 16), longest_s)  # 16 avoids an infinite power
+    return min(FIRST_WAIT_S * 2.0 ** min(retries, 16), longest_s)  # 16 avoids an overflow
 
 
 def wait_parts(attempt: NextAttempt, *, is_unattended: bool) -> Iterator[float]:

@@ -68,15 +68,15 @@ def consented(pending: Decision, answer: Any, call: Call) -> tuple[Decision, Rul
     reason_given = answer.get("reason", "").strip()
     if answer["resolver"] == "unattended":
         return _denied_without_approval(
-            pending, reason_given or "Nobody is there to give consent."
+            pending, reason_given or "Nobody is available to approve it."
         ), None
     if answer["resolver"] == "classifier":
         return _classifier_decision(pending, answer["behavior"], reason_given), None
-    quote = f" In their words: {reason_given}" if reason_given else ""
+    quote = f" Their reason: {reason_given}" if reason_given else ""
     if answer["behavior"] == "deny":
-        return _person_decision(pending, "deny", "A person has denied this call." + quote), None
+        return _person_decision(pending, "deny", "A person denied this call." + quote), None
     if answer.get("scope") != "session":
-        return _person_decision(pending, "allow", "A person has allowed this call." + quote), None
+        return _person_decision(pending, "allow", "A person approved this call." + quote), None
     if _is_requested_by_rule(pending):
         reason = "A person approved this call once; a rule requires approval each time." + quote
         return _person_decision(pending, "allow", reason), None
@@ -87,7 +87,7 @@ def consented(pending: Decision, answer: Any, call: Call) -> tuple[Decision, Rul
             + quote
         )
         return _person_decision(pending, "allow", reason), None
-    reason = "A person has allowed this call for the rest of the session." + quote
+    reason = "A person approved this call for the rest of the session." + quote
     return Decision("allow", "person", "session", grant, reason, "person"), grant
 
 
@@ -98,20 +98,25 @@ def _classifier_decision(pending: Decision, behavior: Behavior, explanation: str
             pending, "A classifier would allow it, but a person must approve it."
         )
     verb = "allowed" if behavior == "allow" else "denied"
-    quote = f" It says: {explanation}" if explanation else ""
-    reason = f"The classifier has {verb} this call.{quote}"
+    quote = f" Its reason: {explanation}" if explanation else ""
+    reason = f"The classifier {verb} this call.{quote}"
     if behavior == "deny":
-        reason += " Do not try to get around it: find a safer way, or say what you could not do."
+        reason += (
+            " Do not try to work around this: find a safer way, or report what you could not do."
+        )
     return Decision(behavior, "classifier", pending.source, pending.rule, reason, "classifier")
 
 
 def needs_person(pending: Decision) -> bool:
-    """Return whether only a person may approve, not a classifier, because a rule or a hook requests approval."""
+    """Return whether a rule or a hook requests approval, so that only a person may approve, not a classifier."""
     return _is_requested_by_rule(pending) or pending.reason_type == "hook"
 
 
 def _is_requested_by_rule(pending: Decision) -> bool:
-    """Return whether a rule requests approval. It is checked before any grant, so it requests approval each time."""
+    """Return whether a rule requests approval.
+
+    Such a rule is checked before any grant, so it requests approval each time.
+    """
     return pending.rule is not None
 
 
@@ -145,8 +150,9 @@ def _person_decision(pending: Decision, behavior: Behavior, reason: str) -> Deci
 
 
 def _denied_without_approval(pending: Decision, reason: str) -> Decision:
-    """Return a denial, because the call needed approval and did not get it."""
+    """Return the denial of a call that needed approval and did not get it."""
     text = (
-        f"{pending.reason} {reason} Find a way that needs no consent, or say what you could not do."
+        f"{pending.reason} {reason} "
+        "Find a way that needs no approval, or report what you could not do."
     )
     return Decision("deny", pending.reason_type, pending.source, pending.rule, text, "unattended")

@@ -37,7 +37,7 @@ ReasonType = Literal["rule", "mode", "safety_check", "hook", "person", "classifi
 """The basis of a decision."""
 
 Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "classifier", "unattended"]
-"""Who made a decision. For the decision `ask`, it is who requires the approval. `unattended` means that approval was
+"""Who made a decision or, for the decision `ask`, who requires the approval. `unattended` means that approval was
 requested but not given.
 """
 
@@ -100,14 +100,14 @@ def _safety_denial(view: CallView, blocked: tuple[str, ...], over_budget: bool) 
     call = view.call
     if over_budget:
         return _safety_decision(
-            "The budget of this session is used up, so no more tools run. "
-            "Say what is done and what is left."
+            "The budget of this session is used up, so no more tools can run. "
+            "Report what is done and what is left."
         )
     outside = next((path.path for path in call.paths if not _is_inside(path)), None)
     if outside is not None:
         return _safety_decision(
-            f"{_quoted(outside)} lies outside of the folders that this session may touch "
-            "(symbolic links are followed). Work within them."
+            f"{_quoted(outside)} is outside the folders that this session may access "
+            "(symbolic links are followed). Work within these folders."
         )
     host = blocked_host(call.hosts, blocked)
     if host is None:
@@ -145,7 +145,7 @@ def _rule_denial(matches: _Matches) -> Decision | None:
     if rule is None:
         return None
     return _rule_decision(
-        "deny", rule, f"{_rule_name(rule)} denies this call. Do not try to get around it."
+        "deny", rule, f"{_rule_name(rule)} denies this call. Do not try to work around it."
     )
 
 
@@ -154,8 +154,8 @@ def _plan_mode_denial(call: Call, mode: Mode) -> Decision | None:
         return None
     return _mode_decision(
         "deny",
-        f"Plan mode only reads, so {call.tool} does not run. Change nothing: look at what you need, then "
-        "present a plan of the change and wait for it to be accepted.",
+        f"Plan mode is read-only, so {call.tool} does not run. Do not change anything: read what you need, then "
+        "present a plan for the change and wait until it is accepted.",
     )
 
 
@@ -186,7 +186,7 @@ def _rule_approval(rules: Iterable[Rule], view: CallView, mode: Mode) -> Decisio
     found = allowing_rules(effective, view)
     if not found:
         return None
-    return _rule_decision("allow", found[0], f"{' and '.join(map(str, found))} may run.")
+    return _rule_decision("allow", found[0], f"Allowed by {' and '.join(map(str, found))}.")
 
 
 def grant_of(call: Call) -> Rule | None:
@@ -203,7 +203,7 @@ def _grant_approval(call: Call, grants: Collection[Rule]) -> Decision | None:
     if grant is None or grant not in grants:
         return None
     return _rule_decision(
-        "allow", grant, "A person has allowed this very call for the rest of the session."
+        "allow", grant, "A person approved this exact call for the rest of the session."
     )
 
 
@@ -212,7 +212,7 @@ def _mode_default_decision(view: CallView, mode: Mode) -> Decision:
     behavior = mode_default(call, mode)
     match behavior:
         case "allow":
-            return _mode_decision("allow", f"The mode {mode} lets this call of {call.tool} run.")
+            return _mode_decision("allow", f"The mode {mode} allows this call of {call.tool}.")
         case "ask" | "deny":
             problem = f"No rule allows this call of {call.tool}."
             if view.doubt is not None:
@@ -226,8 +226,8 @@ def _mode_default_decision(view: CallView, mode: Mode) -> Decision:
 
 def _dont_ask_denial(problem: str, rule: Rule | None) -> Decision:
     reason = (
-        f"{problem} It would need a person's consent, and in the mode dontAsk nobody is asked. "
-        "Find a way that needs none, or say what you could not do."
+        f"{problem} It needs a person's approval, and the mode dontAsk does not request approval. "
+        "Find a way that needs no approval, or report what you could not do."
     )
     return Decision("deny", "mode", rule.source if rule else None, rule, reason, "mode")
 

@@ -9,7 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 
 HOLE = "\ufdd0"
-"""Placeholder (a Unicode noncharacter) for text that only the running shell knows. It may be any text, with blanks."""
+"""Placeholder (a Unicode noncharacter) for text that only the running shell knows. It may stand for any text, including
+blanks.
+"""
 
 GAP = "\ufdd1"
 """Placeholder (a Unicode noncharacter) for a blank inside a word of a command. `*` matches it; a blank in a pattern

@@ -1,8 +1,9 @@
 """Detect commands that may run although no word names them, because they come from input or variables.
 
 For example, `printf 'rm x' | sh` runs `rm`, which is not a word of any command in this text. A command that reads shell
-commands in this way is therefore in doubt. An interpreter of another language, such as Python, is not, because the
-words of its command never show what its program does.
+commands in this way is therefore in doubt. A command that runs an interpreter of another language, such as Python, is
+not in doubt for this reason, because the words of such a command never show what
+the program does.
 """
 
 from __future__ import annotations

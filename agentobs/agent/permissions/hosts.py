@@ -32,7 +32,7 @@ _NAME_IN_TEXT = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\s'\"<>|;&()`,=@/\[\]{}$!#?*\\
 
 @functools.lru_cache(maxsize=1024)
 def interpretations(host: str) -> frozenset[str]:
-    """Return all names and addresses as which a program may interpret a host, or the host of a URL.
+    """Return all interpretations of a host, or of the host in a URL, as names and addresses.
 
     The result is empty if the host is invalid.
     """
@@ -86,7 +86,7 @@ def blocked_host(hosts: Iterable[str], blocked: Sequence[str]) -> str | None:
 
 
 def blocked_in_text(text: str, blocked: Sequence[str]) -> str | None:
-    """Return a blocked host that occurs in a text, such as a command; None if none is found.
+    """Return a blocked host that occurs in a text, such as a command; None if no host is found.
 
     This search can miss hosts, because a text can hide them.
     """
@@ -163,7 +163,7 @@ def _without_port(authority: str) -> tuple[str, str]:
 def _bare_hosts(host: str) -> list[str]:
     """Return the host of a URL or text, without scheme, user info, port, path and brackets.
 
-    The result has two hosts if programs would find different ones, and none if the text is invalid.
+    The result has two hosts if programs would find different hosts, and is empty if the text is invalid.
     """
     if not host or len(host) > LENGTH_MAX or _FORBIDDEN.search(host):
         return []

@@ -88,9 +88,9 @@ def program(word: str) -> str:
 
 
 def command_start(name: str, words: Sequence[str]) -> int | None:
-    """Return the index of the first word that may be a command that the program `name` runs.
+    """Return the index of the first word that may be a command run by the program `name`.
 
-    None if this program does not run other commands.
+    Returns None if this program does not run other commands.
     """
     if name not in _SUBCOMMAND_HEADS:
         return 0 if name in RUNNERS else None

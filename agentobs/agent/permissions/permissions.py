@@ -86,7 +86,7 @@ class Permissions:
     def shadowed(self) -> list[Shadowed]:
         """Return the rules that never have an effect, each with the rule that takes precedence.
 
-        Of several equal rules, only the rule with the strongest source is not listed. Every listed rule is without
+        Of several equal rules, all are listed except the rule with the strongest source. Every listed rule is without
         effect, but the list may be incomplete.
         """
         ranked = sorted(
@@ -112,7 +112,7 @@ class Permissions:
         ]
 
     def _hides(self, other: Rule, rule: Rule, before: Sequence[Rule]) -> bool:
-        """Return whether the rule `other` takes away any effect of a rule, because it is stricter or equivalent.
+        """Return whether a rule never has an effect because the rule `other` is stricter or equivalent.
 
         Of two equivalent rules, the first has the effect. `before` are the rules before this rule.
         """

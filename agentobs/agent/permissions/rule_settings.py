@@ -90,7 +90,7 @@ def read_json(path: Path, where: str, form: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys, because only the last of their lists would have an effect."""
+    """Refuse duplicate keys, because only the last list of a duplicate key would have an effect."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -131,9 +131,9 @@ class Call:
     hosts: tuple[str, ...] = field(default=(), repr=False)
     """Every host that the call contacts, as a host name, an address or a URL."""
     needs_permission: bool = True
-    """False if the author of the tool declares that it may run without approval, such as a to-do list."""
+    """False if the author of the tool declares that it may run without approval, for example a to-do list."""
     destructive: bool = True
-    """Whether the changes of the call may be permanent. It has no meaning for tools that only read."""
+    """Whether the changes of the call may be permanent. This field has no meaning for tools that only read."""
     input: dict[str, Any] = field(default_factory=dict, repr=False)
     """The tool's validated input."""
 

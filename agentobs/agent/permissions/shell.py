@@ -41,8 +41,8 @@ class CommandPart:
 
     form: CommandForm
     hidden: tuple[CommandForm, ...]
-    """Other forms of commands that this part runs or may run: without the variables that are set before the command,
-    without its directory, or after a wrapper such as `sudo`.
+    """Other forms of the commands that this part runs or may run: a command without the variables that are set before
+    it, without its directory, or without a wrapper such as `sudo` before it.
     """
 
 
@@ -60,7 +60,7 @@ class ParsedCommands:
 
 
 def read_command(text: str) -> ParsedCommands:
-    """Return the commands that a text would run, as far as its words show them."""
+    """Return the commands that a text would run, if its words show them."""
     if len(text) > LENGTH_MAX:
         return ParsedCommands((), f"it is longer than {LENGTH_MAX} characters", is_guess=True)
     reader = _Reader(text)
@@ -303,7 +303,7 @@ class _Reader:
         self.depth -= 1
 
     def _read_inner(self, text: str) -> None:
-        """Read a text with commands that is a part of a word, such as the text between backticks."""
+        """Read the commands in a part of a word, such as the text between backticks."""
         if self.depth >= DEPTH_MAX:
             self.guess("its commands are nested too deep")
             return
@@ -363,7 +363,7 @@ class _Reader:
                 hidden += [
                     command_words,
                     *_with_bare_names(command_words),
-                ]  # at each step, because in quotes such a word is the command
+                ]  # at each step, because a quoted word of this form is the command
             else:
                 self.guess("too many variables are set before a command")
         name = program(command_words[0].written) if command_words else ""

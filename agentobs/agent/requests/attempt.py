@@ -32,7 +32,7 @@ from agentobs.records.exchanges import Place, ToolQuestion
 from agentobs.world import Abort
 
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum bytes of one response, so that an endless stream is given up. Our choice: a response of 64,000 tokens is far
+"""Maximum bytes of one response, so that an endless stream is abandoned. Our choice: a response of 64,000 tokens is far
 smaller.
 """
 
@@ -158,7 +158,8 @@ async def _read_stream(
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream, response)
     try:
-        raw: Any = AsyncStream.raw_events(response)  # It is a generator, but not declared as one.
+        # This is an async generator, but its declared type has no `aclose`.
+        raw: Any = AsyncStream.raw_events(response)
         async with contextlib.aclosing(raw) as events:
             while True:
                 with _readable(response):

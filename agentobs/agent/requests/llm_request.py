@@ -56,7 +56,7 @@ class LlmRequest:
 
     turn: int
     point: str
-    """Prefix of the points at which the run may be stopped: the turn, possibly more."""
+    """Prefix of the points at which the run may be stopped: the turn, possibly followed by a name."""
     arguments: dict[str, Any]
     """Arguments of the SDK's `messages.create`."""
     place: Place | None
@@ -76,7 +76,7 @@ class LlmRequest:
     history: RetryHistory = field(default_factory=RetryHistory)
     """The retries so far."""
     message: Json = field(default_factory=dict)
-    """The response, as far as it has arrived."""
+    """The part of the response that has arrived."""
 
     @property
     def is_background(self) -> bool:
@@ -123,7 +123,7 @@ async def send(
             raise
         if request.message:
             yield void_response(run, request, void)
-        request.message = {}  # a new object: the run keeps the old one, for its usage
+        request.message = {}  # a new object, because the run keeps the old one to count its usage
         async with aclosing(_prepare_retry(run, request, failed, following)) as events:
             async for event in events:
                 yield event
@@ -161,7 +161,7 @@ async def _attempt(
 
 
 def void_response(run: Run, request: LlmRequest, void: tuple[str, ...]) -> Tombstone:
-    """Emit that a response and its calls that had started are void; return the event. `void` holds the calls' IDs."""
+    """Emit that a response and its started calls are void; return the event. `void` holds the calls' IDs."""
     telemetry.event(run.inputs.world, request.place, "tombstone", None, {"tool_calls": len(void)})
     return Tombstone(request.turn, request.number, void)
 
@@ -203,7 +203,10 @@ async def _next_attempt(run: Run, request: LlmRequest, error: Exception) -> Next
 
 
 async def _failure(run: Run, request: LlmRequest, error: Exception, now_ns: int) -> Failure:
-    """Return the failure for an error. The world confirms a wait until a date, because it depends on the clock."""
+    """Return the failure for an error.
+
+    The world confirms a wait until a date, because the length of this wait depends on the clock.
+    """
     has_content = bool(request.message.get("content"))
     failure = failure_of(error, has_content=has_content, now_ns=now_ns)
     if isinstance(error, APIStatusError) and depends_on_clock(error.response.headers):
@@ -333,7 +336,7 @@ async def _check_breaker(
         return
     point = f"{request.point}:circuit:{breaker.refused}"
     waits = run.inputs.options.unattended and not request.is_background
-    # The world confirms what depends on the clock: the length of the wait, or whether it has passed.
+    # The world confirms the values that depend on the clock: the length of the wait, or whether it has passed.
     remaining_s = breaker.remaining_s(run.inputs.world.now())
     elapsed = remaining_s if waits else remaining_s == 0
     confirmed = await telemetry.ask(run.inputs.world, request.place, "elapsed", point, elapsed)

@@ -22,8 +22,8 @@ from agentobs.records.exchanges import Place
 
 LATCHED_EXTRA = ("speed", "thinking")
 """Fields of `Options.extra` whose change invalidates the prompt cache (provider documentation, 2026-11,
-platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is another one, but is not latched, because
-it is set for a single request.
+platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is another such field, but is not latched,
+because it is set for a single request.
 """
 
 
@@ -149,8 +149,8 @@ async def _text(run: Run, section: Section, key: str, here: Place | None) -> str
 def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
     """Return the tools in an order that keeps the prefix stable: known tools in their order, then new tools.
 
-    Optional tools come last among the new tools, because a tool that comes or goes invalidates the
-    cache of all tools after it.
+    Optional tools come last among the new tools, because adding or removing a tool invalidates the cache of all tools
+    after it.
 
     Args:
         tools: the tools to sort.

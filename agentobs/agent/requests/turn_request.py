@@ -91,7 +91,7 @@ async def send_turn_request(
 
 
 def keep_cut_response(run: Run) -> Iterator[Message]:
-    """Make a cut response the response of the turn, and yield its event; nothing if no response was cut."""
+    """If a response was cut, make it the response of the turn, and yield its event."""
     message = run.restore_cut_response()
     if message is not None:
         yield Message(run.progress.state.turn, deep_copy(message))
@@ -166,7 +166,7 @@ def _raised_limit(run: Run, request: LlmRequest) -> int | None:
 async def _void(
     run: Run, request: LlmRequest, dispatcher: Dispatcher
 ) -> AsyncGenerator[Event, None]:
-    """Count a complete response that is void, and stop its calls that had started."""
+    """Count a complete response that is void, and stop its started calls."""
     run.totals.void_responses.append(request.message)
     run.count_usage(request.message, "exact")
     yield void_response(run, request, await dispatcher.discard())

@@ -16,7 +16,7 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolExchange, WorldExchange
 
 NOT_INSPECTED = ToolAnswer(
-    "The run was interrupted before the hooks had looked at the result of this tool, so it is not shown.",
+    "The run was interrupted before the hooks checked the result of this tool, so the result is not shown.",
     is_error=True,
     outcome="aborted",
 )
@@ -77,7 +77,7 @@ def hook_names(exchanges: Iterable[WorldExchange]) -> set[str]:
 
 
 def denials_after(exchanges: Iterable[WorldExchange], denials: Denials) -> Denials:
-    """Return how often the classifier has denied calls; `denials` are those before these exchanges."""
+    """Return how often the classifier has denied calls; `denials` are the denials before these exchanges."""
     for each in exchanges:
         if each.question.kind == "consent":
             denials = denials.after_answer(each.answer)

@@ -1,7 +1,7 @@
 """Rebuild the conversation of a recorded session as one JSON object. All functions are pure.
 
-The last request of an agent contains everything before it. The records after it are added: the response as far as the
-loop keeps it, a result for each of its calls (or a note that there is none), and messages to the agent.
+The last request of an agent contains everything before it. The records after that request are added: the part of the
+response that the loop keeps, a result for each of its calls (or a note that there is none), and messages to the agent.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def conversation_of(
     """Return the conversation of a recorded session, in the form of the world's answer (see `resumption`).
 
     Args:
-        recording: the session; the requests of the `needed_attempts` have their bodies.
-        usage: the billed usage rows of the session, without those of earlier sessions.
+        recording: the session; the requests of the `needed_attempts` include their bodies.
+        usage: the billed usage rows of the session, without the rows of earlier sessions.
         until_ns: use only records that started before this time, in nanoseconds since 1970 (see
             `end_of_turn`); None uses all records.
         lost: the number of records that the recorder could not write, which make the spending a
@@ -161,7 +161,7 @@ class _Records:
                 requests.pop()
 
     def requests(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
-        """Return the LLM requests of a lane before the instant, or those after it if `later` is true."""
+        """Return the LLM requests of a lane before the instant, or the requests after it if `later` is true."""
         requests = self.lanes.get(lane, [])
         return [
             each for each in requests if _is_before(each.started_ns, self.until_ns) is not later
@@ -257,7 +257,7 @@ class _Records:
         ]
 
     def _inputs(self, lane: str) -> dict[str, Any]:
-        """Return the inputs with which the calls of a lane ran, as far as they are known, by tool call ID.
+        """Return the known inputs with which the calls of a lane ran, by tool call ID.
 
         They may differ from the requested inputs, because hooks can change them.
         """
@@ -483,15 +483,15 @@ class _Records:
 def unreported_agent(agent_id: str) -> str:
     """Return the note about an agent that was still running in the background when the run ended."""
     return (
-        f"The agent {agent_id}, which worked in the background, had not reported when the run ended. "
-        "What it has done is kept under that id."
+        f"The background agent {agent_id} had not reported when the run ended. "
+        "Its work is kept under this ID."
     )
 
 
 def interrupted_agent(agent_id: str) -> ToolAnswer:
     """Return the result of a call whose agent was still running when the run was interrupted."""
     return ToolAnswer(
-        f"The run was interrupted before the agent {agent_id} had ended. What it has done is kept under that id.",
+        f"The run was interrupted before the agent {agent_id} ended. Its work is kept under this ID.",
         is_error=True,
         outcome="aborted",
     )
@@ -563,7 +563,7 @@ def _is_message_request(request: ModelExchange) -> bool:
 
 
 def _kept_message(request: ModelExchange) -> Json:
-    """Return the response to a request if it is complete or was stopped on purpose, because the loop keeps it then.
+    """Return the response to a request if it is complete or was stopped on purpose: the loop keeps such responses.
 
     Otherwise, return an empty object.
     """

@@ -51,7 +51,7 @@ async def resumed(world: World, session_id: str) -> Conversation:
 
 
 async def forked(world: World, session_id: str, *, turn: int | None = None) -> Conversation:
-    """Return a copy of an earlier session's conversation, to start a new session from there.
+    """Return a copy of an earlier session's conversation, with which a new session can start.
 
     Args:
         world: as for `resumed`.

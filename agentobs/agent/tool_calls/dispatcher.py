@@ -49,15 +49,15 @@ PARALLEL_MAX = 10
 """Maximum number of parallel calls. Our choice."""
 
 SKIPPED = ToolAnswer(
-    "Skipped: something was said to you before this call began. Read it, then go on.",
+    "Skipped: a new message arrived before this call started. Read it, then continue.",
     is_error=True,
     outcome="skipped",
 )
 ABORTED = ToolAnswer(
-    "The run was stopped before this call began.", is_error=True, outcome="aborted"
+    "The run was stopped before this call started.", is_error=True, outcome="aborted"
 )
 REPEATED = ToolAnswer(
-    "This call has the id and the input of another one, and was not run again.",
+    "This call has the same ID and input as another call, so it was not run again.",
     is_error=True,
     outcome="deduplicated",
 )
@@ -100,7 +100,7 @@ class Dispatcher:
     async def start_early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
         """Start a call while its response is still arriving, if it and all calls before it only read and are permitted.
 
-        If the response breaks off, nothing has changed, because such a call only reads.
+        If the response breaks off, the call has changed nothing, because it only reads.
 
         Raises:
             Stopped: the run was aborted.
@@ -189,7 +189,7 @@ class Dispatcher:
         self._stop_others()
         started = [plan for plan in self._plans.values() if plan.task]
         async for _ in self._wait_for_tasks([plan.task for plan in started if plan.task]):
-            pass  # agents do not start early
+            pass  # only agents have events, and agents do not start early
         await self.close()
         self._plans, self._may_start_early = {}, True
         return tuple(plan.question.tool_use_id for plan in started)

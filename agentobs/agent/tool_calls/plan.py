@@ -60,7 +60,7 @@ class Crew:
     hooks: ConversationHooks | None = None
     """The hooks that run before and after calls."""
     starter: AgentStarter | None = None
-    """Starts agents; None if no tool does."""
+    """Starts agents; None if no tool can start agents."""
     refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
     """The results for calls of tools that are no longer available, by name of the tool."""
 
@@ -118,8 +118,8 @@ class Plan:
 
     @property
     def may_start_early(self) -> bool:
-        """Whether the call may start early: it only reads, starts no agent, and its tool has no check, which may be
-        slow.
+        """Whether the call may start early: it only reads, starts no agent, and its tool has no check, because a check
+        may be slow.
         """
         tool = self.tool
         if tool is None or tool.check or tool.agents is not None:

@@ -18,7 +18,7 @@ from agentobs.records.exchanges import ToolQuestion
 def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
     """Return whether a call may run in parallel with other calls.
 
-    If the tool's own function returns anything except True, the call may not.
+    If the tool has its own function for this decision, the call may do so only if the function returns True.
     """
     if not callable(tool.concurrent):
         return tool.concurrent
@@ -31,8 +31,8 @@ def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
 def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the paths in a call's arguments, as written.
 
-    Values that are not paths, and not flat lists or sets of paths, are left out. `call_of` adds them as paths outside
-    of the roots.
+    Only paths, and paths in flat lists or sets, are returned. `call_of` adds other values of path arguments as paths
+    outside of the roots.
     """
     return tuple(text for _, text in _texts_of(tool.paths, arguments, _path) if text is not None)
 

@@ -37,7 +37,9 @@ def hand_down(trust: Trust, child: Conversation) -> None:
 
 
 def hand_up(child: Conversation, initial_denials: Denials, parent: Conversation) -> None:
-    """Merge the grants and denials of a sub-agent into its starter, as if the starter had made the calls last.
+    """Merge the grants and denials of a sub-agent into its starter.
+
+    The result is the same as if the starter had made the sub-agent's calls last.
 
     Args:
         child: the conversation of the sub-agent.

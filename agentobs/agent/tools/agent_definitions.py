@@ -10,7 +10,7 @@ from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 
 DEPTH_MAX = 3
-"""Default maximum depth of nested agents. Our choice: a deeper nesting indicates a poor division of work."""
+"""Default maximum depth of nested agents. Our choice: deeper nesting indicates a poor division of work."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -73,7 +73,7 @@ def argument_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def named_arguments(model: type[BaseModel], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return validated input by argument name, without and with the defaults of the function.
+    """Return validated input by argument name, once without and once with the defaults of the function.
 
     Raises:
         pydantic.ValidationError: the input is invalid.
@@ -195,7 +195,10 @@ def _model(function: Callable[..., Any], fields: dict[str, Any]) -> type[BaseMod
 def _field(
     function: Callable[..., Any], parameter: inspect.Parameter, text: str | None
 ) -> tuple[Any, Any]:
-    """Return the type and the field of an argument. Without a text, a description in `Annotated` is used."""
+    """Return the type and the field of an argument.
+
+    If `text` is None or empty, the description in `Annotated` is used.
+    """
     if isinstance(parameter.default, FieldInfo):
         raise UsageError(
             f"the default of the argument {parameter.name} of {_qualified_name(function)} is a pydantic Field",

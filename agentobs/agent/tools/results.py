@@ -25,7 +25,8 @@ PREVIEW_CHARS_MAX = 4_000
 """How much of a stored result the model sees, in characters. Our choice: enough to recognize the result."""
 
 ITEMS_MAX, ITEMS_CHARS_MAX = 100_000, 50_000_000
-"""How many items, and characters in them, are read from an iterator at most, because it may be endless. Our choice."""
+"""Maximum number of items, and of characters in them, that are read from an iterator, which may be endless. Our choice.
+"""
 
 IMAGE_CHARS_MAX = 5 * 2**20
 """Maximum base64 characters of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
@@ -41,7 +42,7 @@ RESULT_BLOCKS = {"text", "image", "document", "search_result", "tool_reference",
 def render(value: Any) -> Content:
     """Convert the return value of a tool to the content of a tool result, of any size.
 
-    If the value is an iterator, its exceptions are raised. There are no other exceptions.
+    If the value is an iterator, its exceptions propagate. No other exceptions are raised.
     """
     if isinstance(value, str):
         return value if type(value) is str else str.__str__(value)
@@ -107,7 +108,7 @@ class Items:
         return True
 
 
-NOT_READ = "... there are more; they were not read"
+NOT_READ = "... there are more items; they were not read"
 """The note after the items that were read from an iterator."""
 
 
@@ -121,7 +122,7 @@ def fit(content: Content, chars_max: int, keep: Keep) -> Content:
     return _fit_blocks(content, chars_max, keep)
 
 
-# --- showing ------------------------------------------------------------------------------------------
+# --- rendering ------------------------------------------------------------------------------------------
 
 
 def _text(value: Any) -> str:
@@ -211,7 +212,7 @@ def _copied(value: Any) -> Json:
     """Return a copy of a JSON value.
 
     Raises:
-        ValueError: it is not a JSON value.
+        ValueError: the value is not a JSON value.
     """
     match value:
         case str():
@@ -228,7 +229,10 @@ def _copied(value: Any) -> Json:
 
 
 def _fit_blocks(blocks: list[Json], chars_max: int, keep: Keep) -> list[Json]:
-    """Return blocks with limited text. If it is too long, one block contains the start and end of the complete text."""
+    """Return blocks with limited text.
+
+    If the text is too long, one block contains the start and end of the complete text.
+    """
     sized = list(_within_limits(blocks))
     texts = [_counted_text(block) for block in sized]
     if sum(map(len, texts)) <= chars_max:
@@ -244,11 +248,11 @@ def _fit_blocks(blocks: list[Json], chars_max: int, keep: Keep) -> list[Json]:
 
 
 _EMPTY = {"type": "text", "text": ""}
-"""The provider refuses empty text blocks."""
+"""An empty text block, which the provider refuses."""
 
 
 def _counted_text(block: Json) -> str:
-    """Return the text of a block that counts towards the limit; empty for an image."""
+    """Return the text of a block that counts toward the limit; empty for an image."""
     if block["type"] == "text":
         text: str = block["text"]
         return text
@@ -270,7 +274,7 @@ def _within_limits(blocks: list[Json]) -> Iterator[Json]:
     for block in blocks:
         size = len(_binary(block))
         if size > (min(chars_left, IMAGE_CHARS_MAX) if block["type"] == "image" else chars_left):
-            note = f"[a block of type {block['type']} with {size * 3 // 4:,} bytes is left out: it is too large]"
+            note = f"[a block of type {block['type']} with {size * 3 // 4:,} bytes was omitted: it is too large]"
             yield {"type": "text", "text": note}
         else:
             chars_left -= size
@@ -296,10 +300,10 @@ def _note(omitted: int, complete: int, path: str | None) -> str:
     found = f"{omitted:,} of {complete:,} characters"
     if path is None:
         sentence = (
-            f"{found} are left out here and were not kept. Ask for less at a time to see them."
+            f"{found} were omitted and not stored. Request less data at a time to see everything."
         )
     else:
-        sentence = f"{found} are left out here. The whole result lies in {path}"
+        sentence = f"{found} were omitted. The complete result is in {path}"
     return f"\n\n[{sentence}]\n\n"
 
 

@@ -17,7 +17,7 @@ from agentobs.records.exchanges import ToolAnswer
 NAME = "structured_output"
 """The tool's name."""
 
-NUDGE = f"You have not given your answer yet. Call the tool {NAME} with it."
+NUDGE = f"You have not given your final answer yet. Pass it to the tool {NAME}."
 """The message for a model that stops without a call of the tool."""
 
 
@@ -35,9 +35,9 @@ def declaration(output: type[BaseModel]) -> Json:
 
 
 def parse_output(output: type[BaseModel], value: Any) -> tuple[BaseModel | None, ToolAnswer]:
-    """Return the parsed output, or None if it is invalid, and the result for the model."""
+    """Return the parsed output (None if it is invalid) and the result for the model."""
     try:
-        return output.model_validate(value), ToolAnswer("Thank you: that is the answer.")
+        return output.model_validate(value), ToolAnswer("The answer was accepted.")
     except ValidationError as error:
-        text = f"The answer does not fit:\n{complaints(error)}"
+        text = f"The answer does not match the schema:\n{complaints(error)}"
         return None, ToolAnswer(text, is_error=True, outcome="invalid")

@@ -57,8 +57,8 @@ class Tool:
     tool_class: ToolClass = "write"
     """The effect of its calls, on which permission modes depend."""
     concurrent: bool | Callable[[dict[str, Any]], bool] = False
-    """Whether a call may run in parallel with adjacent calls. A function decides by the arguments of the call; the call
-    may only if the function returns True.
+    """Whether a call may run in parallel with adjacent calls. If this is a function, it receives the arguments of the
+    call, and the call may run in parallel only if the function returns True.
     """
     needs_permission: bool = True
     """Whether permission rules and modes apply to its calls."""
@@ -71,7 +71,7 @@ class Tool:
     optional: bool = False
     """Whether the run continues without this tool if it is unavailable. Otherwise, the run ends."""
     available: Callable[[], bool] | None = None
-    """Returns whether the tool is available; called once per turn. None means always."""
+    """Returns whether the tool is available; called once per turn. None means that the tool is always available."""
     needs_person: bool = False
     """Whether its calls need a person. Without a person, they fail immediately."""
     cancels_siblings: bool = False
@@ -87,7 +87,7 @@ class Tool:
     subject: str | Callable[[dict[str, Any]], str] | None = None
     """The text that patterns of permission rules match: the name of an argument, or a function of all arguments."""
     paths: tuple[str, ...] = ()
-    """Names of the arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of paths. Any other value
+    """Names of the arguments that are paths (`str` or `Path`), or flat lists, tuples or sets of paths. Any other value
     counts as a path outside of every root.
     """
     hosts: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Settings(TypedDict, total=False):
     """Settings of a tool. Each key has the same meaning as the field of `Tool` with this name."""
 
     read_only: bool
-    """Short for `tool_class="read"`, which by default makes the tool concurrent and not destructive."""
+    """Shorthand for `tool_class="read"`, which by default makes the tool concurrent and not destructive."""
     tool_class: ToolClass
     concurrent: bool | Callable[[dict[str, Any]], bool]
     needs_permission: bool
@@ -242,7 +242,7 @@ def bind(tool: Tool, value: Any) -> Bound:
         ValueError: the input is invalid. The message is for the model, and describes the errors.
     """
     if not isinstance(value, dict):
-        raise ValueError("the input is not a JSON object; perhaps it was cut")
+        raise ValueError("the input is not a JSON object; perhaps it was cut off")
     try:
         copied = copy.deepcopy(value)
         if tool.input is None:
@@ -269,7 +269,7 @@ def complaints(error: ValidationError, properties: Mapping[str, Json] | None = N
 
     Args:
         error: the validation error.
-        properties: schemas of the top-level properties by name, which the text lists.
+        properties: schemas of the top-level properties by name; the text lists the properties.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [_complaint(each, properties) for each in found[:COMPLAINTS_MAX]]
@@ -287,7 +287,7 @@ def unknown_tool_result(tools: Sequence[Tool], name: str) -> ToolAnswer:
 
 def invalid_input_result(tool: Tool, error: object) -> ToolAnswer:
     """Return the result for a call whose input `bind` or the tool's check refused."""
-    text = _sendable(f"The input of {tool.name} does not fit:\n{error}")
+    text = _sendable(f"The input of {tool.name} is invalid:\n{error}")
     return ToolAnswer(text, is_error=True, outcome="invalid")
 
 
@@ -465,7 +465,7 @@ def _qualified_name(function: Function) -> str:
 
 
 def _coerced_paths(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths of values that were converted, which are the values that strict validation would refuse.
+    """Return the paths of values that were converted. These are the values that strict validation rejects.
 
     Strict validation of JSON accepts a string for a date and a list for a set, because JSON does not have these types.
     """
@@ -516,14 +516,14 @@ def _complaint(found: ErrorDetails, properties: Mapping[str, Json] | None) -> st
         kind = (
             top_properties.get(str(path[0]), {}).get("type") if top_properties is not None else None
         )
-        problem = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
+        problem = f"required, but missing{f' (expected type: {kind})' if kind else ''}"
     elif found["type"] == "extra_forbidden":
         known = (
-            f"; there are: {', '.join(top_properties) or 'none'}"
+            f"; the arguments are: {', '.join(top_properties) or 'none'}"
             if top_properties is not None
             else ""
         )
-        problem = f"there is no argument of this name{known}"
+        problem = f"there is no argument with this name{known}"
     return f"{'.'.join(map(str, path)) or 'input'}: {problem}"
 
 

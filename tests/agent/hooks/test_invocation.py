@@ -165,7 +165,7 @@ def test_an_overridden_change_is_reported() -> None:
     answers = {"a": {"input": {"where": "a"}}, "b": {"input": {"where": "b"}, "reason": "better"}}
     (verdict, events, _), _, records = fire_hooks([hook("a"), hook("b")], answers)
     assert verdict.input == {"where": "b"}
-    assert events[0].reason == "(Another hook's change took the place of its own.)"
+    assert events[0].reason == "(Another hook's change replaced its own.)"
     assert events[1].reason == "better"
     numbers = [r.numbers["overridden"] for r in records if isinstance(r, Fact)]
     assert numbers == [True, False]

@@ -52,7 +52,7 @@ def test_a_denial_by_a_person_has_a_reason() -> None:
 
 def test_a_classifier_allows_once_and_denies() -> None:
     """A classifier's answer is attributed to the classifier, and grants nothing for later."""
-    for behavior, words in (("allow", "has allowed this call"), ("deny", "has denied this call")):
+    for behavior, words in (("allow", "allowed this call"), ("deny", "denied this call")):
         answer = {"behavior": behavior, "resolver": "classifier", "reason": "Seen.", "usage": []}
         decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
         assert (decision.behavior, decision.reason_type, decision.resolver, grant) == (
@@ -61,7 +61,7 @@ def test_a_classifier_allows_once_and_denies() -> None:
             "classifier",
             None,
         )
-        assert f"The classifier {words}. It says: Seen." in decision.reason
+        assert f"The classifier {words}. Its reason: Seen." in decision.reason
 
 
 def test_a_classifier_cannot_answer_for_a_required_person() -> None:
@@ -91,7 +91,7 @@ def test_without_a_person_the_call_is_denied() -> None:
     assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
     assert decision.reason_type == question.reason_type
     assert question.reason in decision.reason
-    assert "Nobody is there" in decision.reason
+    assert "Nobody is available" in decision.reason
 
 
 @pytest.mark.parametrize(
