@@ -1,4 +1,4 @@
-"""Agents that know nothing of a replay, and how to record one."""
+"""Plain agents on the SDK, and functions that record and freeze their sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEATHER = {"Oslo": "rain, 4 C", "Rome": "sun, 21 C"}
 
 
 def answers() -> list[Answer]:
-    """Three turns: a call, two calls, the end."""
+    """Return the responses of three turns: one tool call, two tool calls, a final text."""
     return [
         streamed(text("Looking."), call(1, "weather", city="Oslo"), number=1),
         streamed(call(2, "weather", city="Rome"), call(3, "clock", zone="UTC"), number=2),
@@ -40,7 +40,7 @@ def answers() -> list[Answer]:
 
 
 class Agent:
-    """A plain loop over the SDK, with switches for what a later version of it might do otherwise."""
+    """A plain agent loop on the SDK, with options for changes that a later version might make."""
 
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.changes = {"weather": WEATHER, "system": "Be brief.", "tools": TOOLS, **changes}
@@ -84,12 +84,12 @@ class Agent:
 
 
 def recorded(
-    tmp_path: Path, run: Callable[[str], Any], given: Sequence[Answer], **options: Any
+    tmp_path: Path, run: Callable[[str], Any], responses: Sequence[Answer], **options: Any
 ) -> Recording:
-    """Run an agent against answers, recorded into a home under `tmp_path`, and return its last session."""
+    """Run an agent against scripted responses, record it into a home below `tmp_path`, and return its last session."""
     home = tmp_path / "home"
     agentobs.stop_recorder()
-    with ServedProvider(script(*given), ServeOptions(match="order", **options)) as provider:
+    with ServedProvider(script(*responses), ServeOptions(match="order", **options)) as provider:
         from agentobs.recording.session import start_recorder
 
         start_recorder(str(home))
@@ -124,14 +124,14 @@ def weather(tmp_path: Path) -> Fixture:
 
 
 def report(divergence: Divergence) -> str:
-    """Return a report without what differs from one checkout to the next: the fixture's folder, lines of code."""
+    """Return a report without the parts that depend on the checkout: the folder of the fixture, line numbers."""
     return re.sub(
         r"(\.py):\d+ in\b", r"\1:LINE in", divergence.text().replace(divergence.path, "FIXTURE")
     )
 
 
 async def gather_twins(url: str | None, order: Sequence[int]) -> list[str]:
-    """Ask three different questions at once, started in a given order."""
+    """Send three different requests concurrently, started in the given order."""
     client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
 
     async def ask(number: int) -> str:

@@ -1,7 +1,7 @@
-"""Agents on the plain SDK whose sub-agents send identical requests, as tasks, as threads and as jobs of a pool.
+"""Agents on the plain SDK whose sub-agents send identical requests from tasks, threads and jobs of a pool.
 
-Each returns which sub-agent got which answers. Noise is made of random sleeps between the steps, in recordings and in
-replays alike.
+Each agent returns which responses each sub-agent received. Noise means random sleeps between the steps, during
+recording and during replay.
 """
 
 from __future__ import annotations
@@ -35,25 +35,28 @@ from tests.loopback import serving
 from tests.provider_script import call, message_events, text
 from tests.replay.agents import KEY, MODEL, frozen, last_session
 
-Heard = dict[str, Any]
+Received = dict[str, Any]
 
 
 class Provider:
-    """Answers a plan with as many tool calls as it asks for, and all else with an answer of its own."""
+    """A provider that responds to a plan with the requested number of tool calls, and to any other request with a
+    unique text.
+    """
 
     def __init__(self, delay_s: float) -> None:
-        """Answer after so many seconds, more or less, and never two at once.
+        """Respond after about this many seconds, and never send two responses at the same time.
 
-        What an agent sees of two jobs that end at the same time is chance, and no recording tells.
+        If two jobs ended at the same time, chance would decide what the agent sees, and a recording does not contain
+        this.
         """
         self._delay_s, self._lock, self._gap = delay_s, threading.Lock(), threading.Lock()
         self._chance, self._number = random.Random(7), 0
 
-    def answer(self, asked: dict[str, Any]) -> bytes:
+    def answer(self, request: dict[str, Any]) -> bytes:
         with self._lock:
             self._number += 1
             number, delay_s = self._number, self._delay_s * self._chance.uniform(0.5, 1.5)
-        last = asked["messages"][-1]["content"]
+        last = request["messages"][-1]["content"]
         time.sleep(delay_s)
         with self._gap:
             time.sleep(self._delay_s)
@@ -64,8 +67,8 @@ class Provider:
 
 
 @contextmanager
-def provided(delay_s: float) -> Iterator[str]:
-    """Serve a provider on the loopback interface; yields the URL."""
+def serve_provider(delay_s: float) -> Iterator[str]:
+    """Serve a provider on the loopback interface, and yield its URL."""
     provider = Provider(delay_s)
 
     class Handler(BaseHTTPRequestHandler):
@@ -73,8 +76,8 @@ def provided(delay_s: float) -> Iterator[str]:
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            body = provider.answer(asked)
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            body = provider.answer(request)
             self.send_response(200)
             self.send_header("content-type", "text/event-stream; charset=utf-8")
             self.send_header("content-length", str(len(body)))
@@ -90,13 +93,15 @@ def provided(delay_s: float) -> Iterator[str]:
 
 @dataclass
 class Setting:
-    """How an agent runs: where its provider is, how many threads or tasks run at once, and how long it sleeps."""
+    """How an agent runs: the URL of its provider, the number of concurrent threads or tasks, and the length of its
+    sleeps.
+    """
 
     url: str | None = None
     width: int = 8
     noise_s: float = 0.0
     changed: str | None = None
-    """The sub-agent that asks something else than it did."""
+    """The sub-agent whose second request differs from its recorded request."""
     chance: random.Random = field(default_factory=random.Random)
 
     def pause(self) -> None:
@@ -123,30 +128,30 @@ def user(content: str) -> dict[str, Any]:
 
 
 def dig(setting: Setting, client: Any, changed: bool = False) -> list[str]:
-    """Ask twice; the prompts are the same for every sub-agent."""
-    heard: list[str] = []
+    """Send two requests. Their prompts are the same for every sub-agent."""
+    received: list[str] = []
     messages: list[Any] = [user("Dig.")]
     for turn in (1, 2):
         setting.pause()
-        said = ask(client, messages).content[0].text
+        response_text = ask(client, messages).content[0].text
         setting.pause()
-        heard.append(said)
+        received.append(response_text)
         more = "Dig elsewhere." if changed and turn == 1 else "Dig deeper."
         messages += [{"role": "assistant", "content": "ok"}, user(more)]
-    return heard
+    return received
 
 
 async def dig_async(setting: Setting, client: Any, changed: bool = False) -> list[str]:
-    heard: list[str] = []
+    received: list[str] = []
     messages: list[Any] = [user("Dig.")]
     for turn in (1, 2):
         await setting.nap()
-        said = (await ask_async(client, messages)).content[0].text
+        response_text = (await ask_async(client, messages)).content[0].text
         await setting.nap()
-        heard.append(said)
+        received.append(response_text)
         more = "Dig elsewhere." if changed and turn == 1 else "Dig deeper."
         messages += [{"role": "assistant", "content": "ok"}, user(more)]
-    return heard
+    return received
 
 
 @contextmanager
@@ -159,7 +164,7 @@ def plan(client: Any, count: int) -> list[ToolUseBlock]:
     return list(ask(client, [user(f"plan {count}")]).content)
 
 
-# What tells sub-agents apart is inside an object.
+# Only a value inside an object distinguishes the sub-agents.
 
 
 class Model(BaseModel):
@@ -199,9 +204,9 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def in_objects(setting: Setting, wrapper: str, order: int = 1) -> Heard:
-    """Give each sub-agent, started in any order, an object that holds the tool call."""
-    heard: Heard = {}
+def in_objects(setting: Setting, wrapper: str, order: int = 1) -> Received:
+    """Pass each sub-agent an object that contains its tool call, and start the sub-agents in either order."""
+    received: Received = {}
     with client_of(setting) as client, agentobs.session("agent"):
 
         def work(thing: Any) -> list[str]:
@@ -211,14 +216,14 @@ def in_objects(setting: Setting, wrapper: str, order: int = 1) -> Heard:
         with ThreadPoolExecutor(setting.width) as pool:
             wrapped = [(each.id, WRAPPERS[wrapper](each)) for each in calls][::order]
             jobs = {name: pool.submit(work, thing) for name, thing in wrapped}
-            heard = {name: job.result() for name, job in jobs.items()}
-    return {name: heard[name] for name in sorted(heard)}
+            received = {name: job.result() for name, job in jobs.items()}
+    return {name: received[name] for name in sorted(received)}
 
 
-# Nothing but the place in the code tells them apart.
+# Only the place in the code distinguishes the sub-agents.
 
 
-def with_map(setting: Setting) -> Heard:
+def with_map(setting: Setting) -> Received:
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         with ThreadPoolExecutor(setting.width) as pool:
@@ -226,8 +231,8 @@ def with_map(setting: Setting) -> Heard:
             return {"found": list(found)}
 
 
-def with_submit(setting: Setting) -> Heard:
-    """One call starts sub-agents that are given the very same."""
+def with_submit(setting: Setting) -> Received:
+    """Start all sub-agents from one line, with identical arguments."""
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         with ThreadPoolExecutor(setting.width) as pool:
@@ -237,24 +242,24 @@ def with_submit(setting: Setting) -> Heard:
 
 @dataclass
 class Counts:
-    """What all sub-agents change: it looks like an argument of each."""
+    """Shared mutable state, which is an argument of every sub-agent."""
 
-    begun: int = 0
+    started: int = 0
     last: str = ""
-    heard: dict[str, str] = field(default_factory=dict)
+    received: dict[str, str] = field(default_factory=dict)
 
 
-def with_shared_counts(setting: Setting) -> Heard:
+def with_shared_counts(setting: Setting) -> Received:
     counts = Counts()
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
 
         def work(shared: Counts) -> list[str]:
             setting.pause()
-            shared.begun += 1
-            shared.last = f"agent {shared.begun}"
+            shared.started += 1
+            shared.last = f"agent {shared.started}"
             found = dig(setting, client)
-            shared.heard[found[0]] = found[1]
+            shared.received[found[0]] = found[1]
             return found
 
         with ThreadPoolExecutor(setting.width) as pool:
@@ -266,8 +271,8 @@ def follow(client: Any, found: list[str]) -> str:
     return str(ask(client, [user(f"follow {found[-1]}")]).content[0].text)
 
 
-def with_as_completed(setting: Setting) -> Heard:
-    """Go on with whichever ends first."""
+def with_as_completed(setting: Setting) -> Received:
+    """Continue with each result in the order of completion."""
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         with ThreadPoolExecutor(setting.width) as pool:
@@ -277,8 +282,8 @@ def with_as_completed(setting: Setting) -> Heard:
             return {"order": order, "found": found, "each": [job.result() for job in jobs]}
 
 
-def with_refining(setting: Setting) -> Heard:
-    """Hand a job to the pool for each one that is over, with the very same prompt."""
+def with_refining(setting: Setting) -> Received:
+    """Submit another job with the same prompt whenever a job ends."""
     with client_of(setting) as client, agentobs.session("agent"):
         calls = plan(client, 3)
         with ThreadPoolExecutor(setting.width) as pool:
@@ -290,7 +295,7 @@ def with_refining(setting: Setting) -> Heard:
             return {name: [found[name], more[name].result()] for name in sorted(found)}
 
 
-def with_callbacks(setting: Setting) -> Heard:
+def with_callbacks(setting: Setting) -> Received:
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         order: list[int] = []
@@ -302,8 +307,8 @@ def with_callbacks(setting: Setting) -> Heard:
         return {"order": order, "found": found.content[0].text}
 
 
-def with_wait(setting: Setting) -> Heard:
-    """Ask as soon as one has ended."""
+def with_wait(setting: Setting) -> Received:
+    """Send another request as soon as the first job has ended."""
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         with ThreadPoolExecutor(setting.width) as pool:
@@ -314,27 +319,27 @@ def with_wait(setting: Setting) -> Heard:
             return {"first": first, "more": more, "each": [job.result() for job in jobs]}
 
 
-def with_threads(setting: Setting) -> Heard:
-    heard: Heard = {}
+def with_threads(setting: Setting) -> Received:
+    received: Received = {}
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         room = threading.Semaphore(setting.width)
 
         def work(number: int) -> None:
             with room:
-                heard[str(number)] = dig(setting, client)
+                received[str(number)] = dig(setting, client)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
         for each in threads:
             each.start()
         for each in threads:
             each.join()
-    return {name: heard[name] for name in sorted(heard)}
+    return {name: received[name] for name in sorted(received)}
 
 
-def with_queue(setting: Setting) -> Heard:
-    """Workers take jobs off one queue."""
-    heard: Heard = {}
+def with_queue(setting: Setting) -> Received:
+    """Start workers that take jobs from one queue."""
+    received: Received = {}
     waiting: queue.Queue[ToolUseBlock] = queue.Queue()
     with client_of(setting) as client, agentobs.session("agent"):
         for each in plan(client, 4):
@@ -347,33 +352,33 @@ def with_queue(setting: Setting) -> Heard:
                     job = waiting.get_nowait()
                 except queue.Empty:
                     return
-                heard[job.id] = dig(setting, client)
+                received[job.id] = dig(setting, client)
 
         threads = [threading.Thread(target=worker) for _ in range(min(setting.width, 2))]
         for one in threads:
             one.start()
         for one in threads:
             one.join()
-    return {name: heard[name] for name in sorted(heard)}
+    return {name: received[name] for name in sorted(received)}
 
 
-# The same over asyncio.
+# The same agents with asyncio.
 
 
-def run_async(setting: Setting, main: Callable[[Any], Any]) -> Heard:
-    async def run() -> Heard:
+def run_async(setting: Setting, main: Callable[[Any], Any]) -> Received:
+    async def run() -> Received:
         async with AsyncAnthropic(api_key=KEY, base_url=setting.url, max_retries=0) as client:
             agentobs.record(client)
             with agentobs.session("agent"):
                 await ask_async(client, [user("plan 1")])
-                found: Heard = await main(client)
+                found: Received = await main(client)
                 return found
 
     return asyncio.run(run())
 
 
 def limited(setting: Setting) -> Callable[[Any], Any]:
-    """Return a sub-agent of which so many run at once, the first that came first."""
+    """Return a sub-agent whose concurrency is limited by a semaphore, first come, first served."""
     room = asyncio.Semaphore(setting.width)
 
     async def work(client: Any) -> list[str]:
@@ -383,16 +388,16 @@ def limited(setting: Setting) -> Callable[[Any], Any]:
     return work
 
 
-def with_gather(setting: Setting) -> Heard:
-    async def main(client: Any) -> Heard:
+def with_gather(setting: Setting) -> Received:
+    async def main(client: Any) -> Received:
         work = limited(setting)
         return {"found": await asyncio.gather(*(work(client) for _ in range(3)))}
 
     return run_async(setting, main)
 
 
-def with_task_group(setting: Setting) -> Heard:
-    async def main(client: Any) -> Heard:
+def with_task_group(setting: Setting) -> Received:
+    async def main(client: Any) -> Received:
         work = limited(setting)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work(client)) for _ in range(3)]
@@ -401,38 +406,38 @@ def with_task_group(setting: Setting) -> Heard:
     return run_async(setting, main)
 
 
-def with_anyio(setting: Setting) -> Heard:
-    async def main(client: Any) -> Heard:
-        work, heard = limited(setting), {}
+def with_anyio(setting: Setting) -> Received:
+    async def main(client: Any) -> Received:
+        work, received = limited(setting), {}
 
         async def keep(number: int) -> None:
-            heard[str(number)] = await work(client)
+            received[str(number)] = await work(client)
 
         async with anyio.create_task_group() as group:
             for number in range(3):
                 group.start_soon(keep, number)
-        return {name: heard[name] for name in sorted(heard)}
+        return {name: received[name] for name in sorted(received)}
 
     return run_async(setting, main)
 
 
-def with_async_as_completed(setting: Setting) -> Heard:
-    async def main(client: Any) -> Heard:
+def with_async_as_completed(setting: Setting) -> Received:
+    async def main(client: Any) -> Received:
         work, found = limited(setting), []
         for each in asyncio.as_completed([work(client) for _ in range(3)]):
-            heard = await each
+            received = await each
             found.append(
-                [heard, (await ask_async(client, [user(f"follow {heard}")])).content[0].text]
+                [received, (await ask_async(client, [user(f"follow {received}")])).content[0].text]
             )
         return {"found": found}
 
     return run_async(setting, main)
 
 
-def with_to_thread(setting: Setting) -> Heard:
-    """Tasks that have threads ask."""
+def with_to_thread(setting: Setting) -> Received:
+    """Start tasks that send their requests in threads."""
 
-    async def run() -> Heard:
+    async def run() -> Received:
         with client_of(setting) as client, agentobs.session("agent"):
             plan(client, 1)
             room = asyncio.Semaphore(setting.width)
@@ -446,33 +451,33 @@ def with_to_thread(setting: Setting) -> Heard:
     return asyncio.run(run())
 
 
-def with_anyio_threads(setting: Setting) -> Heard:
-    async def run() -> Heard:
-        heard: Heard = {}
+def with_anyio_threads(setting: Setting) -> Received:
+    async def run() -> Received:
+        received: Received = {}
         with client_of(setting) as client, agentobs.session("agent"):
             plan(client, 1)
 
             async def work(number: int) -> None:
-                heard[str(number)] = await anyio.to_thread.run_sync(dig, setting, client)
+                received[str(number)] = await anyio.to_thread.run_sync(dig, setting, client)
 
             async with anyio.create_task_group() as group:
                 for number in range(3):
                     group.start_soon(work, number)
-        return {name: heard[name] for name in sorted(heard)}
+        return {name: received[name] for name in sorted(received)}
 
     return anyio.run(run)
 
 
-def with_async_queue(setting: Setting) -> Heard:
-    async def main(client: Any) -> Heard:
+def with_async_queue(setting: Setting) -> Received:
+    async def main(client: Any) -> Received:
         waiting: asyncio.Queue[str] = asyncio.Queue()
-        heard: Heard = {}
+        received: Received = {}
 
         async def worker() -> None:
             while True:
                 name = await waiting.get()
                 await setting.nap()
-                heard[name] = await dig_async(setting, client)
+                received[name] = await dig_async(setting, client)
                 waiting.task_done()
 
         for name in "abcd":
@@ -481,12 +486,12 @@ def with_async_queue(setting: Setting) -> Heard:
         await waiting.join()
         for each in workers:
             each.cancel()
-        return {name: heard[name] for name in sorted(heard)}
+        return {name: received[name] for name in sorted(received)}
 
     return run_async(setting, main)
 
 
-AGENTS: dict[str, Callable[[Setting], Heard]] = {
+AGENTS: dict[str, Callable[[Setting], Received]] = {
     **{f"in a {name}": partial(in_objects, wrapper=name) for name in WRAPPERS},
     **{
         each.__name__: each
@@ -501,15 +506,15 @@ AGENTS: dict[str, Callable[[Setting], Heard]] = {
 
 
 def recorded_agent(
-    tmp_path: Path, agent: Callable[[Setting], Heard], *, overlaps: bool, noise_s: float = 0.0
-) -> tuple[Fixture, Heard]:
-    """Record an agent whose sub-agents overlap, or do not; return its fixture and what it heard."""
+    tmp_path: Path, agent: Callable[[Setting], Received], *, overlaps: bool, noise_s: float = 0.0
+) -> tuple[Fixture, Received]:
+    """Record an agent whose sub-agents run concurrently or one after the other; return its fixture and its results."""
     home = tmp_path / "home"
     agentobs.stop_recorder()
-    with provided(0.02 if overlaps else 0.0) as url:
+    with serve_provider(0.02 if overlaps else 0.0) as url:
         start_recorder(str(home))
         try:
-            heard = agent(Setting(url, width=8 if overlaps else 1, noise_s=noise_s))
+            received = agent(Setting(url, width=8 if overlaps else 1, noise_s=noise_s))
         finally:
             assert agentobs.stop_recorder()
-    return frozen(tmp_path, last_session(home), "agent"), heard
+    return frozen(tmp_path, last_session(home), "agent"), received

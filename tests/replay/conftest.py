@@ -1,4 +1,4 @@
-"""What several tests of replays need."""
+"""Pytest fixtures that several tests of replays use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replay.virtual_time.thread_states import ThreadStates
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What anybody waits for, in seconds; nobody waits."""
+    """Return the list of requested waits in seconds. Waits return at once."""
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -25,5 +25,5 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def no_foreign_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No library has threads of its own, which other tests of the process may have left: a deadlock is certain."""
+    """Hide threads of libraries, which earlier tests may have started, so that a deadlock is certain."""
     monkeypatch.setattr(ThreadStates, "has_foreign_threads", lambda self: False)

@@ -1,6 +1,6 @@
-"""The agents that generated scripts drive: one of our own loop, and plain ones over the SDK alone.
+"""The agents that generated scripts drive: one of the agent loop, and plain agents that use only the SDK.
 
-They do what the model says. What a later version of them might do otherwise is a `Change`: one, at one place.
+The agents do what the model requests. A `Change` is one difference at one place that a later version might contain.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from agentobs.agent import (
 from agentobs.agent.hooks import table
 from tests.agent.provider import MODEL
 from tests.replay.agents import KEY
-from tests.replay.crowd import ANYTHING, TLS, Noise, Noisy, by_lane, noisy
-from tests.replay.generated import Script, Step, Turn, step_asked
+from tests.replay.generated_scripts import Script, Step, Turn, requested_step
+from tests.replay.nested_agents import ANYTHING, TLS, Noise, Noisy, by_lane, noisy
 
 ChangeKind = Literal[
     "system", "result", "schema", "option", "dropped", "added", "swapped", "model", "header",
@@ -65,46 +65,47 @@ ChangeKind = Literal[
 
 @dataclass(frozen=True)
 class Change:
-    """What another version of an agent does otherwise."""
+    """A difference between two versions of an agent."""
 
     kind: ChangeKind
     step: Step | str | None = None
-    """The first request of a plain agent that it is seen in, or the task that it begins; of our loop, where it is not
-    the whole run."""
+    """The first request of a plain agent that shows the change, or the task that it starts with. For an agent of the
+    agent loop: None if the whole run is affected.
+    """
     call: str = ""
-    """The tool call, by its id, whose result is another one."""
+    """The ID of the tool call whose result changes."""
     tool: str = ""
-    """The tool that it is about."""
+    """The name of the tool that changes."""
     value: Any = None
 
 
 @dataclass
-class Ran:
-    """What a run let be seen."""
+class RunResult:
+    """The observable results of a run."""
 
     session_id: str = ""
-    told: list[str] = field(default_factory=list)
-    """What it returned."""
+    results: list[str] = field(default_factory=list)
+    """The return values."""
     events: dict[str, list[str]] = field(default_factory=dict)
-    """What came of it on the way, by lane or by answer."""
+    """Events and intermediate results, by lane or by response."""
 
 
 SYSTEM = "You dig."
 
 
-# Of our loop
+# Agents of the agent loop
 
 
 class Found(BaseModel):
-    """What was found."""
+    """The structured output."""
 
     found: str
 
 
 def _tools(change: Change | None) -> tuple[Tool, ...]:
-    def told(name: str, given: str, answer: str) -> str:
+    def changed_result(name: str, argument: str, answer: str) -> str:
         changes = (
-            change and change.kind == "result" and (change.tool, change.value) == (name, given)
+            change and change.kind == "result" and (change.tool, change.value) == (name, argument)
         )
         return f"{answer}!" if changes else answer
 
@@ -112,40 +113,40 @@ def _tools(change: Change | None) -> tuple[Tool, ...]:
     async def look(where: str) -> str:
         """Look somewhere."""
         await asyncio.sleep(0)
-        return told("look", where, f"nothing in {where}")
+        return changed_result("look", where, f"nothing in {where}")
 
     @tool(subject="what")
     def write(what: str) -> str:
         """Write something."""
-        return told("write", what, f"wrote {what}")
+        return changed_result("write", what, f"wrote {what}")
 
     @tool(read_only=True)
     def count(number: int, of: str) -> str:
         """Count something."""
-        return told("count", of, f"{number} of {of}")
+        return changed_result("count", of, f"{number} of {of}")
 
     @tool(read_only=True)
     def fall(how: str) -> str:
         """Fall."""
-        raise RuntimeError(told("fall", how, f"ouch {how}"))
+        raise RuntimeError(changed_result("fall", how, f"ouch {how}"))
 
     @tool(read_only=True)
     async def wait(what: str) -> str:
         """Wait for something."""
         await asyncio.sleep(0.002)
-        return told("wait", what, f"{what} came")
+        return changed_result("wait", what, f"{what} came")
 
-    made = [look, write, count, fall, wait]
+    tools = [look, write, count, fall, wait]
     if change and change.kind == "schema":
-        made = [_otherwise(each) if each.name == change.tool else each for each in made]
+        tools = [_with_changed_schema(each) if each.name == change.tool else each for each in tools]
     if change and change.kind == "swapped" and change.tool:
-        at = [each.name for each in made].index(change.tool)
-        made[at], made[at - 1] = made[at - 1], made[at]
+        at = [each.name for each in tools].index(change.tool)
+        tools[at], tools[at - 1] = tools[at - 1], tools[at]
     system = f"{SYSTEM} Deep." if change and change.kind == "system" and change.step else SYSTEM
-    return (*made, sub_agents([Agent("digger", "Digs.", system=system)], depth_max=3))
+    return (*tools, sub_agents([Agent("digger", "Digs.", system=system)], depth_max=3))
 
 
-def _otherwise(one: Tool) -> Tool:
+def _with_changed_schema(one: Tool) -> Tool:
     schema = json.loads(json.dumps(one.declaration["input_schema"]))
     schema["properties"]["more"] = {"type": "string"}
     return replace(one, declaration={**one.declaration, "input_schema": schema})
@@ -172,7 +173,7 @@ SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept
 
 
 class LoopAgent:
-    """An agent of our own loop."""
+    """An agent of the agent loop."""
 
     def __init__(
         self,
@@ -182,46 +183,46 @@ class LoopAgent:
         noise: Noise | None = None,
     ) -> None:
         self.script, self.url, self.change, self.noise = script, url, change, noise
-        self.ran = Ran()
+        self.ran = RunResult()
         self._abort, self._inbox = Abort(), Inbox()
         self._events: list[Event] = []
         self._seen: dict[str, int] = {}
 
     async def answer(self) -> list[str]:
-        """Do the tasks of the script, one after the other; return what came of them."""
+        """Run the tasks of the script, one after the other, and return their results."""
         inner = DefaultAsyncHttpxClient(verify=TLS)
         async with AsyncAnthropic(api_key=KEY, base_url=self.url, http_client=inner) as client:
             agentobs.record(client)
             if self.noise is not None:
                 inner._transport = Noisy(inner._transport, self.noise)
-            tools, talk = _tools(self.change), Conversation()
+            tools, conversation = _tools(self.change), Conversation()
             world = self._world(client, tools)
             with agentobs.session("generated") as session:
                 self.ran.session_id = session.session_id
                 for number, task in enumerate(self._prompts()):
-                    self._enter(talk, task)
+                    self._modify_conversation(conversation, task)
                     running = run(
                         f"Task {task}. Go.",
                         world=world,
                         options=self._options(number == len(self.script.prompts) - 1),
                         tools=tools,
-                        conversation=talk,
+                        conversation=conversation,
                     )
                     async for event in running:
                         self._events.append(event)
-                        self._meanwhile(event)
-                    await finish(talk)
+                        self._act_from_outside(event)
+                    await finish(conversation)
                     last = self._events[-1]
                     assert isinstance(last, Result)
-                    self.ran.told.append(f"{last.terminal_reason}: {last.text} {last.output}")
+                    self.ran.results.append(f"{last.terminal_reason}: {last.text} {last.output}")
         self.ran.events = by_lane(self._events)
-        return self.ran.told
+        return self.ran.results
 
     def _world(self, client: AsyncAnthropic, tools: Sequence[Tool]) -> Any:
         world = live_world(
             client,
             tools,
-            person=self._person if self.script.asks else None,
+            person=self._person if self.script.asks_person else None,
             inbox=self._inbox,
             abort=self._abort,
             hooks=HOOKS if self.script.hooked else (),
@@ -233,56 +234,56 @@ class LoopAgent:
     def _options(self, is_last: bool) -> Options:
         script, change = self.script, self.change
         rules: tuple[Rule, ...] = ()
-        if _is(change, "denied"):
+        if _has_kind(change, "denied"):
             assert change is not None
             rules = (Rule("deny", change.tool, None, "user"),)
-        permissions = replace(Permissions() if script.asks else ANYTHING, rules=rules)
+        permissions = replace(Permissions() if script.asks_person else ANYTHING, rules=rules)
         more: dict[str, Any] = {}
         if script.compacts:
             more["context"] = SMALL
         if script.output and is_last:
             more["output"] = Found
-        if _is(change, "option"):
+        if _has_kind(change, "option"):
             assert change is not None
             more |= change.value
-        whole_system = _is(change, "system") and change is not None and not change.step
+        whole_system = _has_kind(change, "system") and change is not None and not change.step
         return Options(
             **{
-                "model": f"{MODEL}-b" if _is(change, "model") else MODEL,
+                "model": f"{MODEL}-b" if _has_kind(change, "model") else MODEL,
                 "max_tokens": 400,
                 "system": f"{SYSTEM}." if whole_system else SYSTEM,
                 "permissions": permissions,
                 "hooks": HOOKS if script.hooked else (),
                 "stream": script.streams,
-                "betas": ("digging-2026-11-01",) if _is(change, "header") else (),
+                "betas": ("digging-2026-11-01",) if _has_kind(change, "header") else (),
                 **more,
             }
         )
 
     def _prompts(self) -> list[str]:
         prompts = list(self.script.prompts)
-        if _is(self.change, "dropped"):
+        if _has_kind(self.change, "dropped"):
             del prompts[-1]
-        if _is(self.change, "added"):
+        if _has_kind(self.change, "added"):
             prompts.append("more")
-        if _is(self.change, "swapped") and self.change and not self.change.tool:
+        if _has_kind(self.change, "swapped") and self.change and not self.change.tool:
             prompts.reverse()
         return prompts
 
-    def _enter(self, talk: Conversation, task: str) -> None:
-        """Change what was said before, where that is the change."""
-        if _is(self.change, "text") and self.change and self.change.step == task:
-            said = json.loads(json.dumps(talk.messages[-1]))
-            said["content"][0]["text"] += "?"
-            talk.messages = (*talk.messages[:-1], said)
+    def _modify_conversation(self, conversation: Conversation, task: str) -> None:
+        """Modify the conversation if the change requires it."""
+        if _has_kind(self.change, "text") and self.change and self.change.step == task:
+            message = json.loads(json.dumps(conversation.messages[-1]))
+            message["content"][0]["text"] += "?"
+            conversation.messages = (*conversation.messages[:-1], message)
 
     def _person(self, consent: Consent) -> Reply:
-        assert self.url is not None, "a person was asked in a replay"
+        assert self.url is not None, "the replay requested an approval"
         draw = zlib.crc32(json.dumps(consent.about["input"]).encode()) % 3
         return Reply(draw > 0, reason="Not that." if draw == 0 else "")
 
-    def _meanwhile(self, event: Event) -> None:
-        """Say and stop from outside what the script says; in a replay nobody is outside."""
+    def _act_from_outside(self, event: Event) -> None:
+        """Steer and stop the run as the script specifies. A replay does not do this from outside."""
         if self.url is None:
             return
         script, inner = self.script, event.event if isinstance(event, SubAgent) else event
@@ -302,11 +303,11 @@ async def _no_wait(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-def _is(change: Change | None, kind: ChangeKind) -> bool:
+def _has_kind(change: Change | None, kind: ChangeKind) -> bool:
     return change is not None and change.kind == kind
 
 
-# Over the SDK alone
+# Agents that use only the SDK
 
 DECLARED: list[dict[str, Any]] = [
     {
@@ -321,12 +322,12 @@ DECLARED: list[dict[str, Any]] = [
 ]  # fmt: skip
 Messages = list[dict[str, Any]]
 Calls = list[dict[str, Any]]
-Talk = Generator[Messages | Calls, Any, str]
-"""An agent that yields what it asks the model, or the calls whose results it wants; driven by whoever can wait."""
+Dialogue = Generator[Messages | Calls, Any, str]
+"""A generator that yields the messages to send, or the tool calls to run. The caller sends requests and waits."""
 
 
 class PlainAgent:
-    """An agent over the SDK, recorded by `agentobs.record(client)` and nothing else."""
+    """An agent on the SDK that is recorded only by `agentobs.record(client)`."""
 
     def __init__(
         self,
@@ -337,13 +338,13 @@ class PlainAgent:
     ) -> None:
         self.script, self.url, self.change = script, url, change
         self.noise = noise and random.Random(noise.random())
-        self.ran = Ran()
+        self.ran = RunResult()
 
     def answer(self) -> Any:
-        """Do the tasks of the script in one conversation; of an async one, return what is to be awaited."""
+        """Run the tasks of the script in one conversation. For an async agent, return an awaitable."""
         return self._answer_async() if self.script.kind == "async" else self._answer()
 
-    def _talk(self, tasks: Sequence[str]) -> Talk:
+    def _dialogue(self, tasks: Sequence[str]) -> Dialogue:
         messages: Messages = []
         for task in tasks:
             messages.append({"role": "user", "content": f"Task {task}. Go."})
@@ -359,17 +360,17 @@ class PlainAgent:
 
     def _prompts(self) -> list[str]:
         prompts = list(self.script.prompts)
-        if _is(self.change, "dropped") and self.change and self.change.step is None:
+        if _has_kind(self.change, "dropped") and self.change and self.change.step is None:
             del prompts[-1]
-        if _is(self.change, "added") and self.change and self.change.step is None:
+        if _has_kind(self.change, "added") and self.change and self.change.step is None:
             prompts.append("more")
-        if _is(self.change, "swapped") and self.change and self.change.step is None:
+        if _has_kind(self.change, "swapped") and self.change and self.change.step is None:
             prompts.reverse()
         return prompts
 
     def _arguments(self, messages: Messages) -> dict[str, Any]:
-        """Return the body of a request, otherwise than it was where that is the change."""
-        asked: dict[str, Any] = {
+        """Return the arguments of a request, modified if the change affects it."""
+        request: dict[str, Any] = {
             "model": MODEL,
             "max_tokens": 400,
             "system": SYSTEM,
@@ -378,39 +379,39 @@ class PlainAgent:
         }
         change = self.change
         if change is None or change.step != self._step(messages):
-            return asked
+            return request
         match change.kind:
             case "system":
-                asked["system"] = f"{SYSTEM[:-1]}  now."
+                request["system"] = f"{SYSTEM[:-1]}  now."
             case "schema":
                 tools = json.loads(json.dumps(DECLARED))
                 found = next(each for each in tools if each["name"] == change.tool)
                 found["input_schema"]["properties"]["more"] = {"type": "string"}
-                asked["tools"] = tools
+                request["tools"] = tools
             case "option":
-                asked |= change.value
+                request |= change.value
             case "model":
-                asked["model"] = f"{MODEL}-b"
+                request["model"] = f"{MODEL}-b"
             case "header":
-                asked["extra_headers"] = {"anthropic-beta": "digging-2026-11-01"}
+                request["extra_headers"] = {"anthropic-beta": "digging-2026-11-01"}
             case "text":
-                told = json.loads(json.dumps(messages))
-                last = [each for each in told if each["role"] == "assistant"][-1]
+                history = json.loads(json.dumps(messages))
+                last = [each for each in history if each["role"] == "assistant"][-1]
                 last["content"][0]["text"] += "?"
-                asked["messages"] = told
+                request["messages"] = history
             case "swapped":
-                told = json.loads(json.dumps(messages))
-                told[-1]["content"].reverse()
-                asked["messages"] = told
+                history = json.loads(json.dumps(messages))
+                history[-1]["content"].reverse()
+                request["messages"] = history
             case _:
                 pass
-        return asked
+        return request
 
     def _step(self, messages: Messages) -> Step | str:
-        return step_asked({"messages": messages})
+        return requested_step({"messages": messages})
 
     def _turn(self, messages: Messages) -> tuple[Turn, bool]:
-        """Return how to ask, and whether to have the tokens counted before."""
+        """Return the turn that a request asks for, and whether to count the tokens first."""
         step = self._step(messages)
         copies = self.script.tasks.get(step if isinstance(step, str) else step.task, [])
         turn = Turn()
@@ -440,7 +441,7 @@ class PlainAgent:
             **({"is_error": True} if is_error else {}),
         }
 
-    def _worked(self, call: dict[str, Any]) -> str:
+    def _executed(self, call: dict[str, Any]) -> str:
         return f"{call['name']} of {json.dumps(call['input'], ensure_ascii=False)}"
 
     def _task(self, call: dict[str, Any]) -> str:
@@ -452,12 +453,12 @@ class PlainAgent:
     def _failed(self, messages: Messages, error: Exception) -> None:
         step = self._step(messages)
         task = step if isinstance(step, str) else step.task
-        told = f"{type(error).__name__} {getattr(error, 'status_code', '')} {error}"
+        line = f"{type(error).__name__} {getattr(error, 'status_code', '')} {error}"
         lines = self.ran.events.setdefault(f"failed {task}", [])
-        lines.append(told)
+        lines.append(line)
         lines.sort()
 
-    # In threads, or in none
+    # With or without threads
 
     def _answer(self) -> list[str]:
         http = DefaultHttpxClient(verify=TLS)
@@ -466,22 +467,22 @@ class PlainAgent:
             self._client: Any = client
             with agentobs.session("generated") as session:
                 self.ran.session_id = session.session_id
-                self.ran.told.append(self._drive(self._talk(self._prompts())))
-        return self.ran.told
+                self.ran.results.append(self._drive(self._dialogue(self._prompts())))
+        return self.ran.results
 
-    def _drive(self, talk: Talk) -> str:
-        given: Any = None
+    def _drive(self, dialogue: Dialogue) -> str:
+        results: Any = None
         while True:
             try:
-                wanted = talk.send(given)
+                yielded = dialogue.send(results)
             except StopIteration as ended:
                 return str(ended.value)
-            given = self._work(wanted) if "type" in wanted[0] else self._ask(wanted)
+            results = self._work(yielded) if "type" in yielded[0] else self._ask(yielded)
 
     def _ask(self, messages: Messages) -> list[dict[str, Any]]:
         for _ in range(4):
             try:
-                self._rest()
+                self._pause()
                 return self._ask_once(messages)
             except (APIStatusError, httpx2.TransportError) as error:
                 self._failed(messages, error)
@@ -489,27 +490,27 @@ class PlainAgent:
 
     def _ask_once(self, messages: Messages) -> list[dict[str, Any]]:
         turn, counts = self._turn(messages)
-        asked, lines = self._arguments(messages), []
+        request, lines = self._arguments(messages), []
         if counts:
             counted = self._client.messages.count_tokens(model=MODEL, messages=messages)
             lines.append(counted.to_json())
-        if turn.how == "stream":
-            with self._client.messages.stream(**asked) as stream:
+        if turn.method == "stream":
+            with self._client.messages.stream(**request) as stream:
                 lines += [event.type for event in stream]
-                said = stream.get_final_message()
-        elif turn.how == "events":
-            with self._client.messages.create(stream=True, **asked) as stream:
-                content = folded([event.to_dict() for event in stream], lines)
+                response = stream.get_final_message()
+        elif turn.method == "events":
+            with self._client.messages.create(stream=True, **request) as stream:
+                content = folded_content([event.to_dict() for event in stream], lines)
                 self._note(content, lines)
                 return content
-        elif turn.how == "raw":
-            raw = self._client.messages.with_raw_response.create(**asked)
-            said = raw.parse()
+        elif turn.method == "raw":
+            raw = self._client.messages.with_raw_response.create(**request)
+            response = raw.parse()
             lines.append(f"{raw.status_code} {raw.headers['content-type']}")
         else:
-            said = self._client.messages.create(**asked)
-        content = [block.to_dict() for block in said.content]
-        self._note(content, [*lines, said.to_json()])
+            response = self._client.messages.create(**request)
+        content = [block.to_dict() for block in response.content]
+        self._note(content, [*lines, response.to_json()])
         return content
 
     def _work(self, calls: Calls) -> list[dict[str, Any]]:
@@ -529,12 +530,12 @@ class PlainAgent:
             ended = {name: future.result() for name, future in running.items()}
         else:
             ended = {call["id"]: self._sub_agent(call) for call in agents}
-        return [ended.get(call["id"]) or self._worked(call) for call in calls]
+        return [ended.get(call["id"]) or self._executed(call) for call in calls]
 
     def _sub_agent(self, call: dict[str, Any]) -> str:
-        return self._drive(self._talk([self._task(call)]))
+        return self._drive(self._dialogue([self._task(call)]))
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         if self.noise is not None and self.script.kind == "threads":
             time.sleep(self.noise.choice((0, 0, 0.001, 0.003)))
 
@@ -547,25 +548,25 @@ class PlainAgent:
             self._client = client
             async with agentobs.session("generated") as session:
                 self.ran.session_id = session.session_id
-                self.ran.told.append(await self._drive_async(self._talk(self._prompts())))
-        return self.ran.told
+                self.ran.results.append(await self._drive_async(self._dialogue(self._prompts())))
+        return self.ran.results
 
-    async def _drive_async(self, talk: Talk) -> str:
-        given: Any = None
+    async def _drive_async(self, dialogue: Dialogue) -> str:
+        results: Any = None
         while True:
             try:
-                wanted = talk.send(given)
+                yielded = dialogue.send(results)
             except StopIteration as ended:
                 return str(ended.value)
-            if "type" in wanted[0]:
-                given = await self._work_async(wanted)
+            if "type" in yielded[0]:
+                results = await self._work_async(yielded)
             else:
-                given = await self._ask_async(wanted)
+                results = await self._ask_async(yielded)
 
     async def _ask_async(self, messages: Messages) -> list[dict[str, Any]]:
         for _ in range(4):
             try:
-                await self._rest_async()
+                await self._pause_async()
                 return await self._ask_once_async(messages)
             except (APIStatusError, httpx2.TransportError) as error:
                 self._failed(messages, error)
@@ -573,54 +574,54 @@ class PlainAgent:
 
     async def _ask_once_async(self, messages: Messages) -> list[dict[str, Any]]:
         turn, counts = self._turn(messages)
-        asked, lines = self._arguments(messages), []
+        request, lines = self._arguments(messages), []
         if counts:
             counted = await self._client.messages.count_tokens(model=MODEL, messages=messages)
             lines.append(counted.to_json())
-        if turn.how == "stream":
-            async with self._client.messages.stream(**asked) as stream:
+        if turn.method == "stream":
+            async with self._client.messages.stream(**request) as stream:
                 lines += [event.type async for event in stream]
-                said = await stream.get_final_message()
-        elif turn.how == "events":
-            async with await self._client.messages.create(stream=True, **asked) as stream:
-                content = folded([event.to_dict() async for event in stream], lines)
+                response = await stream.get_final_message()
+        elif turn.method == "events":
+            async with await self._client.messages.create(stream=True, **request) as stream:
+                content = folded_content([event.to_dict() async for event in stream], lines)
                 self._note(content, lines)
                 return content
-        elif turn.how == "raw":
-            raw = await self._client.messages.with_raw_response.create(**asked)
-            said = await raw.parse()
+        elif turn.method == "raw":
+            raw = await self._client.messages.with_raw_response.create(**request)
+            response = await raw.parse()
             lines.append(f"{raw.status_code} {raw.headers['content-type']}")
         else:
-            said = await self._client.messages.create(**asked)
-        content = [block.to_dict() for block in said.content]
-        self._note(content, [*lines, said.to_json()])
+            response = await self._client.messages.create(**request)
+        content = [block.to_dict() for block in response.content]
+        self._note(content, [*lines, response.to_json()])
         return content
 
     async def _work_async(self, calls: Calls) -> list[dict[str, Any]]:
         agents = [call for call in calls if call["name"] == "agent"]
-        talks = [self._sub_agent_async(call["id"], self._task(call)) for call in agents]
+        dialogues = [self._sub_agent_async(call["id"], self._task(call)) for call in agents]
         if self.script.seed % 2:
             async with asyncio.TaskGroup() as group:
-                running = [group.create_task(talk) for talk in talks]
+                running = [group.create_task(dialogue) for dialogue in dialogues]
             ended = [task.result() for task in running]
         else:
-            ended = list(await asyncio.gather(*talks))
+            ended = list(await asyncio.gather(*dialogues))
         of = dict(zip([call["id"] for call in agents], ended, strict=True))
-        return [self._result(call, of.get(call["id"]) or self._worked(call)) for call in calls]
+        return [self._result(call, of.get(call["id"]) or self._executed(call)) for call in calls]
 
     async def _sub_agent_async(self, tool_use_id: str, task: str) -> str:
-        return await self._drive_async(self._talk([task]))
+        return await self._drive_async(self._dialogue([task]))
 
-    async def _rest_async(self) -> None:
+    async def _pause_async(self) -> None:
         if self.noise is not None:
             for _ in range(self.noise.choice((0, 0, 1, 3, 20))):
                 await asyncio.sleep(0)
 
 
-def folded(events: list[dict[str, Any]], lines: list[str]) -> list[dict[str, Any]]:
-    """Return the content that events of the provider add up to; notes each as a line."""
+def folded_content(events: list[dict[str, Any]], lines: list[str]) -> list[dict[str, Any]]:
+    """Return the content that the events of a stream add up to, and append each event to `lines`."""
     content: list[dict[str, Any]] = []
-    typed: dict[int, str] = {}
+    partial_inputs: dict[int, str] = {}
     for event in events:
         lines.append(json.dumps(event, ensure_ascii=False))
         if event["type"] == "content_block_start":
@@ -630,9 +631,9 @@ def folded(events: list[dict[str, Any]], lines: list[str]) -> list[dict[str, Any
             if delta["type"] == "text_delta":
                 content[at]["text"] += delta["text"]
             elif delta["type"] == "input_json_delta":
-                typed[at] = typed.get(at, "") + delta["partial_json"]
-    for at, told in typed.items():
-        content[at]["input"] = json.loads(told)
+                partial_inputs[at] = partial_inputs.get(at, "") + delta["partial_json"]
+    for at, partial_json in partial_inputs.items():
+        content[at]["input"] = json.loads(partial_json)
     return content
 
 
@@ -645,12 +646,12 @@ def agent_of(
     change: Change | None = None,
     noise: Noise | None = None,
 ) -> AnyAgent:
-    """Return the agent that a script is for."""
-    made = LoopAgent if script.kind == "loop" else PlainAgent
-    return made(script, url, change, noise)
+    """Return the agent that runs a script."""
+    agent_class = LoopAgent if script.kind == "loop" else PlainAgent
+    return agent_class(script, url, change, noise)
 
 
-def run_live(script: Script, url: str) -> Ran:
+def run_live(script: Script, url: str) -> RunResult:
     """Run an agent against a provider."""
     agent = agent_of(script, url)
     if script.kind in ("loop", "async"):
@@ -662,7 +663,7 @@ def run_live(script: Script, url: str) -> Ran:
 
 @contextmanager
 def recording_into(home: str) -> Iterator[None]:
-    """Record what runs meanwhile."""
+    """Record everything that runs in the meantime."""
     from agentobs.recording.session import start_recorder
 
     agentobs.stop_recorder()
@@ -673,4 +674,4 @@ def recording_into(home: str) -> Iterator[None]:
         assert agentobs.stop_recorder()
 
 
-__all__ = ["AnyAgent", "Callable", "Change", "Ran", "agent_of", "recording_into", "run_live"]
+__all__ = ["AnyAgent", "Callable", "Change", "RunResult", "agent_of", "recording_into", "run_live"]

@@ -1,6 +1,6 @@
-"""One change of an agent each, at a place drawn from a seed, and where a replay has to say that the path parts.
+"""Changes of agents at places drawn from a seed, and the places at which a replay must report a divergence.
 
-What is expected is read from the recording and from what the change means, not from what a replay says.
+The expected place is derived from the recording and from the meaning of the change, not from a replay.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from replay import Fixture
 from replay.divergence.divergence import Divergence
-from replay.fixture.format import Ask, RecordedTool
-from tests.replay.generated import Script, Step, step_asked
+from replay.fixture.format import RecordedRequest, RecordedTool
 from tests.replay.generated_agents import Change, ChangeKind
+from tests.replay.generated_scripts import Script, Step, requested_step
 
 CONTENT = r"\$\.messages\[\d+\]\.content"
 PATHS: dict[ChangeKind, str] = {
@@ -28,109 +28,117 @@ PATHS: dict[ChangeKind, str] = {
     "result": CONTENT + r"\[\d+\]\.(content|is_error)",
     "denied": CONTENT + r"\[\d+\]\.(content|is_error)",
 }
-"""Where in a body each kind of change shows."""
+"""The path in a request body at which each kind of change is visible."""
 ANYWHERE: tuple[ChangeKind, ...] = ("system", "schema", "option", "model", "header")
 """Kinds of changes that any request can show."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Where a report has to point."""
+    """The place that a report must name."""
 
     places: frozenset[tuple[str, int]]
-    """Lanes, and which requests of them; more than one where it is chance which of them comes first."""
+    """Lanes and request numbers. There are several if chance decides which of them differs first."""
     path: str = ""
-    """A pattern that the path of the first difference fits; empty where nothing inside of a body differs."""
+    """A pattern for the path of the first difference; empty if no body differs."""
     names: tuple[str, ...] = ()
-    """What the report has to name, one of them."""
+    """The report must contain at least one of these names."""
     tools: tuple[str, ...] = ()
-    """The tools that have to run live for the change to show."""
+    """The tools that must run live for the change to be visible."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A recorded request, read."""
+class ParsedRequest:
+    """A recorded request with its parsed body."""
 
-    ask: Ask
+    recorded: RecordedRequest
     place: tuple[str, int]
     body: dict[str, Any]
     step: Step | str
     is_count: bool
 
 
-def asked_in(fixture: Fixture) -> list[Asked]:
-    """Return the requests of a fixture, each read."""
+def parsed_requests(fixture: Fixture) -> list[ParsedRequest]:
+    """Return the requests of a fixture with their parsed bodies."""
     seen: dict[str, int] = {}
     found = []
-    for ask in fixture.asks:
-        seen[ask.lane] = seen.get(ask.lane, 0) + 1
-        body = json.loads(fixture.body(ask.number))
-        is_count = ask.path.endswith("count_tokens")
-        found.append(Asked(ask, (ask.lane, seen[ask.lane]), body, step_asked(body), is_count))
+    for recorded in fixture.requests:
+        seen[recorded.lane] = seen.get(recorded.lane, 0) + 1
+        body = json.loads(fixture.body(recorded.number))
+        is_count = recorded.path.endswith("count_tokens")
+        found.append(
+            ParsedRequest(
+                recorded, (recorded.lane, seen[recorded.lane]), body, requested_step(body), is_count
+            )
+        )
     return found
 
 
 def changes(script: Script, fixture: Fixture, seed: int) -> Iterable[tuple[Change, Expected]]:
-    """Yield changes that can be made to an agent, in an order drawn from a seed, with where they have to show."""
+    """Yield possible changes to an agent, in an order drawn from a seed, with the places at which they must be
+    reported.
+    """
     chance = random.Random(seed)
-    asked = asked_in(fixture)
+    requests = parsed_requests(fixture)
     makers = [*(_LOOP if script.kind == "loop" else _PLAIN)]
     chance.shuffle(makers)
     for maker in makers:
-        if (made := maker(script, fixture, asked, chance)) is not None:
-            yield made
+        if (change := maker(script, fixture, requests, chance)) is not None:
+            yield change
 
 
 def points_at(divergence: Divergence, expected: Expected) -> bool:
-    """Return whether a report points at what was changed."""
-    told = divergence.text()
+    """Return whether a report names the place of the change."""
+    report_text = divergence.text()
     first = divergence.differences[0].path if divergence.differences else ""
     return (
         (divergence.lane, divergence.number) in expected.places
         and re.match(expected.path, first) is not None
-        and (not expected.names or any(name in told for name in expected.names))
+        and (not expected.names or any(name in report_text for name in expected.names))
     )
 
 
-Made = tuple[Change, Expected] | None
-Maker = Callable[[Script, Fixture, list[Asked], random.Random], Made]
+ExpectedChange = tuple[Change, Expected] | None
+Maker = Callable[[Script, Fixture, list[ParsedRequest], random.Random], ExpectedChange]
 
 
-def _at(*asked: Asked) -> frozenset[tuple[str, int]]:
-    return frozenset(each.place for each in asked)
+def _at(*requests: ParsedRequest) -> frozenset[tuple[str, int]]:
+    return frozenset(each.place for each in requests)
 
 
 def _option(value: dict[str, Any] | None) -> str:
-    """Return the key of a body that an option changes."""
-    [(name, told)] = (value or {"": ""}).items()
-    return next(iter(told)) if name.startswith("extra") else name
+    """Return the key of the request body that an option changes."""
+    [(name, report_text)] = (value or {"": ""}).items()
+    return next(iter(report_text)) if name.startswith("extra") else name
 
 
-def _results(asked: Asked) -> list[dict[str, Any]]:
-    last = asked.body["messages"][-1]["content"]
+def _results(request: ParsedRequest) -> list[dict[str, Any]]:
+    last = request.body["messages"][-1]["content"]
     return [b for b in last if isinstance(b, dict) and b["type"] == "tool_result"]
 
 
-# Of an agent over the SDK
+# Agents that use only the SDK
 
 
-def _steps(script: Script, asked: list[Asked]) -> list[Asked]:
-    """Return the first request of each step that can be told from all others when it is made."""
-    found: dict[Step | str, Asked] = {}
-    for each in asked:
-        alone = isinstance(each.step, Step) or len(script.tasks.get(each.step, [])) == 1
-        if not each.is_count and alone:
+def _steps(script: Script, requests: list[ParsedRequest]) -> list[ParsedRequest]:
+    """Return the first request of each step that can be distinguished from all other requests when it is sent."""
+    found: dict[Step | str, ParsedRequest] = {}
+    for each in requests:
+        distinct = isinstance(each.step, Step) or len(script.tasks.get(each.step, [])) == 1
+        if not each.is_count and distinct:
             found.setdefault(each.step, each)
     return list(found.values())
 
 
-def _first(asked: list[Asked], step: Step | str) -> Asked:
-    return next(each for each in asked if each.step == step)
+def _first(requests: list[ParsedRequest], step: Step | str) -> ParsedRequest:
+    return next(each for each in requests if each.step == step)
 
 
 def _in_request(kind: ChangeKind) -> Maker:
-    def maker(script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random) -> Made:
-        at = chance.choice(_steps(script, asked))
+    def maker(
+        script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+    ) -> ExpectedChange:
+        at = chance.choice(_steps(script, requests))
         tool = chance.choice(at.body["tools"])["name"]
         options: list[dict[str, Any]] = [
             {"max_tokens": 401},
@@ -146,20 +154,22 @@ def _in_request(kind: ChangeKind) -> Maker:
 
 
 def _plain_text(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
-    said = [e for e in _steps(script, asked) if len(e.body["messages"]) > 1]
-    if not said:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
+    with_history = [e for e in _steps(script, requests) if len(e.body["messages"]) > 1]
+    if not with_history:
         return None
-    at = chance.choice(said)
+    at = chance.choice(with_history)
     return Change("text", at.step), Expected(_at(at), PATHS["text"])
 
 
 def _plain_result(kind: ChangeKind) -> Maker:
-    def maker(script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random) -> Made:
+    def maker(
+        script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+    ) -> ExpectedChange:
         called = [
             (each, result["tool_use_id"])
-            for each in _steps(script, asked)
+            for each in _steps(script, requests)
             for result in _results(each)
         ]
         if not called:
@@ -167,31 +177,31 @@ def _plain_result(kind: ChangeKind) -> Maker:
         at, call = chance.choice(called)
         known = fixture.tool_use(call)
         name = known.name if known else "?"
-        expected = Expected(_at(_first(asked, at.step)), PATHS[kind], (str(name),))
+        expected = Expected(_at(_first(requests, at.step)), PATHS[kind], (str(name),))
         return Change(kind, at.step, call=call, tool=str(name)), expected
 
     return maker
 
 
 def _plain_dropped(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
-    alone = {each.step for each in _steps(script, asked)}
-    counted = [each for each in asked if each.is_count and each.step in alone]
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
+    distinct = {each.step for each in _steps(script, requests)}
+    counted = [each for each in requests if each.is_count and each.step in distinct]
     if counted and chance.random() < 0.7:
         at = chance.choice(counted)
         return Change("dropped", at.step), Expected(_at(at))
-    return Change("dropped"), Expected(_at(_first(asked, script.prompts[-1])))
+    return Change("dropped"), Expected(_at(_first(requests, script.prompts[-1])))
 
 
 def _plain_added(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     if chance.random() < 0.3:
-        count = sum(each.ask.lane == "main" for each in asked)
+        count = sum(each.recorded.lane == "main" for each in requests)
         return Change("added"), Expected(frozenset({("main", count + 1)}))
-    counted = {each.step for each in asked if each.is_count}
-    at = [each for each in _steps(script, asked) if each.step not in counted]
+    counted = {each.step for each in requests if each.is_count}
+    at = [each for each in _steps(script, requests) if each.step not in counted]
     if not at:
         return None
     one = chance.choice(at)
@@ -199,16 +209,16 @@ def _plain_added(
 
 
 def _plain_swapped(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
-    several = [each for each in _steps(script, asked) if len(_results(each)) > 1]
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
+    several = [each for each in _steps(script, requests) if len(_results(each)) > 1]
     if several and chance.random() < 0.7:
         at = chance.choice(several)
         return Change("swapped", at.step), Expected(_at(at), CONTENT)
-    return _swapped_prompts(script, asked)
+    return _swapped_prompts(script, requests)
 
 
-def _swapped_prompts(script: Script, asked: list[Asked]) -> Made:
+def _swapped_prompts(script: Script, requests: list[ParsedRequest]) -> ExpectedChange:
     if len(script.prompts) < 2:
         return None
     first = r"\$\.hook\.prompt" if script.hooked else r"\$\.messages\[0\]\.content"
@@ -226,23 +236,27 @@ _PLAIN: tuple[Maker, ...] = (
 )
 
 
-# Of an agent of our loop
+# Agents of the agent loop
 
 
 FIRST = frozenset({("main", 1)})
 
 
-def _of_run(kind: ChangeKind) -> Maker:
-    def maker(script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random) -> Made:
-        if ("main", 1) not in {each.place for each in asked}:
+def _in_run(kind: ChangeKind) -> Maker:
+    def maker(
+        script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+    ) -> ExpectedChange:
+        if ("main", 1) not in {each.place for each in requests}:
             return None
-        # The lane of a compaction, `main/compaction:1`, is no agent's.
+        # The lane of a compaction, `main/compaction:1`, does not belong to an agent.
         below = (
-            each for each in reversed(asked) if "/" in each.ask.lane and ":" not in each.ask.lane
+            each
+            for each in reversed(requests)
+            if "/" in each.recorded.lane and ":" not in each.recorded.lane
         )
-        begun = {each.ask.lane: each for each in below}
-        if kind == "system" and begun and chance.random() < 0.6:
-            return Change("system", "digger"), Expected(_at(*begun.values()), PATHS[kind])
+        first_requests = {each.recorded.lane: each for each in below}
+        if kind == "system" and first_requests and chance.random() < 0.6:
+            return Change("system", "digger"), Expected(_at(*first_requests.values()), PATHS[kind])
         tool = chance.choice(("look", "write", "count", "fall", "wait"))
         options: list[dict[str, Any]] = [
             {"max_tokens": 401},
@@ -258,35 +272,37 @@ def _of_run(kind: ChangeKind) -> Maker:
 
 
 def _loop_result(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     ran = [
-        (tool, heard)
+        (tool, result_request)
         for tool in fixture.tools
         if tool.answer.outcome == "executed" and tool.question.name != "agent"
-        if (heard := _heard(asked, tool.lane, tool.question.tool_use_id))
+        if (result_request := _request_with_result(requests, tool.lane, tool.question.tool_use_id))
     ]
     if not ran:
         return None
-    tool, heard = chance.choice(ran)
-    name, given = tool.question.name, tool.question.input
-    told = given["of"] if name == "count" else next(iter(given.values()))
-    change = Change("result", tool=name, value=told)
-    places, path = _at(heard), PATHS["result"]
+    tool, result_request = chance.choice(ran)
+    name, tool_input = tool.question.name, tool.question.input
+    value = tool_input["of"] if name == "count" else next(iter(tool_input.values()))
+    change = Change("result", tool=name, value=value)
+    places, path = _at(result_request), PATHS["result"]
     if script.hooked:
-        # A hook is asked about the result before the model is.
-        places |= _made(asked, tool)
+        # The result is passed to a hook before it is sent to the model.
+        places |= _requests_of_turn(requests, tool)
         path = rf"{path}|\$\.hook\.tool_output"
     return change, Expected(places, path, (name, tool.question.tool_use_id), (name,))
 
 
-def _heard(asked: list[Asked], lane: str, tool_use_id: str) -> Asked | None:
-    """Return the first request of a lane that holds the result of a call."""
+def _request_with_result(
+    requests: list[ParsedRequest], lane: str, tool_use_id: str
+) -> ParsedRequest | None:
+    """Return the first request of a lane that contains the result of a call."""
     return next(
         (
             each
-            for each in asked
-            if each.ask.lane == lane
+            for each in requests
+            if each.recorded.lane == lane
             if any(result["tool_use_id"] == tool_use_id for result in _results(each))
         ),
         None,
@@ -294,37 +310,43 @@ def _heard(asked: list[Asked], lane: str, tool_use_id: str) -> Asked | None:
 
 
 def _loop_denied(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     ran = [tool for tool in fixture.tools if tool.answer.outcome == "executed"]
-    # What takes the output needs no permission.
+    # The structured output tool needs no permission.
     names = sorted({tool.question.name for tool in ran} - {"structured_output"})
     if not names:
         return None
     name = chance.choice(names)
     called = [tool for tool in fixture.tools if tool.question.name == name]
-    heard = [_heard(asked, tool.lane, tool.question.tool_use_id) for tool in called]
-    places = _at(*(each for each in heard if each))
-    # Where nothing was asked after it, the call itself is named, at the request that made it.
-    made = frozenset().union(*(_made(asked, tool) for tool in called))
-    beyond: frozenset[tuple[str, int]] = frozenset()
+    result_requests = [
+        _request_with_result(requests, tool.lane, tool.question.tool_use_id) for tool in called
+    ]
+    places = _at(*(each for each in result_requests if each))
+    # If no request follows the call, the report names the call, at the request whose response contains it.
+    calling_requests = frozenset().union(*(_requests_of_turn(requests, tool) for tool in called))
+    later: frozenset[tuple[str, int]] = frozenset()
     if script.stop_at is not None:
-        # A run that was stopped there may go on now.
-        beyond = frozenset((lane, number + 1) for lane, number in made)
-    return Change("denied", tool=name), Expected(places | made | beyond, "", (name,))
+        # A run that was stopped at this point may continue now.
+        later = frozenset((lane, number + 1) for lane, number in calling_requests)
+    return Change("denied", tool=name), Expected(places | calling_requests | later, "", (name,))
 
 
-def _made(asked: list[Asked], tool: RecordedTool) -> frozenset[tuple[str, int]]:
-    """Return the requests of the turn whose answer made a call."""
+def _requests_of_turn(
+    requests: list[ParsedRequest], tool: RecordedTool
+) -> frozenset[tuple[str, int]]:
+    """Return the requests of the turn whose response contains a call."""
     here = (tool.lane, tool.turn)
-    return _at(*(each for each in asked if (each.ask.lane, each.ask.turn) == here))
+    return _at(*(each for each in requests if (each.recorded.lane, each.recorded.turn) == here))
 
 
-def _loop_text(script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random) -> Made:
+def _loop_text(
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     if len(script.prompts) < 2 or script.compacts:
         return None
     task = script.prompts[1]
-    at = next((e for e in asked if e.step == task and e.ask.lane == "main"), None)
+    at = next((e for e in requests if e.step == task and e.recorded.lane == "main"), None)
     if at is None or len(at.body["messages"]) < 2:
         return None
     before = at.body["messages"][-2]
@@ -334,34 +356,34 @@ def _loop_text(script: Script, fixture: Fixture, asked: list[Asked], chance: ran
 
 
 def _loop_dropped(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     task = script.prompts[-1]
-    at = next((e for e in asked if e.step == task and e.ask.lane == "main"), None)
+    at = next((e for e in requests if e.step == task and e.recorded.lane == "main"), None)
     return (Change("dropped"), Expected(_at(at))) if at else None
 
 
 def _loop_added(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     if script.compacts:
         return None
-    count = sum(each.ask.lane == "main" for each in asked)
-    # Its hooks are asked before the request is made.
+    count = sum(each.recorded.lane == "main" for each in requests)
+    # The hooks of the new prompt run before its request is sent.
     return Change("added"), Expected(frozenset({("main", count), ("main", count + 1)}))
 
 
 def _loop_swapped(
-    script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random
-) -> Made:
+    script: Script, fixture: Fixture, requests: list[ParsedRequest], chance: random.Random
+) -> ExpectedChange:
     if len(script.prompts) > 1 and chance.random() < 0.5:
-        return _swapped_prompts(script, asked)
+        return _swapped_prompts(script, requests)
     tool = chance.choice(("write", "count", "fall", "wait"))
     return Change("swapped", tool=tool), Expected(FIRST, r"\$\.tools")
 
 
 _LOOP: tuple[Maker, ...] = (
-    *map(_of_run, ANYWHERE),
+    *map(_in_run, ANYWHERE),
     _loop_result,
     _loop_denied,
     _loop_text,

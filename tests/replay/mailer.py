@@ -1,4 +1,4 @@
-"""An agent of our own loop that has to ask: for consent, for paths, for what is said meanwhile."""
+"""An agent of the agent loop that needs answers from the world: approvals, paths, and messages sent during the run."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ FAX = tool(available=lambda: True, optional=True, name="fax")(lambda: "faxed")
 
 
 class Mailer:
-    """The agent, with switches for what a later version of it might do otherwise."""
+    """The agent, with options for changes that a later version might make."""
 
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.url = url
         self.tools: Sequence[Tool] = changes.get("tools", (SEND, LOOK, SAVE))
         self.options: dict[str, Any] = changes.get("options", {})
-        self._person: Person = changes.get("person", agrees)
+        self._person: Person = changes.get("person", approves)
         self._on: On = changes.get("on", lambda agent, event: None)
         self.inbox, self.abort = Inbox(), Abort()
         self.events: list[Event] = []
@@ -60,7 +60,7 @@ class Mailer:
         return self._person(self, consent)
 
     async def answer(self, prompt: str) -> str:
-        """Answer one prompt and return the text."""
+        """Run one interaction and return its text."""
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
         world = live_world(
             client, self.tools, person=self.person, inbox=self.inbox, abort=self.abort
@@ -80,29 +80,33 @@ class Mailer:
         return asyncio.run(self.answer(prompt))
 
 
-def agrees(agent: Mailer, consent: Consent) -> Reply:
+def approves(agent: Mailer, consent: Consent) -> Reply:
     return Reply(allow=True)
 
 
 def mails(*to: str) -> list[Answer]:
-    """One turn that mails somebody, each call by itself in its order, and the end."""
+    """Return a turn that sends mails, with one tool call for each recipient, and a final turn."""
     calls = [call(number, "send", to=each) for number, each in enumerate(to, 1)]
     return [streamed(text("Mailing."), *calls, number=1), streamed(text("Done."), number=2)]
 
 
-def made(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> tuple[Fixture, Mailer, str]:
-    """Record and freeze one run; return the fixture, the agent as it ran, and what it returned."""
-    recording, agent, told = once(tmp_path, given, **changes)
-    return frozen(tmp_path, recording, "mailer"), agent, told
+def recorded_fixture(
+    tmp_path: Path, responses: Sequence[Answer], **changes: Any
+) -> tuple[Fixture, Mailer, str]:
+    """Record and freeze one run; return the fixture, the agent, and its result."""
+    recording, agent, results = recorded_run(tmp_path, responses, **changes)
+    return frozen(tmp_path, recording, "mailer"), agent, results
 
 
-def once(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> tuple[Recording, Mailer, str]:
-    """Record one run; return the recording, the agent as it ran, and what it returned."""
+def recorded_run(
+    tmp_path: Path, responses: Sequence[Answer], **changes: Any
+) -> tuple[Recording, Mailer, str]:
+    """Record one run; return the recording, the agent, and its result."""
     agents: list[Mailer] = []
-    told: list[str] = []
+    results: list[str] = []
 
     def run_it(url: str) -> None:
         agents.append(Mailer(url, **changes))
-        told.append(agents[0].run())
+        results.append(agents[0].run())
 
-    return recorded(tmp_path, run_it, given), agents[0], told[0]
+    return recorded(tmp_path, run_it, responses), agents[0], results[0]

@@ -1,7 +1,7 @@
-"""A provider that writes what it is told to the socket, piece by piece: broken in every way a connection can be.
+"""A provider that writes given chunks to the socket, to simulate every way in which a connection can break.
 
-Each request is played by the next of the `plays`: a function that gets the `Call` and writes to it. What a play waits
-for is what the client does (an event that the test sets), never time.
+Each request is handled by the next of the `plays`, functions that receive the `Call` and write to it. A play waits only
+for actions of the client (an event that the test sets), never for time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 @dataclass
 class Call:
-    """One request, and the connection to answer it on."""
+    """One request, and the connection for its response."""
 
     method: str
     path: str
@@ -32,10 +32,12 @@ class Call:
     _handler: Any = field(repr=False)
     _is_chunked: bool = False
 
-    def head(
+    def send_headers(
         self, status: int = 200, headers: dict[str, str] = SSE, *, framed: bool = True
     ) -> None:
-        """Send the head; `framed` tells the client where the body ends, else the end of the connection does."""
+        """Send status line and headers. With `framed`, the body is chunked; otherwise the end of the connection ends
+        it.
+        """
         self._handler.send_response(status)
         for name, value in headers.items():
             self._handler.send_header(name, value)
@@ -44,15 +46,15 @@ class Call:
         self._handler.end_headers()
         self._is_chunked = framed
 
-    def send(self, *pieces: bytes) -> None:
-        """Send pieces of the body."""
-        for piece in pieces:
-            data = b"%x\r\n%s\r\n" % (len(piece), piece) if self._is_chunked else piece
+    def send(self, *chunks: bytes) -> None:
+        """Send chunks of the body."""
+        for chunk in chunks:
+            data = b"%x\r\n%s\r\n" % (len(chunk), chunk) if self._is_chunked else chunk
             self._handler.wfile.write(data)
             self._handler.wfile.flush()
 
     def end(self) -> None:
-        """End the body as it should end."""
+        """End the body correctly."""
         if self._is_chunked:
             self._handler.wfile.write(b"0\r\n\r\n")
         else:
@@ -65,7 +67,7 @@ class Call:
         self._handler.connection.shutdown(socket.SHUT_RDWR)
 
     def wait_until_gone(self) -> None:
-        """Wait until the client has closed the connection, having answered nothing more."""
+        """Wait until the client has closed the connection, without sending anything else."""
         self._handler.close_connection = True
         while self._handler.connection.recv(1024):
             pass
@@ -75,45 +77,45 @@ Play = Callable[[Call], None]
 
 
 def play(answer: Answer) -> Play:
-    """Return what plays an answer: whole, or cut."""
+    """Return a play that sends a recorded response, complete or cut off."""
 
-    def whole(call: Call) -> None:
+    def send_response(call: Call) -> None:
         assert answer.status is not None
-        call.head(answer.status, answer.headers)
+        call.send_headers(answer.status, answer.headers)
         call.send(*(chunk.data for chunk in answer.chunks))
         call.end() if answer.ending == "complete" else call.drop()
 
-    return whole
+    return send_response
 
 
-def pieces(status: int, headers: dict[str, str], *data: bytes) -> Play:
-    """Return what plays an answer in exactly these pieces."""
+def play_chunks(status: int, headers: dict[str, str], *data: bytes) -> Play:
+    """Return a play that sends a response in exactly these chunks."""
 
-    def whole(call: Call) -> None:
-        call.head(status, headers)
+    def send_response(call: Call) -> None:
+        call.send_headers(status, headers)
         call.send(*data)
         call.end()
 
-    return whole
+    return send_response
 
 
-def silent(call: Call) -> None:
-    """Say nothing until the client has had enough."""
+def no_response(call: Call) -> None:
+    """Send nothing until the client gives up."""
     call.wait_until_gone()
 
 
 @dataclass
-class Raw:
-    """The provider: where it is, and what it was asked."""
+class RawProvider:
+    """The URL of the provider, and the requests that it received."""
 
     url: str
-    asked: list[Call]
+    requests: list[Call]
 
 
 @contextmanager
-def raw_provider(plays: Sequence[Play]) -> Iterator[Raw]:
-    """Play the next of `plays` for each request; one that is too many gets a 418 that is not retried."""
-    left, lock, asked = list(plays), threading.Lock(), list[Call]()
+def raw_provider(plays: Sequence[Play]) -> Iterator[RawProvider]:
+    """Handle each request with the next of `plays`; further requests get a 418 response that is not retried."""
+    remaining, lock, requests = list(plays), threading.Lock(), list[Call]()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -124,8 +126,12 @@ def raw_provider(plays: Sequence[Play]) -> Iterator[Raw]:
             names = {name.lower(): value for name, value in self.headers.items()}
             call = Call(self.command, self.path, names, body, self)
             with lock:
-                asked.append(call)
-                play = left.pop(0) if left else pieces(418, {"x-should-retry": "false", **JSON})
+                requests.append(call)
+                play = (
+                    remaining.pop(0)
+                    if remaining
+                    else play_chunks(418, {"x-should-retry": "false", **JSON})
+                )
             play(call)
 
         do_GET = do_POST = do_DELETE = _play
@@ -134,4 +140,4 @@ def raw_provider(plays: Sequence[Play]) -> Iterator[Raw]:
             pass
 
     with serving(Handler) as url:
-        yield Raw(url, asked)
+        yield RawProvider(url, requests)

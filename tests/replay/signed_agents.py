@@ -1,7 +1,7 @@
-"""Agents that send back what a model thought, over every client.
+"""The source of agents that send signed thinking back to the model, one for each kind of client.
 
-The text of a module that tests write into a folder.
-."""
+Tests write this text into a folder as a module.
+"""
 
 SOURCE = """
 import asyncio, contextlib, json, os

@@ -1,6 +1,6 @@
-"""A provider that signs what its models think, and refuses a history that holds anything sealed that it did not issue.
+"""A provider that signs thinking, and rejects a history with signed or encrypted values that it did not issue.
 
-Signatures look like the real ones: base64 of a protobuf in which the id of the account's organization is readable.
+Signatures look like real ones: base64 of a protobuf message that contains the ID of the account's organization.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from tests.provider_script import sse
 ORGANIZATION = "6f1e2d3c-4b5a-4978-8a6b-5c4d3e2f1a0b"
 MODEL = "claude-sonnet-5"
 INPUT_TOKENS, OUTPUT_TOKENS = 1000, 100
-"""What each answer is billed for."""
+"""The billed tokens of each response."""
 
 
 def field(number: int, data: bytes) -> bytes:
-    """Return a field of a protobuf message that holds bytes shorter than 128 bytes, or up to 16,383."""
+    """Return a length-delimited field of a protobuf message, for at most 16,383 bytes."""
     size = len(data)
     length = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])
     return bytes([number << 3 | 2]) + length + data
 
 
-def sealed(what: str, *, organization: str | None = ORGANIZATION) -> str:
-    """Return a sealed value for what it stands for; `organization` None: one in which no id is readable."""
-    secret = b"".join(hashlib.sha512(f"{what} {part}".encode()).digest() for part in range(4))
-    told = field(1, b"\x08\x0c") + field(3, MODEL.encode()) + field(5, secret)
+def sealed(text: str, *, organization: str | None = ORGANIZATION) -> str:
+    """Return a signed value for a text. If `organization` is None, it contains no organization ID."""
+    secret = b"".join(hashlib.sha512(f"{text} {part}".encode()).digest() for part in range(4))
+    fields = field(1, b"\x08\x0c") + field(3, MODEL.encode()) + field(5, secret)
     if organization is not None:
-        told += field(7, organization.encode())
-    return base64.b64encode(field(2, told)).decode()
+        fields += field(7, organization.encode())
+    return base64.b64encode(field(2, fields)).decode()
 
 
 class SigningProvider:
-    """What it issued, what it was asked, and what it refused."""
+    """A provider that remembers what it issued, received and rejected."""
 
-    def __init__(self, *, organization: str | None = ORGANIZATION, pieces: int = 1) -> None:
-        self.organization, self.pieces = organization, pieces
+    def __init__(self, *, organization: str | None = ORGANIZATION, chunks: int = 1) -> None:
+        self.organization, self.chunks = organization, chunks
         self.issued: set[tuple[str, str]] = set()
-        """The text and the signature of each block."""
-        self.asked: list[dict[str, Any]] = []
+        """Text and signature of each issued block."""
+        self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
         self.accepted = 0
         self.url = ""
-        self.before: list[dict[str, Any]] = []
-        """Blocks that each answer begins with."""
-        self.thought = ""
-        """What each answer thinks; empty: something of its own."""
+        self.first_blocks: list[dict[str, Any]] = []
+        """Blocks at the start of each response."""
+        self.thinking = ""
+        """The thinking of each response; if empty, it differs for each response."""
         self._lock = threading.Lock()
 
     def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return the status and the message for a request."""
+        """Return status and message for a request."""
         with self._lock:
-            self.asked.append(body)
-            number = len(self.asked)
+            self.requests.append(body)
+            number = len(self.requests)
             for block in _sealed_blocks(body["messages"]):
                 if block not in self.issued:
                     self.refused.append(block[1])
@@ -71,7 +71,7 @@ class SigningProvider:
 
     def _message(self, body: dict[str, Any], number: int) -> dict[str, Any]:
         turn = 1 + sum(each["role"] == "assistant" for each in body["messages"])
-        content = [*self.before, *self._thoughts(number), *_said(body, turn, number)]
+        content = [*self.first_blocks, *self._thoughts(number), *_turn_content(body, turn, number)]
         self.issued |= set(_sealed_blocks([{"content": content}]))
         return {
             "id": f"msg_{number}",
@@ -85,23 +85,23 @@ class SigningProvider:
         }
 
     def _thoughts(self, number: int) -> list[dict[str, Any]]:
-        def made(what: str) -> str:
-            return sealed(f"{what} {number}", organization=self.organization)
+        def sealed_value(text: str) -> str:
+            return sealed(f"{text} {number}", organization=self.organization)
 
         result = {
             "type": "web_search_result",
             "url": "https://example.com",
             "title": "Refunds",
-            "encrypted_content": made("result"),
+            "encrypted_content": sealed_value("result"),
             "page_age": None,
         }
         return [
             {
                 "type": "thinking",
-                "thinking": self.thought or f"Step {number}.",
-                "signature": made("signature"),
+                "thinking": self.thinking or f"Step {number}.",
+                "signature": sealed_value("signature"),
             },
-            {"type": "redacted_thinking", "data": made("hidden")},
+            {"type": "redacted_thinking", "data": sealed_value("hidden")},
             {
                 "type": "server_tool_use",
                 "id": f"srvtoolu_{number}",
@@ -116,14 +116,14 @@ class SigningProvider:
         ]
 
     def events(self, message: dict[str, Any]) -> list[bytes]:
-        """Return a message as a stream; signatures come in as many pieces as was asked for."""
+        """Return a message as a stream, with each signature split into the configured number of chunks."""
         usage = {**message["usage"], "output_tokens": 1}
         start = {**message, "content": [], "stop_reason": None, "usage": usage}
         events: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
         for index, block in enumerate(message["content"]):
             opened, deltas = self._deltas(block)
-            begun = {"type": "content_block_start", "index": index, "content_block": opened}
-            events += [begun]
+            started = {"type": "content_block_start", "index": index, "content_block": opened}
+            events += [started]
             events += [
                 {"type": "content_block_delta", "index": index, "delta": each} for each in deltas
             ]
@@ -137,14 +137,14 @@ class SigningProvider:
             case "text":
                 return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
             case "thinking":
-                size = -(-len(block["signature"]) // self.pieces)
+                size = -(-len(block["signature"]) // self.chunks)
                 parts = [
                     block["signature"][at : at + size]
                     for at in range(0, len(block["signature"]), size)
                 ]
-                thought = {"type": "thinking_delta", "thinking": block["thinking"]}
+                thinking = {"type": "thinking_delta", "thinking": block["thinking"]}
                 signed = [{"type": "signature_delta", "signature": part} for part in parts]
-                return {**block, "thinking": "", "signature": ""}, [thought, *signed]
+                return {**block, "thinking": "", "signature": ""}, [thinking, *signed]
             case "tool_use" | "server_tool_use":
                 partial = json.dumps(block["input"])
                 delta = {"type": "input_json_delta", "partial_json": partial}
@@ -152,18 +152,18 @@ class SigningProvider:
         return block, []
 
 
-def _said(body: dict[str, Any], turn: int, number: int) -> list[dict[str, Any]]:
-    """Return what a turn says: calls of a tool, then words; of two turns of a sub-agent, and three of others.
+def _turn_content(body: dict[str, Any], turn: int, number: int) -> list[dict[str, Any]]:
+    """Return the content of a turn: tool calls, then a final text. Sub-agents have two turns, other agents three.
 
-    Who can start an agent does so first.
+    An agent that can start a sub-agent does so first.
     """
     is_below = "sub-agent" in json.dumps(body["messages"][0])
     if turn > (1 if is_below else 2):
         return [{"type": "text", "text": f"Done after {turn} turns."}]
     use = {"type": "tool_use", "id": f"toolu_{turn}_{number}"}
     if turn == 1 and not is_below and any(tool["name"] == "agent" for tool in body["tools"]):
-        told = {"agent": "scout", "prompt": "sub-agent: look it up"}
-        return [{**use, "name": "agent", "input": told}]
+        fields = {"agent": "scout", "prompt": "sub-agent: look it up"}
+        return [{**use, "name": "agent", "input": fields}]
     return [{**use, "name": "lookup", "input": {"order": f"A-{turn}"}}]
 
 
@@ -179,7 +179,7 @@ def _sealed_blocks(messages: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def signing(**options: Any) -> Iterator[SigningProvider]:
+def serve_signing(**options: Any) -> Iterator[SigningProvider]:
     """Serve a signing provider on the loopback interface."""
     provider = SigningProvider(**options)
 
@@ -194,7 +194,7 @@ def signing(**options: Any) -> Iterator[SigningProvider]:
             kind = "text/event-stream" if streams else "application/json"
             self.send_response(status)
             self.send_header("content-type", kind)
-            self.send_header("request-id", f"req_{len(provider.asked)}")
+            self.send_header("request-id", f"req_{len(provider.requests)}")
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -1,4 +1,4 @@
-"""Sub-agents that send identical requests at the same time each get their own answers in a replay."""
+"""Sub-agents that send identical requests at the same time each receive their own responses in a replay."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from agentobs.determinism import callers, jobs
 from agentobs.records.exchanges import Origin
 from replay import DivergenceError, Fixture, Replayer
 from replay.playback import completion_order
-from tests.marks import but_first
+from tests.marks import mark_all_but_first
 from tests.replay.agents import KEY
 from tests.replay.concurrent_agents import (
     AGENTS,
-    Heard,
+    Received,
     Setting,
     ask_async,
     in_objects,
@@ -39,30 +39,34 @@ OVERLAPS = pytest.mark.parametrize("overlaps", [True, False], ids=["overlapping"
 ROOT = Path(__file__).parent.parent.parent
 
 
-def replayed(fixture: Fixture, agent: Callable[[Setting], Heard], noise_s: float = 0.01) -> Heard:
+def replayed(
+    fixture: Fixture, agent: Callable[[Setting], Received], noise_s: float = 0.01
+) -> Received:
     with Replayer(fixture) as replay:
-        heard: Heard = replay.run(agent, Setting(noise_s=noise_s))
+        received: Received = replay.run(agent, Setting(noise_s=noise_s))
     assert replay.suspicions == ()
-    return heard
+    return received
 
 
 @pytest.mark.parametrize(
     ("name", "overlaps"),
-    but_first(
+    mark_all_but_first(
         [*((name, True) for name in AGENTS), *((name, False) for name in AGENTS)],
         pytest.mark.soak,
         kept=len(AGENTS) + 3,
     ),
 )
-def test_each_sub_agent_gets_its_own_answers(tmp_path: Path, name: str, overlaps: bool) -> None:
-    """Whether they overlapped when they were recorded makes no difference: in the replay they do."""
-    fixture, heard = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
+def test_each_sub_agent_receives_its_own_responses(
+    tmp_path: Path, name: str, overlaps: bool
+) -> None:
+    """Whether they overlapped in the recording makes no difference; in the replay they do."""
+    fixture, received = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
     for noise_s in (0.0, 0.01):
-        assert replayed(fixture, AGENTS[name], noise_s) == heard
+        assert replayed(fixture, AGENTS[name], noise_s) == received
 
 
 class Slow(Setting):
-    """An agent that computes for longer than an answer is held, and then sleeps."""
+    """An agent that computes for longer than a response is held, and then sleeps."""
 
     def pause(self) -> None:
         until = world.process_cpu() + 200_000_000
@@ -71,32 +75,34 @@ class Slow(Setting):
         time.sleep(0.005)
 
 
-def test_an_answer_is_held_however_slowly_others_compute(
+def test_a_response_is_held_while_other_threads_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only time in which nothing could run counts against it."""
+    """Only time in which no thread could run counts against the limit."""
     monkeypatch.setattr(completion_order, "PAUSES_SECONDS", 0.05)
     agent = partial(in_objects, wrapper="dict")
-    fixture, heard = recorded_agent(tmp_path, agent, overlaps=True)
+    fixture, received = recorded_agent(tmp_path, agent, overlaps=True)
     with Replayer(fixture) as replay:
-        assert replay.run(agent, Slow()) == heard
+        assert replay.run(agent, Slow()) == received
     assert replay.suspicions == ()
 
 
 @pytest.mark.parametrize("wrapper", ["block", "model", "nested", "library"])
-def test_an_id_inside_an_object_counts_more_than_the_order(tmp_path: Path, wrapper: str) -> None:
-    """Sub-agents that are started in the other order are known by the tool call that they were given."""
-    fixture, heard = recorded_agent(tmp_path, partial(in_objects, wrapper=wrapper), overlaps=True)
-    assert len({str(each) for each in heard.values()}) == 3
-    assert replayed(fixture, partial(in_objects, wrapper=wrapper, order=-1)) == heard
+def test_an_id_inside_an_object_has_precedence_over_the_order(tmp_path: Path, wrapper: str) -> None:
+    """Sub-agents that start in a different order are identified by the tool call that they received."""
+    fixture, received = recorded_agent(
+        tmp_path, partial(in_objects, wrapper=wrapper), overlaps=True
+    )
+    assert len({str(each) for each in received.values()}) == 3
+    assert replayed(fixture, partial(in_objects, wrapper=wrapper, order=-1)) == received
 
 
 @OVERLAPS
 def test_a_changed_sub_agent_diverges_at_its_own_request(tmp_path: Path, overlaps: bool) -> None:
-    """The second request of the changed one is compared with what that sub-agent had asked."""
-    fixture, heard = recorded_agent(tmp_path, with_map, overlaps=overlaps)
+    """The second request of the changed sub-agent is compared with the recorded request of the same sub-agent."""
+    fixture, received = recorded_agent(tmp_path, with_map, overlaps=overlaps)
     answers = [f"answer {number}" for number in range(2, 8)]
-    assert sorted(each for found in heard["found"] for each in found) == answers
+    assert sorted(each for found in received["found"] for each in found) == answers
     with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
         replay.run(with_map, Setting(changed="b"))
     found = diverged.value.divergence
@@ -105,8 +111,8 @@ def test_a_changed_sub_agent_diverges_at_its_own_request(tmp_path: Path, overlap
     assert 'recorded  "Dig deeper."' in found.text()
 
 
-def test_a_fixture_has_no_names_of_what_made_its_requests(tmp_path: Path) -> None:
-    """Functions stand in it as digests, values as the beginnings of digests."""
+def test_a_fixture_contains_no_names_of_callers(tmp_path: Path) -> None:
+    """It contains functions as digests, and values as prefixes of digests."""
     agent = partial(in_objects, wrapper="block")
     fixture, _ = recorded_agent(tmp_path, agent, overlaps=True)
     text = "".join(
@@ -117,17 +123,17 @@ def test_a_fixture_has_no_names_of_what_made_its_requests(tmp_path: Path) -> Non
     assert '"job":' in text
     assert "work" not in text
     assert "toolu_" not in text
-    for each in fixture.asks:
+    for each in fixture.requests:
         assert all(len(digest.partition(".")[2]) <= 8 for digest in each.caller or ())
 
 
-# Requests that nothing tells apart.
+# Identical requests with identical callers.
 
 
-def untold(setting: Setting, spans: bool = False) -> Heard:
-    """Tasks of which nobody knows who started them, that are given nothing."""
+def identical_tasks(setting: Setting, spans: bool = False) -> Received:
+    """Start tasks without arguments in a way that hides which code started them."""
 
-    async def run() -> Heard:
+    async def run() -> Received:
         async with AsyncAnthropic(api_key=KEY, base_url=setting.url, max_retries=0) as client:
             agentobs.record(client)
             names = iter("ab")
@@ -148,26 +154,26 @@ def untold(setting: Setting, spans: bool = False) -> Heard:
 
 
 def test_a_divergence_names_requests_that_tie(tmp_path: Path) -> None:
-    """And says what would tell them apart."""
-    fixture, _ = recorded_agent(tmp_path, untold, overlaps=True)
+    """The report also names the change that would distinguish them."""
+    fixture, _ = recorded_agent(tmp_path, identical_tasks, overlaps=True)
     with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
-        replay.run(untold, Setting(changed="all"))
+        replay.run(identical_tasks, Setting(changed="all"))
     text = " ".join(diverged.value.divergence.text().split())
     assert "requests 1 and 2 are identical and may be concurrent" in text
     assert "with agentobs.span(NAME)" in text
 
 
-def test_a_span_tells_requests_apart(tmp_path: Path) -> None:
-    agent = partial(untold, spans=True)
-    fixture, heard = recorded_agent(tmp_path, agent, overlaps=True)
-    assert replayed(fixture, agent) == heard
+def test_a_span_distinguishes_requests(tmp_path: Path) -> None:
+    agent = partial(identical_tasks, spans=True)
+    fixture, received = recorded_agent(tmp_path, agent, overlaps=True)
+    assert replayed(fixture, agent) == received
 
 
-# What is wrapped stays as it was.
+# Wrapped functions keep their behavior.
 
 
 def test_tasks_and_pools_work_as_before() -> None:
-    """A task has its name, context and result; a work item raises what it raised, with no frame of ours."""
+    """A task keeps its name, context and result; the exception of a work item has no frame of agentobs."""
     callers.follow_jobs()
 
     def fails() -> None:
@@ -195,17 +201,17 @@ def test_tasks_and_pools_work_as_before() -> None:
     assert asyncio.run(main(), debug=True) == "done"
 
 
-def test_a_chain_of_tasks_keeps_none_of_them() -> None:
-    """A task that starts the next one and ends, for ever, takes no more memory each time."""
+def test_a_chain_of_tasks_does_not_keep_its_tasks() -> None:
+    """An endless chain of tasks, each of which starts the next one, needs no more memory for each task."""
     callers.follow_jobs()
     paths: list[int] = []
 
-    async def link(left: int) -> None:
+    async def link(remaining: int) -> None:
         job = jobs.current()
         assert job is not None
         paths.append(len(job.steps))
-        if left:
-            links.append(asyncio.get_running_loop().create_task(link(left - 1)))
+        if remaining:
+            links.append(asyncio.get_running_loop().create_task(link(remaining - 1)))
 
     links: list[asyncio.Task[None]] = []
 
@@ -234,8 +240,8 @@ for _ in range(times):
 @OVERLAPS
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_hundred_replays_under_noise(tmp_path: Path, name: str, overlaps: bool) -> None:
-    """Four processes at a time, each with a hash seed of its own, and random sleeps between all steps."""
-    fixture, heard = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
+    """Use four parallel processes with different hash seeds, and random sleeps between all steps."""
+    fixture, received = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
     command = [sys.executable, "-c", SOAK, name, str(fixture.path), "25"]
     running = [
         subprocess.Popen(
@@ -248,20 +254,20 @@ def test_a_hundred_replays_under_noise(tmp_path: Path, name: str, overlaps: bool
         for seed in range(4)
     ]
     for each in running:
-        told, _ = each.communicate()
+        printed, _ = each.communicate()
         assert each.returncode == 0
-        assert told.splitlines() == [str(heard)] * 25
+        assert printed.splitlines() == [str(received)] * 25
 
 
-def test_what_several_callers_share_tells_none_apart() -> None:
-    """Nor does what only some of them have; what each was given itself does."""
-    own = ("work", "number", 1), ("work", "number", 2)
+def test_shared_values_do_not_distinguish_callers() -> None:
+    """The same holds for values that only some callers have. Only the arguments of each caller distinguish them."""
+    arguments = ("work", "number", 1), ("work", "number", 2)
     shared = ("work", "state.count", 7, "aa"), ("work", "state.count", 8, "aa")
     late = ("work", "mine.done", True, "bb")
-    first = callers.digests(Origin("1", (own[0], shared[0]), None))
-    second = callers.digests(Origin("2", (own[1], shared[1], late), None))
-    found = callers.unshared({1: first, 2: second}, {1: 10, 2: 20})
+    first = callers.digests(Origin("1", (arguments[0], shared[0]), None))
+    second = callers.digests(Origin("2", (arguments[1], shared[1], late), None))
+    found = callers.distinguishing_digests({1: first, 2: second}, {1: 10, 2: 20})
     assert found == {1: list(first[:1]), 2: list(second[:1])}
-    alone = callers.unshared({1: first, 2: second[:2]}, {1: 10, 2: 10})
-    assert [len(each) for each in alone.values()] == [2, 2]
-    assert not any("@" in digest for each in alone.values() for digest in each)
+    only_arguments = callers.distinguishing_digests({1: first, 2: second[:2]}, {1: 10, 2: 10})
+    assert [len(each) for each in only_arguments.values()] == [2, 2]
+    assert not any("@" in digest for each in only_arguments.values() for digest in each)

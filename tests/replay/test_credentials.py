@@ -1,4 +1,4 @@
-"""The client's own key, of a form that no rule knows: it is in nothing that is frozen, and replays need no key."""
+"""A client key in a format that no redaction rule knows: frozen files do not contain it, and replays do not need it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
-from agentobs.records.exchanges import Returned
+from agentobs.records.exchanges import ReturnValue
 from replay.fixture.fixture_redaction import without_secrets
 from tests.provider_script import script
-from tests.replay.test_torture_noise import whole
+from tests.replay.test_normalizers import unstreamed
 
 KEY = "corp-7Hn2-access"
 OTHER = "corp-9Qk4-another"
@@ -77,7 +77,7 @@ for name in {names}:
 
 
 def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, with another key unless one is given."""
+    """Run Python in a separate process, with another key unless one is given."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC_", "PYTEST_"))}
     known |= {"AGENTOBS_HOME": str(folder / "home"), "PYTHONPATH": str(folder), "DESK_KEY": OTHER}
     return subprocess.run(
@@ -88,10 +88,10 @@ def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of agents that were recorded with the key and frozen with another one, and what was printed."""
+    """Record agents with the key, freeze them with another key; return the folder and the output."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "desk.py").write_text(DESK)
-    answers = [whole(n, "Done.") for n in range(1, 6)]
+    answers = [unstreamed(n, "Done.") for n in range(1, 6)]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
         done = run(
             folder, "-c", RUN.format(names=NAMES), DESK_KEY=KEY, ANTHROPIC_BASE_URL=provider.url
@@ -110,12 +110,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, frozen.stdout + frozen.stderr
 
 
-def test_nothing_that_freeze_writes_or_prints_holds_the_key(desk: tuple[Path, str]) -> None:
-    """Neither files nor their names do, nor what is printed."""
-    folder, told = desk
+def test_files_and_output_of_freeze_do_not_contain_the_key(desk: tuple[Path, str]) -> None:
+    """Neither the files nor their names nor the output contain the key."""
+    folder, output = desk
     paths = list((folder / "fixtures").rglob("*"))
     assert len([path for path in paths if path.name == "recording.jsonl"]) == len(NAMES)
-    assert KEY not in told
+    assert KEY not in output
     for path in paths:
         assert KEY.lower() not in str(path).lower().replace("_", "-")
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
@@ -125,10 +125,10 @@ def test_nothing_that_freeze_writes_or_prints_holds_the_key(desk: tuple[Path, st
     assert '"exception": "Refused-[redacted:credential:1]"' in written
 
 
-def test_what_is_recorded_at_the_end_of_a_session_does_not_hold_the_key(
+def test_the_end_of_a_session_does_not_contain_the_key(
     desk: tuple[Path, str],
 ) -> None:
-    """Nor do the facts of the end; only what was written before the key was first used may."""
+    """The facts at the end do not contain it either; only records from before the first use of the key may."""
     home = existing_home(desk[0] / "home")
     seen = 0
     for each in segment_ids(home):
@@ -143,18 +143,18 @@ def test_what_is_recorded_at_the_end_of_a_session_does_not_hold_the_key(
 
 
 def test_replays_match_with_another_key(desk: tuple[Path, str]) -> None:
-    """Both those of `freeze` and the generated tests; with the first key, too."""
-    folder, told = desk
-    assert told.count("replays: yes") == len(NAMES), told
+    """The replays of `freeze` and the generated tests match, with another key and with the first one."""
+    folder, output = desk
+    assert output.count("replays: yes") == len(NAMES), output
     for key in (OTHER, KEY):
-        # `test_fixed` is red as long as the agent fails as recorded, whatever its key.
+        # `test_fixed` is red as long as the agent fails as recorded, with any key.
         chosen = ("-k", "not test_fixed", "-p", "no:cacheprovider", "fixtures")
         done = run(folder, "-m", "pytest", "-q", *chosen, DESK_KEY=key)
         assert done.returncode == 0, done.stdout
 
 
 def test_a_session_without_an_end_is_masked_by_its_requests(desk: tuple[Path, str]) -> None:
-    """A crash leaves the name and the arguments as they were written before the key was used."""
+    """After a crash, the journal contains the name and the arguments as written before the key was used."""
     home = existing_home(desk[0] / "home")
     segments = segment_ids(home)
     for each in segments:
@@ -162,10 +162,11 @@ def test_a_session_without_an_end_is_masked_by_its_requests(desk: tuple[Path, st
             if isinstance(line, Line) and line.kind == "session_starts":
                 session = read_session(home, line.value()["session_id"], segments)
                 break
-    said = f"Refund order 7. My account is {KEY}."
+    text_with_key = f"Refund order 7. My account is {KEY}."
     crashed = replace(
-        session, name=said, arguments={"question": [said]}, reason=said, signature=f"declared:{said}",
-        exception=said, result=Returned({"said": said}),
+        session, name=text_with_key, arguments={"question": [text_with_key]}, reason=text_with_key,
+        signature=f"declared:{text_with_key}",
+        exception=text_with_key, result=ReturnValue({"said": text_with_key}),
     )  # fmt: skip
     masked = without_secrets(crashed)
     assert KEY not in str(masked.arguments)

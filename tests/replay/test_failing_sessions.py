@@ -1,4 +1,4 @@
-"""Failed sessions of agents with their own loop: the failing turn, and tests that turn green with the fix alone."""
+"""Failed sessions of agents with their own loop: the failing turn, and tests that only a fix turns green."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replay import DivergenceError, Fixture, Next, Replayer, load
 from replay.agent_code import leftover_state
 from replay.fixture.failing_turn import failure_of
 from replay.freeze.conversion import freeze
-from replay.freeze.pytest_template import test_of as text_of_test
+from replay.freeze.pytest_template import generated_test as text_of_test
 from replay.scenario.departure import PROMPT_DRIFT, RESULT_DRIFT
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import KEY, MODEL, recorded
@@ -35,7 +35,7 @@ def price(order: str) -> str:
 
 
 class Clerk:
-    """An agent with its own loop, as many people write it: tool errors are returned to the model."""
+    """A typical agent with its own loop, which returns tool errors to the model."""
 
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.url = url
@@ -73,13 +73,13 @@ class Clerk:
 
 
 def turns(*names: str, last: str = "Done.") -> list[Answer]:
-    """Return answers with one tool call each, then one with text."""
-    made = [streamed(call(n, name, order="A-17"), number=n) for n, name in enumerate(names, 1)]
-    return [*made, streamed(text(last), number=len(names) + 1)]
+    """Return responses with one tool call each, then one with a text."""
+    calls = [streamed(call(n, name, order="A-17"), number=n) for n, name in enumerate(names, 1)]
+    return [*calls, streamed(text(last), number=len(names) + 1)]
 
 
-def session_of(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> Recording:
-    """Record a session of the clerk, however it ends."""
+def session_of(tmp_path: Path, responses: Sequence[Answer], **changes: Any) -> Recording:
+    """Record a session of the clerk, even if the clerk fails."""
 
     def run(url: str) -> None:
         try:
@@ -88,16 +88,16 @@ def session_of(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> Recor
             raised.append(error)
 
     raised: list[Exception] = []
-    return recorded(tmp_path, run, given)
+    return recorded(tmp_path, run, responses)
 
 
-def fixture_of(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> Fixture:
+def fixture_of(tmp_path: Path, responses: Sequence[Answer], **changes: Any) -> Fixture:
     """Record and freeze a session of the clerk."""
-    return load(freeze(session_of(tmp_path, given, **changes), tmp_path / "clerk", {}).fixture)
+    return load(freeze(session_of(tmp_path, responses, **changes), tmp_path / "clerk", {}).fixture)
 
 
 def verdicts(fixture: Fixture, **changes: Any) -> tuple[str, str]:
-    """Run what the two generated tests run, against a changed clerk."""
+    """Run the bodies of the two generated tests against a changed clerk."""
     failure = failure_of(fixture)
     assert failure is not None
 
@@ -139,7 +139,7 @@ RED, GREEN = ("green", "AssertionError"), ("green", "green")
 
 
 @pytest.mark.parametrize(
-    ("given", "buggy", "turn", "live_from", "reason"),
+    ("responses", "buggy", "turn", "live_from", "reason"),
     [
         (turns("price", "refund"), {"finish": give_up}, 2, 2, "tool refund returned an error"),
         (turns("price"), {"finish": give_up}, 2, 1, "the agent declared the failure after"),
@@ -153,28 +153,28 @@ RED, GREEN = ("green", "AssertionError"), ("green", "green")
             1,
             "tool refund was called 4 times with the same input",
         ),
-        ([*turns("price")[:1], refused(529)], {}, 1, 1, "request 2 got status 529"),
-        ([refused(529)], {}, 1, 1, "request 1 got status 529"),
+        ([*turns("price")[:1], refused(529)], {}, 1, 1, "request 2 returned status 529"),
+        ([refused(529)], {}, 1, 1, "request 1 returned status 529"),
     ],
     ids=["error", "fail", "raised", "raised-in-tool", "loop", "quiet-loop", "refused", "first"],
 )
-def test_the_failing_turn_comes_from_what_is_known(
+def test_the_failing_turn(
     tmp_path: Path,
-    given: list[Answer],
+    responses: list[Answer],
     buggy: dict[str, Any],
     turn: int,
     live_from: int,
     reason: str,
 ) -> None:
-    """Of an agent with its own loop: errors in requests, repeated calls, refused requests, and how it ended."""
-    failure = failure_of(fixture_of(tmp_path, given, **buggy))
+    """It is chosen from errors in requests, repeated calls, rejected requests, and the outcome."""
+    failure = failure_of(fixture_of(tmp_path, responses, **buggy))
     assert failure is not None
     assert (failure.turn, failure.live_from) == (turn, live_from)
     assert failure.reason.startswith(reason)
 
 
-def test_an_error_that_was_recovered_from_is_not_the_failure(tmp_path: Path) -> None:
-    """A tool that fails once and succeeds later did not make the session fail."""
+def test_a_recovered_error_is_not_the_failure(tmp_path: Path) -> None:
+    """A tool that fails once and succeeds later is not the cause of the failure."""
     outcomes: Any = iter([ValueError("busy"), "41,90"])
 
     def flaky(order: str) -> str:
@@ -190,7 +190,7 @@ def test_an_error_that_was_recovered_from_is_not_the_failure(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "buggy", "changes", "expected"),
+    ("responses", "buggy", "changes", "expected"),
     [
         (turns("price", "refund"), {"finish": give_up}, {}, RED),
         (turns("price", "refund"), {"finish": give_up}, {"refund": paid}, GREEN),
@@ -211,34 +211,36 @@ def test_an_error_that_was_recovered_from_is_not_the_failure(tmp_path: Path) -> 
         (LOOP, {"turns_max": 4, "refund": price}, {"turns_max": 6}, RED),
     ],
 )
-def test_a_right_fix_turns_both_tests_green_and_a_wrong_one_does_not(
+def test_only_a_correct_fix_turns_both_tests_green(
     tmp_path: Path,
-    given: list[Answer],
+    responses: list[Answer],
     buggy: dict[str, Any],
     changes: dict[str, Any],
     expected: tuple[str, str],
 ) -> None:
-    """Whether the tool, the error handling or the end is fixed, and in whichever turn it is."""
-    fixture = fixture_of(tmp_path, given, **buggy)
+    """This holds for fixes of the tool, the error handling and the end, in any turn."""
+    fixture = fixture_of(tmp_path, responses, **buggy)
     assert verdicts(fixture, **{**buggy, **changes}) == expected
 
 
-def test_another_error_text_is_the_same_failure(tmp_path: Path) -> None:
-    """A tool that still fails, with other words, is not fixed; the recorded answers go on to the end."""
+def test_a_different_error_text_is_the_same_failure(tmp_path: Path) -> None:
+    """A tool that fails with a different text is not fixed; the recorded responses continue to the end."""
 
-    def fails_otherwise(order: str) -> str:
+    def fails_differently(order: str) -> str:
         raise ValueError("please try again")
 
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
-    assert verdicts(fixture, finish=give_up, refund=fails_otherwise) == RED
+    assert verdicts(fixture, finish=give_up, refund=fails_differently) == RED
 
 
-def test_another_prompt_is_noted_and_proves_nothing(
+def test_a_changed_prompt_is_reported_and_is_not_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorded answers still lead to the failure, so a fix of the code shows, and one of the prompt cannot."""
-    # What other tests have left in this process is not to be noted here.
-    monkeypatch.setattr(process.part(leftover_state.State), "is_isolated", True)
+    """The recorded responses still lead to the failure, so a fix of the code is visible, but a fix of the prompt is
+    not.
+    """
+    # Ignore the state that other tests have left in this process.
+    monkeypatch.setattr(process.state(leftover_state.State), "is_isolated", True)
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     assert verdicts(fixture, finish=give_up, system="Be kind.") == RED
     assert verdicts(fixture, finish=give_up, system="Be kind.", refund=paid) == GREEN
@@ -253,7 +255,9 @@ def test_another_prompt_is_noted_and_proves_nothing(
 
 
 def test_an_agent_that_succeeds_earlier_is_fixed(tmp_path: Path) -> None:
-    """One that asked again because it could not read the answers ends after the first one: both tests are green."""
+    """An agent that repeated its request because it could not parse the response now ends after the first: both tests
+    pass.
+    """
 
     def reading(url: str | None = None, *, can_read: bool = False) -> str:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -274,14 +278,14 @@ def test_an_agent_that_succeeds_earlier_is_fixed(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no JSON"):
             reading(url)
 
-    given = [streamed(text("{1}"), number=number) for number in (1, 2, 3)]
-    fixture = load(freeze(recorded(tmp_path, run, given), tmp_path / "reading", {}).fixture)
+    responses = [streamed(text("{1}"), number=number) for number in (1, 2, 3)]
+    fixture = load(freeze(recorded(tmp_path, run, responses), tmp_path / "reading", {}).fixture)
     failure = failure_of(fixture)
     assert failure is not None
     assert (failure.turn, failure.live_from) == (3, 1)
     with Replayer(fixture) as replayed:
         replayed.reach(reading, can_read=True, turn=3)
-    assert "leaves the recorded path after turn 1, before turn 3" in replayed.notes[0]
+    assert "leaves the recorded path after turn 1, before the tested turn 3" in replayed.notes[0]
     with Replayer(fixture) as replayed:
         step = replayed.until_change(reading, can_read=True, turn=1)
     assert (step.differs, step.failed, step.result) == (True, False, "{1}")
@@ -291,7 +295,7 @@ def test_an_agent_that_succeeds_earlier_is_fixed(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
-    """It has not come to where the session failed: neither test passes."""
+    """It does not reach the point at which the session failed, so neither test passes."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
 
     def idle() -> None:
@@ -299,12 +303,15 @@ def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
 
     with pytest.raises(DivergenceError, match="ended before turn 2"), Replayer(fixture) as replayed:
         replayed.reach(idle, turn=2)
-    with pytest.raises(DivergenceError, match="never asked"), Replayer(fixture) as replayed:
+    with (
+        pytest.raises(DivergenceError, match="the agent did not send this request"),
+        Replayer(fixture) as replayed,
+    ):
         replayed.until_change(idle, turn=2)
 
 
-def test_the_step_is_where_the_agent_first_does_something_else(tmp_path: Path) -> None:
-    """With the results of its tools beside the recorded ones, and the turn that it follows."""
+def test_the_step_is_the_first_difference(tmp_path: Path) -> None:
+    """It contains the current tool results next to the recorded ones, and the turn before it."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Clerk(refund=paid, finish=give_up).run, turn=2)
@@ -317,8 +324,8 @@ def test_the_step_is_where_the_agent_first_does_something_else(tmp_path: Path) -
     assert replayed.notes == []
 
 
-def test_other_results_before_the_failing_turn_prove_nothing(tmp_path: Path) -> None:
-    """Nobody knows what the model would have made of them: the recorded answers go on, and a note says what to do."""
+def test_changed_results_before_the_failing_turn_are_not_a_fix(tmp_path: Path) -> None:
+    """The model's response to them is unknown: the recorded responses continue, and a note explains what to do."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=2)
@@ -329,8 +336,8 @@ def test_other_results_before_the_failing_turn_prove_nothing(tmp_path: Path) -> 
     assert (step.differs, step.turn, step.tool("price").text) == (True, 1, "refunded")
 
 
-def test_an_agent_that_leaves_the_path_early_is_not_fixed(tmp_path: Path) -> None:
-    """It does not get to the turn that is tested, whatever it would do there."""
+def test_an_agent_that_diverges_early_is_not_fixed(tmp_path: Path) -> None:
+    """It does not reach the tested turn."""
 
     class Chatty(Clerk):
         def result(self, block: Any) -> dict[str, Any]:
@@ -339,7 +346,7 @@ def test_an_agent_that_leaves_the_path_early_is_not_fixed(tmp_path: Path) -> Non
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with Replayer(fixture) as replayed:
         replayed.reach(Chatty(finish=give_up).run, turn=2)
-    assert "leaves the recorded path after turn 1, before turn 2" in replayed.notes[0]
+    assert "leaves the recorded path after turn 1, before the tested turn 2" in replayed.notes[0]
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Chatty(finish=give_up).run, turn=2)
     assert not step.differs
@@ -347,7 +354,7 @@ def test_an_agent_that_leaves_the_path_early_is_not_fixed(tmp_path: Path) -> Non
 
 
 class Stubborn(Clerk):
-    """Retries for ever, whatever it gets."""
+    """An agent that retries without limit."""
 
     attempts = 0
 
@@ -360,8 +367,8 @@ class Stubborn(Clerk):
                 continue
 
 
-def test_an_agent_that_repeats_what_nobody_answers_is_ended(tmp_path: Path) -> None:
-    """Even if it retries for ever, both after a change that is looked for and after a divergence."""
+def test_an_agent_that_retries_forever_is_stopped(tmp_path: Path) -> None:
+    """This holds after an expected change and after a divergence."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     clerk = Stubborn(refund=paid)
     with Replayer(fixture) as replayed:
@@ -374,12 +381,12 @@ def test_an_agent_that_repeats_what_nobody_answers_is_ended(tmp_path: Path) -> N
     assert 20 < clerk.attempts < 100
 
 
-def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> None:
-    """It completed, so only a person knows where it went wrong."""
+def test_a_session_with_a_wrong_result_is_frozen_at_a_given_turn(tmp_path: Path) -> None:
+    """The session completed, so only a person knows at which turn it went wrong."""
     session = session_of(tmp_path, turns("price"))
-    whole = freeze(session, tmp_path / "whole", {})
-    assert whole.failure is None
-    assert "def test_same_path" in whole.test.read_text()
+    complete = freeze(session, tmp_path / "whole", {})
+    assert complete.failure is None
+    assert "def test_same_path" in complete.test.read_text()
     chosen = freeze(session, tmp_path / "chosen", {}, failing_turn=1)
     assert chosen.failure is not None
     assert (chosen.turn, chosen.failure.reason) == (1, "the turn was chosen with --turn")
@@ -390,21 +397,21 @@ def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> 
     assert not (tmp_path / "none").exists()
 
 
-def test_a_generated_test_is_replaced_and_an_edited_one_is_kept(tmp_path: Path) -> None:
-    """Freezing again with another turn changes the test that nobody touched."""
+def test_an_unedited_test_is_replaced_and_an_edited_one_is_kept(tmp_path: Path) -> None:
+    """Freezing again at another turn replaces only the test that was not edited."""
     session = session_of(tmp_path, turns("price", "refund"), finish=give_up)
     first = freeze(session, tmp_path / "clerk", {})
-    again = freeze(session, tmp_path / "clerk", {}, failing_turn=1)
-    assert again.test.read_text() == text_of_test(load(again.fixture))
-    assert "turn=1" in again.test.read_text()
-    mine = again.test.read_text() + "    assert step.turn == 1\n"
-    again.test.write_text(mine)
+    refrozen = freeze(session, tmp_path / "clerk", {}, failing_turn=1)
+    assert refrozen.test.read_text() == text_of_test(load(refrozen.fixture))
+    assert "turn=1" in refrozen.test.read_text()
+    edited = refrozen.test.read_text() + "    assert step.turn == 1\n"
+    refrozen.test.write_text(edited)
     freeze(session, tmp_path / "clerk", {}, failing_turn=2)
-    assert first.test.read_text() == mine
+    assert first.test.read_text() == edited
 
 
-def test_a_session_cut_off_after_its_failure_keeps_its_tests(tmp_path: Path) -> None:
-    """One that is cut off before it has the test of the path alone."""
+def test_a_session_cut_after_its_failure_keeps_its_tests(tmp_path: Path) -> None:
+    """A session that is cut before its failure has only the test of the path."""
     session = session_of(tmp_path, turns("price", "refund", "price"), finish=give_up)
     cut = freeze(session, tmp_path / "late", {}, until=2)
     assert cut.failure is not None
@@ -414,8 +421,10 @@ def test_a_session_cut_off_after_its_failure_keeps_its_tests(tmp_path: Path) -> 
     assert "def test_same_path" in early.test.read_text()
 
 
-def test_a_failed_session_without_an_answer_has_tests(tmp_path: Path) -> None:
-    """A request that was refused at once: reached if all its requests come, fixed if the agent copes."""
+def test_a_failed_session_without_a_response_has_tests(tmp_path: Path) -> None:
+    """The only request was rejected: the failure is reached after all requests, and fixed if the agent handles the
+    error.
+    """
     fixture = fixture_of(tmp_path, [refused(529)])
     with Replayer(fixture) as replayed:
         replayed.reach(Clerk().run, turn=1)
@@ -423,7 +432,7 @@ def test_a_failed_session_without_an_answer_has_tests(tmp_path: Path) -> None:
         step = replayed.until_change(Clerk().run, turn=1)
     assert (step.differs, step.failed) == (False, True)
 
-    class Coping(Clerk):
+    class Handling(Clerk):
         def run(self) -> Any:
             try:
                 return super().run()
@@ -431,14 +440,14 @@ def test_a_failed_session_without_an_answer_has_tests(tmp_path: Path) -> None:
                 return super().run()
 
     with Replayer(fixture) as replayed:
-        replayed.reach(Coping().run, turn=1)
+        replayed.reach(Handling().run, turn=1)
     with Replayer(fixture) as replayed:
-        step = replayed.until_change(Coping().run, turn=1)
+        step = replayed.until_change(Handling().run, turn=1)
     assert step.differs
 
 
-def test_a_request_that_was_refused_may_be_fixed_itself(tmp_path: Path) -> None:
-    """An invalid request must change; one that met an overload need not, and another prompt proves nothing."""
+def test_a_rejected_request_can_be_the_fix(tmp_path: Path) -> None:
+    """An invalid request must change. A request that met an overload need not, and a changed prompt is not a fix."""
     fixture = fixture_of(tmp_path, [refused(400, "invalid_request_error")])
     assert verdicts(fixture) == ("green", "AssertionError")
     assert verdicts(fixture, system="Shorter.") == GREEN
@@ -446,8 +455,8 @@ def test_a_request_that_was_refused_may_be_fixed_itself(tmp_path: Path) -> None:
     assert verdicts(overloaded, system="Shorter.") == ("green", "AssertionError")
 
 
-def test_a_divergence_stays_one_in_an_ordinary_replay(tmp_path: Path) -> None:
-    """Only a test that looks for a change may leave the path."""
+def test_a_change_is_a_divergence_in_an_ordinary_replay(tmp_path: Path) -> None:
+    """Only a test that looks for a change may leave the recorded path."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
         replayed.run(Clerk(refund=paid, finish=give_up).run)

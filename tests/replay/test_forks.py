@@ -1,4 +1,4 @@
-"""`agentobs fork`: what goes to a provider that verifies signatures, what it costs, and what it refuses to send."""
+"""`agentobs fork`: requests to a provider that verifies signatures, costs, and histories that cannot be sent."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.replay.signing_provider import (
     ORGANIZATION,
     OUTPUT_TOKENS,
     SigningProvider,
-    signing,
+    serve_signing,
 )
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+MASKED_ORGANIZATION = "00000000-0000-4000-8000-000000000000"
 PRICE = Decimal("0.000002") * INPUT_TOKENS + Decimal("0.00001") * OUTPUT_TOKENS
 CLIENTS = ["sync", "sync-stream", "async", "async-stream", "raw"]
 _numbers = itertools.count(1)
 
 
 class Desk:
-    """A folder with an agent, a home and a provider, and the commands that are run there."""
+    """A folder with an agent, a home and a provider, and the commands that run in it."""
 
     def __init__(self, folder: Path, provider: SigningProvider, shell: Shell) -> None:
         self.folder, self.provider, self.shell = folder, provider, shell
@@ -47,7 +47,7 @@ class Desk:
         self.agent = importlib.import_module(self.module)
 
     def record(self, run: Callable[[Any], Any]) -> str:
-        """Run the agent, recorded, and return the id of its session."""
+        """Run and record the agent, and return the ID of its session."""
         start_recorder(str(self.shell.home))
         try:
             run(self.agent)
@@ -78,7 +78,7 @@ def shell(
 
 @pytest.fixture
 def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    with signing() as provider:
+    with serve_signing() as provider:
         monkeypatch.setenv("SIGNING_URL", provider.url)
         yield Desk(tmp_path, provider, shell)
 
@@ -98,20 +98,20 @@ def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_provider_that_verifies_signatures_accepts_a_fork(
     desk: Desk, client: str, source: str
 ) -> None:
-    """It sees the live requests alone, each with the history as it was issued; money is what it counted itself."""
+    """It receives only the live requests, each with the issued history, and the costs are what it counted itself."""
     parent = desk.record(lambda agent: agent.answer(client, "Where is my refund?"))
     assert desk.provider.accepted == 3
     folder = desk.freeze(parent)
     frozen = (folder / "recording.jsonl").read_text(encoding="utf-8")
     assert ORGANIZATION not in frozen
-    assert NOBODY.encode() in _opened(frozen)
+    assert MASKED_ORGANIZATION.encode() in _decoded_signature(frozen)
     ended = desk.shell("fork", str(folder) if source == "fixture" else parent, "--at", "2")
     assert ended.code == 0, ended.err
     assert ended.out == "Done after 3 turns.\n"
     assert desk.provider.refused == []
-    assert len(desk.provider.asked) == 3 + 1
-    [sent] = desk.provider.asked[3:]
-    assert sent["messages"] == desk.provider.asked[2]["messages"]
+    assert len(desk.provider.requests) == 3 + 1
+    [sent] = desk.provider.requests[3:]
+    assert sent["messages"] == desk.provider.requests[2]["messages"]
     [row] = desk.rows(
         "SELECT name, relation, continues_session_id, forked_turn, turns, replayed_requests, cost_usd, input_tokens "
         "FROM sessions ORDER BY started_ns DESC LIMIT 1"
@@ -120,8 +120,8 @@ def test_a_provider_that_verifies_signatures_accepts_a_fork(
     assert [spent.usd for spent in desk.agent.SPENT] == [3 * PRICE, PRICE]
 
 
-def _opened(text: str) -> bytes:
-    """Return the base64 of a text that is a signature, decoded."""
+def _decoded_signature(text: str) -> bytes:
+    """Return a signature, decoded from base64 in a text."""
     import base64
     import re
 
@@ -129,15 +129,15 @@ def _opened(text: str) -> bytes:
     return b"".join(base64.b64decode(each) for each in found)
 
 
-def a_parent(desk: Desk, client: str = "sync-stream") -> tuple[str, Path]:
-    """Record and freeze a session whose signatures hold an organization id."""
+def parent_session(desk: Desk, client: str = "sync-stream") -> tuple[str, Path]:
+    """Record and freeze a session whose signatures contain an organization ID."""
     parent = desk.record(lambda agent: agent.answer(client, "Where is my refund?"))
     return parent, desk.freeze(parent)
 
 
-def test_views_and_commands_tell_a_fork_from_its_parent(desk: Desk) -> None:
-    """The list, the session, the money and the comparison: replayed calls cost nothing and say where they are from."""
-    parent, folder = a_parent(desk)
+def test_views_and_commands_distinguish_a_fork_from_its_parent(desk: Desk) -> None:
+    """In lists, costs and comparisons, replayed calls cost nothing and name the session that they come from."""
+    parent, folder = parent_session(desk)
     assert desk.shell("fork", str(folder), "--at", "2").code == 0
     [(forked,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
     origins = desk.rows(f"SELECT origin FROM turns WHERE session_id = '{forked}' ORDER BY turn")
@@ -158,22 +158,22 @@ def test_views_and_commands_tell_a_fork_from_its_parent(desk: Desk) -> None:
 
 
 @pytest.mark.soak
-def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
-    """The session of a fork is whole: it freezes, replays with nobody outside, and is a parent itself."""
-    _, folder = a_parent(desk)
+def test_a_fork_can_be_frozen_and_forked(desk: Desk) -> None:
+    """The session of a fork is complete: it can be frozen, replayed without a provider, and forked."""
+    _, folder = parent_session(desk)
     assert desk.shell("fork", str(folder), "--at", "1").code == 0
     [(first,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
     shutil.rmtree(folder)
-    again = desk.freeze(first)
+    refrozen = desk.freeze(first)
     assert (
-        json.loads((again / "recording.jsonl").read_text().partition("\n")[0])["session_id"]
+        json.loads((refrozen / "recording.jsonl").read_text().partition("\n")[0])["session_id"]
         == first
     )
-    before = len(desk.provider.asked)
-    replayed = desk.shell("replay", str(again))
+    request_count = len(desk.provider.requests)
+    replayed = desk.shell("replay", str(refrozen))
     assert replayed.code == 0, replayed.out
-    assert len(desk.provider.asked) == before
-    assert desk.shell("fork", str(again), "--at", "2").code == 0
+    assert len(desk.provider.requests) == request_count
+    assert desk.shell("fork", str(refrozen), "--at", "2").code == 0
     found = desk.rows(
         "SELECT continues_session_id, forked_turn FROM sessions WHERE relation = 'fork' ORDER BY ALL"
     )
@@ -183,18 +183,18 @@ def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
 
 
 @pytest.mark.soak
-def test_a_fork_of_an_agent_that_asks_for_time_and_ids_freezes(desk: Desk) -> None:
-    """It was given those of its parent, and so is its own replay."""
+def test_a_fork_of_an_agent_that_reads_time_and_ids_can_be_frozen(desk: Desk) -> None:
+    """The fork receives the values of its parent, and so does its own replay."""
     parent = desk.record(lambda agent: agent.answer("sync", "Where is my refund?", stamps=True))
     assert desk.shell("fork", parent, "--at", "1").code == 0
     [(forked,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
     folder = desk.freeze(forked)
     replayed = desk.shell("replay", str(folder))
     assert replayed.code == 0, replayed.out
-    assert len(desk.provider.asked) == 5
+    assert len(desk.provider.requests) == 5
 
 
-def gone(desk: Desk, parent: str, folder: Path) -> str:
+def without_home(desk: Desk, parent: str, folder: Path) -> str:
     shutil.rmtree(desk.shell.home)
     return f"session {parent}, which cannot be read: "
 
@@ -209,21 +209,21 @@ def without_content(desk: Desk, parent: str, folder: Path) -> str:
     return "was pruned"
 
 
-def bundled(desk: Desk, parent: str, folder: Path) -> str:
+def imported_from_bundle(desk: Desk, parent: str, folder: Path) -> str:
     file = desk.folder / "one.bundle"
     assert desk.shell("bundle", parent, "-o", str(file), "--with-content").code == 0
     shutil.rmtree(desk.shell.home)
     assert desk.shell("import", "bundle", str(file)).code == 0
-    return "was not read or does not hold them either"
+    return "was not read or lacks the original values"
 
 
-def another(desk: Desk, parent: str, folder: Path) -> str:
+def pruned_next_to_another_session(desk: Desk, parent: str, folder: Path) -> str:
     assert desk.shell("prune", "--session", parent).code == 0
     desk.record(lambda agent: agent.answer("sync", "Something else"))
     return parent
 
 
-def unnamed(desk: Desk, parent: str, folder: Path) -> str:
+def without_session_id(desk: Desk, parent: str, folder: Path) -> str:
     from agentobs.records.canonical_json import digest
 
     file = folder / "recording.jsonl"
@@ -238,32 +238,38 @@ def unnamed(desk: Desk, parent: str, folder: Path) -> str:
 
 LONG = [
     pytest.param(each, marks=pytest.mark.soak)
-    for each in (pruned, unnamed, without_content, bundled, another)
+    for each in (
+        pruned,
+        without_session_id,
+        without_content,
+        imported_from_bundle,
+        pruned_next_to_another_session,
+    )
 ]
 
 
-@pytest.mark.parametrize("lost", [gone, *LONG])
-def test_a_fork_without_the_originals_is_refused(
-    desk: Desk, lost: Callable[[Desk, str, Path], str]
+@pytest.mark.parametrize("remove_originals", [without_home, *LONG])
+def test_a_fork_without_the_original_signatures_is_rejected(
+    desk: Desk, remove_originals: Callable[[Desk, str, Path], str]
 ) -> None:
-    """One clear error says where the history was altered, why the originals cannot be read, and what to do."""
-    parent, folder = a_parent(desk)
-    why = lost(desk, parent, folder)
-    asked = len(desk.provider.asked)
+    """One error names the changed history, why the originals cannot be read, and what to do."""
+    parent, folder = parent_session(desk)
+    why = remove_originals(desk, parent, folder)
+    request_count = len(desk.provider.requests)
     ended = desk.shell("fork", str(folder), "--at", "2")
     assert ended.code != 0
     assert ended.out == ""
-    assert "turn 1 (organization ids were removed)" in ended.err
+    assert "turn 1 (organization IDs were removed)" in ended.err
     assert why in ended.err
     assert "agentobs fork SESSION --at N" in ended.err
-    assert len(desk.provider.asked) == asked
+    assert len(desk.provider.requests) == request_count
 
 
 @pytest.mark.soak
-def test_nothing_masked_is_sent_from_python_either(desk: Desk) -> None:
-    """A fork that was opened without its session is refused when it is made."""
-    _, folder = a_parent(desk)
-    with pytest.raises(agentobs.errors.RecordingError, match="would refuse the history"):
+def test_masked_signatures_are_not_sent_from_python_either(desk: Desk) -> None:
+    """A fork that is opened without its session is rejected when it is created."""
+    _, folder = parent_session(desk)
+    with pytest.raises(agentobs.errors.RecordingError, match="would reject the history"):
         Replayer(load(folder), ReplayOptions(fork=Fork(2)))
 
 
@@ -271,11 +277,11 @@ def test_nothing_masked_is_sent_from_python_either(desk: Desk) -> None:
 def test_a_history_without_ids_needs_no_session(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where freezing changed nothing the fixture alone is enough."""
-    with signing(organization=None) as provider:
+    """If freezing changed nothing, the fixture is sufficient."""
+    with serve_signing(organization=None) as provider:
         monkeypatch.setenv("SIGNING_URL", provider.url)
         desk = Desk(tmp_path, provider, shell)
-        parent, folder = a_parent(desk)
+        parent, folder = parent_session(desk)
         shutil.rmtree(shell.home)
         ended = shell("fork", str(folder), "--at", "2")
         assert ended.code == 0, ended.err
@@ -285,44 +291,44 @@ def test_a_history_without_ids_needs_no_session(
 
 
 @pytest.mark.soak
-def test_signatures_that_come_in_pieces(
+def test_signatures_split_into_several_events(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream may tell a signature in several events; what is sent back is the whole one, as it was issued."""
-    for pieces in (2, 3, 7):
-        with signing(pieces=pieces) as provider:
+    """A stream can split a signature over several events; the complete signature is sent back as it was issued."""
+    for chunks in (2, 3, 7):
+        with serve_signing(chunks=chunks) as provider:
             monkeypatch.setenv("SIGNING_URL", provider.url)
             desk = Desk(tmp_path, provider, shell)
-            _, folder = a_parent(desk, "events")
+            _, folder = parent_session(desk, "events")
             ended = shell("fork", str(folder), "--at", "2")
             assert ended.code == 0, ended.err
             assert provider.refused == []
-            assert len(provider.asked) == 4
+            assert len(provider.requests) == 4
             shutil.rmtree(folder)
 
 
 @pytest.mark.soak
-def test_a_session_that_came_in_a_bundle_is_not_forked(desk: Desk) -> None:
-    """Its signatures were altered when it was bundled: freezing it proposes no fork, and forking it is refused."""
-    parent, folder = a_parent(desk)
-    bundled(desk, parent, folder)
-    told = desk.shell("freeze", parent, "-o", str(desk.folder / "again")).out
-    assert "pytest" in told
-    assert "agentobs fork" not in told
+def test_an_imported_session_is_not_forked(desk: Desk) -> None:
+    """A bundle changes its signatures: freezing the session proposes no fork, and forking it is rejected."""
+    parent, folder = parent_session(desk)
+    imported_from_bundle(desk, parent, folder)
+    output = desk.shell("freeze", parent, "-o", str(desk.folder / "again")).out
+    assert "pytest" in output
+    assert "agentobs fork" not in output
     ended = desk.shell("fork", parent, "--at", "2")
     assert ended.code != 0
-    assert "turn 1 (organization ids were removed)" in ended.err
+    assert "turn 1 (organization IDs were removed)" in ended.err
 
 
-def test_a_fork_of_our_own_loop_with_a_sub_agent(desk: Desk) -> None:
-    """The answers of a sub-agent are replayed, too: they cost nothing, in the store and in what the loop counts."""
+def test_a_fork_of_the_agent_loop_with_a_sub_agent(desk: Desk) -> None:
+    """The responses of a sub-agent are replayed too; they cost nothing in the store and in the totals of the loop."""
     parent = desk.record(lambda agent: asyncio.run(agent.manage("Where is my refund?")))
     assert desk.provider.accepted == 5
     folder = desk.freeze(parent)
     ended = desk.shell("fork", str(folder), "--at", "2")
     assert ended.code == 0, ended.err
     assert desk.provider.refused == []
-    assert len(desk.provider.asked) == 6
+    assert len(desk.provider.requests) == 6
     [row] = desk.rows(
         "SELECT name, turns, replayed_requests, cost_usd FROM sessions WHERE relation = 'fork'"
     )
@@ -331,17 +337,17 @@ def test_a_fork_of_our_own_loop_with_a_sub_agent(desk: Desk) -> None:
 
 
 def exchanges(provider: SigningProvider, prompt: str) -> list[dict[str, Any]]:
-    """Return a conversation as another tool would have recorded it, without headers of the client."""
+    """Return a conversation as another tool would have recorded it, without request headers."""
     messages: list[Any] = [{"role": "user", "content": prompt}]
     found = []
     for _ in range(3):
         body = {"model": MODEL, "max_tokens": 99, "tools": [{"name": "lookup"}]}
         body |= {"messages": list(messages)}
         status, message = provider.answer(body)
-        asked = {"method": "POST", "path": "/v1/messages", "headers": {}, "body": body}
+        request = {"method": "POST", "path": "/v1/messages", "headers": {}, "body": body}
         kind = {"content-type": "application/json"}
         answered = {"status": status, "headers": kind, "body_text": json.dumps(message)}
-        found.append({"request": asked, "response": answered})
+        found.append({"request": request, "response": answered})
         use = message["content"][-1]
         result = {"type": "tool_result", "tool_use_id": use.get("id"), "content": "open"}
         messages += [
@@ -368,17 +374,17 @@ def answer(prompt):
 """
 
 
-def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> None:
-    """Nobody knows how their agent is started: the two lines for the test are printed, and no fork is."""
+def test_the_next_steps_for_imported_exchanges_work(desk: Desk) -> None:
+    """The entry of their agent is unknown: freeze prints the two lines for the test, and no fork."""
     file = desk.folder / "theirs.jsonl"
     lines = map(json.dumps, exchanges(desk.provider, "Where is my refund?"))
     file.write_text("\n".join(lines), encoding="utf-8")
     assert desk.shell("import", "wire", str(file)).code == 0
     [(session_id,)] = desk.rows("SELECT session_id FROM sessions")
-    told = desk.shell("freeze", session_id, "-o", "frozen", "--no-check").out
-    steps = told[told.index("next   ") :].replace("next   ", "       ", 1).splitlines()
+    output = desk.shell("freeze", session_id, "-o", "frozen", "--no-check").out
+    steps = output[output.index("next   ") :].replace("next   ", "       ", 1).splitlines()
     assert [line.strip() for line in steps] == [
-        "edit frozen/test_frozen.py: add the import, and replace the dots with the second line",
+        "edit frozen/test_frozen.py: add this import, and replace `...` in replay.run(...) with these arguments:",
         "from my_agent import my_function",
         "my_function",
         "pytest frozen",
@@ -404,24 +410,26 @@ def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> 
         served.terminate()
 
 
-def test_secrets_in_the_history_stay_placeholders_and_that_is_said(
+def test_secrets_in_the_history_stay_placeholders_with_a_warning(
     desk: Desk,
 ) -> None:
-    """Nobody recorded them. In a tool's input the provider takes the placeholder; in signed thinking it would not."""
+    """Secrets were not recorded. The provider accepts placeholders in a tool's input, but not in signed thinking."""
     secret = "ghp_" + "a1B2c3D4" * 4 + "e5F6"
-    said = {"type": "text", "text": f"The token is {secret}."}
-    desk.provider.before = [said]
-    parent, folder = a_parent(desk)
+    block = {"type": "text", "text": f"The token is {secret}."}
+    desk.provider.first_blocks = [block]
+    parent, folder = parent_session(desk)
     ended = desk.shell("fork", str(folder), "--at", "2")
     assert ended.code == 0, ended.err
-    assert "1 github_token" in ended.err
-    assert "the provider and live tools get the placeholders" in ended.err
-    [sent] = desk.provider.asked[3:]
+    assert (
+        "note    the recorded responses contain placeholders instead of secrets (1 github_token), "
+        "and the provider and live tools get these placeholders" in ended.err
+    )
+    [sent] = desk.provider.requests[3:]
     assert "[redacted:github_token:1]" in json.dumps(sent["messages"])
-    desk.provider.thought = f"Use {secret}."
+    desk.provider.thinking = f"Use {secret}."
     parent = desk.record(lambda agent: agent.answer("sync", "Where is my refund?"))
-    asked = len(desk.provider.asked)
+    request_count = len(desk.provider.requests)
     ended = desk.shell("fork", parent, "--at", "2")
     assert ended.code != 0
     assert "a secret was redacted in signed thinking" in ended.err
-    assert len(desk.provider.asked) == asked
+    assert len(desk.provider.requests) == request_count

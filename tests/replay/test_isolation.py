@@ -1,4 +1,4 @@
-"""Isolation: each replayed test passes whatever ran before it in the same run of pytest, and each ends by itself."""
+"""Isolation: each replayed test passes whatever ran before it in the same run of pytest, and ends independently."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_ordinary(monkeypatch):
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The fixture of one session of the agent."""
+    """Return the fixture of one session of the agent."""
     folder = tmp_path_factory.mktemp("isolated")
     (folder / "weather.py").write_text(AGENT)
     sys.path.insert(0, str(folder))
@@ -89,8 +89,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             weather.client(url)
             return str(weather.answer("How is it?"))
 
-        given = [streamed(text("Wet."), number=1), streamed(text("Oslo is wet."), number=2)]
-        return frozen(folder, recorded(folder, run, given)).path.read_bytes()
+        responses = [streamed(text("Wet."), number=1), streamed(text("Oslo is wet."), number=2)]
+        return frozen(folder, recorded(folder, run, responses)).path.read_bytes()
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("weather", None)
@@ -108,19 +108,19 @@ def project(pytester: pytest.Pytester, recording: bytes) -> pytest.Pytester:
 
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep syrupy in an inner run from taking it for a worker of xdist, which prints no summary."""
+    """Prevent syrupy in an inner run from detecting an xdist worker, because it prints no summary there."""
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run pytest in this process, which has imported the SDK already."""
+    """Run pytest in this process, which has already imported the SDK."""
     leftover_state.forget()
     return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
 
 
 def run_fresh(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run pytest in a process of its own."""
+    """Run pytest in a separate process."""
     return project.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
 
 
@@ -130,7 +130,7 @@ def write(project: pytest.Pytester, **files: str) -> None:
 
 
 def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
-    """After an ordinary test that has filled the cache, after each other, and twice."""
+    """They pass after an ordinary test that has filled the cache, after each other, and twice."""
     write(project, test_a=ORDINARY, test_b=GENERATED, test_c=ORDINARY, test_d=GENERATED)
     run_fresh(project, "-p", "no:xdist").assert_outcomes(passed=6)
     names = ["test_b.py::test_second", "test_a.py", "test_b.py::test_first", "test_d.py"]
@@ -138,10 +138,10 @@ def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
     run_fresh(project, "-n", "2").assert_outcomes(passed=6)
 
 
-def test_without_isolation_the_report_names_what_was_left(
+def test_without_isolation_the_report_names_leftover_state(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second test in one process sees the state of the first, and its report says so."""
+    """The second test in a process sees the state of the first, and its report names this state."""
     # This process has modules of other tests, whose caches are named as well.
     monkeypatch.setattr(leftover_state, "NAMED_MAX", 100)
     write(project, test_b=GENERATED)
@@ -156,16 +156,16 @@ def test_without_isolation_the_report_names_what_was_left(
         "weather._client (set to another value)",
     ):
         assert name in shown
-    assert "without --replay-no-fork" in shown
+    assert "unless --replay-no-fork is set" in shown
 
 
-@pytest.mark.parametrize("how", ["option", "ini"])
-def test_isolation_can_be_switched_off(project: pytest.Pytester, how: str) -> None:
-    """By an option or the configuration; an ordinary test that called the agent is then seen, too."""
+@pytest.mark.parametrize("method", ["option", "ini"])
+def test_isolation_can_be_disabled(project: pytest.Pytester, method: str) -> None:
+    """It is disabled by an option or the configuration; then the state left by an ordinary test is visible too."""
     write(project, test_a=ORDINARY, test_b=GENERATED)
-    if how == "ini":
+    if method == "ini":
         project.makeini("[pytest]\nreplay_fork = false\n")
-    result = run(project, *(["--replay-no-fork"] if how == "option" else []))
+    result = run(project, *(["--replay-no-fork"] if method == "option" else []))
     result.assert_outcomes(passed=1, failed=2)
     assert "(in test_a.py::test_ordinary)" in " ".join(result.stdout.str().split())
 
@@ -217,16 +217,16 @@ def test_teardown(torn, replay):
 
 
 def test_each_end_of_a_test_is_reported(project: pytest.Pytester) -> None:
-    """A crash is one failed test with what it printed; no run is lost, and no process is left."""
+    """A crash is one failed test with its output; all other tests run, and no process is left."""
     write(project, test_ends=ENDINGS)
     result = run(project, "--junitxml=junit.xml", "-rA")
     result.assert_outcomes(passed=3, failed=4, skipped=1, xfailed=1, errors=1, warnings=1)
     result.stdout.fnmatch_lines(
         [
-            "*the process of this test exited with code 3 in the test.*",
+            "*the process of this test exited with code 3 during the test.*",
             "*said before*",
-            "*the process of this test was killed by SIGKILL in the test.*",
-            "*the process of this test was killed by SIGSEGV in the test.*",
+            "*the process of this test was killed by SIGKILL during the test.*",
+            "*the process of this test was killed by SIGSEGV during the test.*",
             "*Segmentation fault*",
             "*in test_crashes",
             "*UserWarning: look at this",
@@ -285,8 +285,8 @@ def test_shares(replay, shared):
 """
 
 
-def test_fixtures_are_those_of_the_run(project: pytest.Pytester) -> None:
-    """A fixture of the session is set up once, for all processes; the others work as ever."""
+def test_pytest_fixtures_keep_their_scope(project: pytest.Pytester) -> None:
+    """A session fixture is set up once for all processes; other fixtures work as usual."""
     write(project, conftest=WIDER, test_uses=USES)
     first = run(project, "--junitxml=junit.xml")
     first.assert_outcomes(passed=4)
@@ -335,7 +335,7 @@ def test_folder(replay, subtests):
 
 
 def test_every_kind_of_test_is_isolated(project: pytest.Pytester) -> None:
-    """Methods of unittest, async tests, parametrized ones, folders of fixtures and subtests."""
+    """Isolated are methods of unittest, async tests, parametrized tests, folders of fixtures, and subtests."""
     write(project, test_kinds=KINDS)
     result = run(project)
     assert result.parseoutcomes()["passed"] >= 5
@@ -343,7 +343,7 @@ def test_every_kind_of_test_is_isolated(project: pytest.Pytester) -> None:
 
 
 def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
-    """A snapshot that a test in a process of its own writes is there afterwards, and used."""
+    """A snapshot that a test writes in its own process exists afterwards and counts as used."""
     test = GENERATED.replace("replay):", "replay, trajectory):").replace(
         "replay.run()", "replay.run()\n    assert replay == trajectory"
     )
@@ -364,7 +364,7 @@ def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
 def test_a_run_stops_at_the_first_failure(
     project: pytest.Pytester, arguments: tuple[str, ...]
 ) -> None:
-    """A failure in a process of its own counts like any other."""
+    """A failure in a child process counts like any other."""
     fails = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     write(project, test_a=fails + "def test_a(): assert 0\ndef test_b(): assert 0\n")
     result = run(project, *arguments)
@@ -373,11 +373,11 @@ def test_a_run_stops_at_the_first_failure(
 
 
 @pytest.mark.soak
-def test_a_time_out_of_a_plugin_ends_the_test(project: pytest.Pytester) -> None:
-    """pytest-timeout measures in the process of the test, and the run goes on."""
-    head = 'import pytest, time\npytestmark = pytest.mark.replay("fixtures/weather")\n'
+def test_a_timeout_of_a_plugin_ends_the_test(project: pytest.Pytester) -> None:
+    """pytest-timeout measures in the process of the test, and the run continues."""
+    header = 'import pytest, time\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     slow = "def test_slow():\n    while True: time.sleep(0.01)\n"
-    write(project, test_a=head + slow + "def test_next(replay): replay.run()\n")
+    write(project, test_a=header + slow + "def test_next(replay): replay.run()\n")
     for method in ("signal", "thread"):
         result = run_fresh(project, "--timeout=20", f"--timeout-method={method}")
         result.assert_outcomes(passed=1, failed=1)
@@ -400,7 +400,7 @@ def test_waits(torn):
 
 
 def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
-    """The test is interrupted and torn down, and neither its process nor the template is left."""
+    """The test is interrupted and torn down, and neither its process nor the template process is left."""
     write(project, test_waits=WAITS)
     os.mkfifo(project.path / "pipe")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
@@ -408,7 +408,7 @@ def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
         command, cwd=project.path, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as started:
         file = project.path / "waits"
-        held = os.open(project.path / "pipe", os.O_WRONLY)  # returns once the test reads
+        held = os.open(project.path / "pipe", os.O_WRONLY)  # returns as soon as the test reads
         os.killpg(started.pid, signal.SIGINT)
         shown, _ = started.communicate(timeout=60)
         os.close(held)
@@ -420,11 +420,11 @@ def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
 
 
 def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
-    """KeyboardInterrupt and pytest.exit do in a process of their own what they do anywhere."""
-    head = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
-    write(project, test_a=head + "def test_a(): raise KeyboardInterrupt\ndef test_b(): pass\n")
+    """KeyboardInterrupt and pytest.exit have the same effect in a child process as in any other."""
+    header = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
+    write(project, test_a=header + "def test_a(): raise KeyboardInterrupt\ndef test_b(): pass\n")
     assert run_fresh(project).ret == pytest.ExitCode.INTERRUPTED
-    write(project, test_a=head + "def test_a(): pytest.exit('enough', 7)\ndef test_b(): pass\n")
+    write(project, test_a=header + "def test_a(): pytest.exit('enough', 7)\ndef test_b(): pass\n")
     result = run(project)
     result.stdout.fnmatch_lines(["*enough*"])
     assert result.ret == 7
@@ -433,7 +433,7 @@ def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
 def test_leftovers_of_every_kind_are_named(
     tmp_path: Path, recording: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values of a module, of its classes and of its objects; what did not change is not named."""
+    """Values of a module, of its classes and of its objects are named; values that did not change are not."""
     monkeypatch.setattr(leftover_state, "NAMED_MAX", 100)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "kept.py").write_text(
@@ -445,16 +445,16 @@ def test_leftovers_of_every_kind_are_named(
     )
     (tmp_path / "recording.jsonl").write_bytes(recording)
     fixture = load(tmp_path)
-    kept: Any = importlib.import_module("kept")
+    module: Any = importlib.import_module("kept")
     leftover_state.forget()
     try:
         assert leftover_state.begin(fixture) == ""
-        kept.Memory.shared.append(1)
-        kept.memory.seen.add(1)
-        next(kept.numbers)
-        kept.last.append(1)
-        kept.client = object()
-        kept.looked("a")
+        module.Memory.shared.append(1)
+        module.memory.seen.add(1)
+        next(module.numbers)
+        module.last.append(1)
+        module.client = object()
+        module.looked("a")
         hint = leftover_state.begin(fixture)
     finally:
         leftover_state.forget()
@@ -502,10 +502,10 @@ def test_where(replay, pytestconfig{fixture}):
     ],
     ids=["forks", "property", "attribute", "pdb", "setup-show", "traced"],
 )
-def test_debuggers_and_what_cannot_be_shared_stay_in_this_process(
+def test_debuggers_and_unshareable_fixtures_stay_in_this_process(
     project: pytest.Pytester, arguments: tuple[str, ...], fixture: str, tracer: str, here: bool
 ) -> None:
-    """A debugger finds its test; what writes into objects of this process does so."""
+    """A debugger finds its test, and a pytest fixture that modifies objects of this process takes effect."""
     write(project, conftest=OWN + tracer, test_a=WHERE.format(fixture=fixture, here=here))
     before = sys.gettrace()
     try:
@@ -540,7 +540,7 @@ def pytest_sessionfinish(session):
 """
 
 
-def test_threads_of_this_process_stop_no_child(project: pytest.Pytester) -> None:
-    """A recorder that writes and threads that log hold locks at any moment; each child gets its own."""
+def test_locks_of_this_process_do_not_block_a_child(project: pytest.Pytester) -> None:
+    """A recorder that writes and threads that log can hold locks at any time; each child has its own locks."""
     write(project, conftest=BUSY, test_a=GENERATED, test_b=ORDINARY, test_c=GENERATED)
     run(project, "-p", "no:logging").assert_outcomes(passed=5)

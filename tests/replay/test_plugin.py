@@ -1,4 +1,4 @@
-"""The pytest plugin: frozen tests run as they are, and a divergence is a report, not a traceback."""
+"""The pytest plugin: frozen tests run unedited, and a divergence is a report without a traceback."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, fixture: Fixture) -> pytest.Pytester:
-    """A project with one fixture in it, where the plugin is installed."""
+    """A project with one fixture, in which the plugin is installed."""
     folder = pytester.path / "fixtures" / "weather"
     folder.mkdir(parents=True)
     (folder / "recording.jsonl").write_bytes(fixture.path.read_bytes())
     return pytester
 
 
-@agentobs.session("asking")
-def asking(prompt: str, url: str | None = None) -> str:
-    """Ask once."""
+@agentobs.session("one-request")
+def send_prompt(prompt: str, url: str | None = None) -> str:
+    """Send one request."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
-    said: Any = [{"role": "user", "content": prompt}]
-    with client.messages.stream(model=MODEL, max_tokens=9, messages=said) as stream:
+    messages: Any = [{"role": "user", "content": prompt}]
+    with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
         return stream.get_final_text()
 
 
@@ -46,31 +46,31 @@ def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResul
 
 
 def test_a_replay_passes(project: pytest.Pytester) -> None:
-    """The fixture is open for the whole test; the agent under test needs no change."""
+    """The replay is open during the whole test; the agent needs no change."""
     run(
         project,
         MARK + "def test_it(replay): assert Agent().answer('How is it?') == 'Oslo is wet.'\n",
     ).assert_outcomes(passed=1)
 
 
-def test_a_test_with_arguments_of_its_own_is_proposed(project: pytest.Pytester) -> None:
-    """The command line would run what was recorded: the report names the test instead, as pytest takes it."""
-    given = [streamed(text("Well."), number=1)]
-    recording = recorded(project.path, lambda url: asking("How is it?", url), given)
+def test_the_report_proposes_a_test_with_its_own_arguments(project: pytest.Pytester) -> None:
+    """The command line would use the recorded arguments, so the report names the test by its pytest ID."""
+    responses = [streamed(text("Well."), number=1)]
+    recording = recorded(project.path, lambda url: send_prompt("How is it?", url), responses)
     other = frozen(project.path, recording, "other")
     assert other.header["entry"]
     (project.path / "fixtures" / "weather" / "recording.jsonl").write_bytes(other.path.read_bytes())
-    test = "from tests.replay.test_plugin import asking\n" + MARK
-    test += "def test_it(replay): replay.run(asking, 'Where?')\n"
+    test = "from tests.replay.test_plugin import send_prompt\n" + MARK
+    test += "def test_it(replay): replay.run(send_prompt, 'Where?')\n"
     result = run(project, test)
     shown = result.stdout.str()
-    name = "test_a_test_with_arguments_of_its_own_is_proposed.py::test_it"
+    name = "test_the_report_proposes_a_test_with_its_own_arguments.py::test_it"
     assert f"pytest {name} --replay-update" in shown
     assert "agentobs replay" not in shown
 
 
 def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
-    """The failure shows the divergence and no line of a traceback."""
+    """The failure shows the divergence without a traceback."""
     result = run(
         project,
         MARK
@@ -90,8 +90,8 @@ def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
     assert "replayer.py" not in result.stdout.str()
 
 
-def test_a_swallowed_divergence_fails_the_test(project: pytest.Pytester) -> None:
-    """A test that catches everything fails all the same, in its call."""
+def test_a_caught_divergence_fails_the_test(project: pytest.Pytester) -> None:
+    """A test that catches every exception still fails, in its call phase."""
     test = """
     def test_it(replay):
         try:
@@ -105,7 +105,7 @@ def test_a_swallowed_divergence_fails_the_test(project: pytest.Pytester) -> None
 
 
 def test_a_divergence_behind_an_assertion_is_the_report(project: pytest.Pytester) -> None:
-    """Where the agent swallowed it, the assertion that failed because of it does not hide it."""
+    """If the agent caught the divergence, an assertion that fails because of it does not hide it."""
     test = """
     def test_it(replay):
         try:
@@ -119,53 +119,61 @@ def test_a_divergence_behind_an_assertion_is_the_report(project: pytest.Pytester
     result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
 
 
-def test_a_test_that_asks_nothing_fails(project: pytest.Pytester) -> None:
-    """What was recorded and never asked for is not a pass."""
+def test_a_test_without_requests_fails(project: pytest.Pytester) -> None:
+    """The test does not pass if recorded requests were never sent."""
     result = run(project, MARK + "def test_it(replay): pass\n")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*was recorded next and never made*"])
+    result.stdout.fnmatch_lines(
+        [
+            "*the recording continues with POST /v1/messages, but the agent did not send this request*"
+        ]
+    )
 
 
 @pytest.mark.parametrize(
-    ("marker", "told"),
+    ("marker", "expected"),
     [
         ("", '*name the fixture: @pytest.mark.replay("fixtures/NAME")*'),
         ('@pytest.mark.replay("fixtures/none")\n', "*fixtures/none: this is not a fixture.*"),
     ],
 )
-def test_a_missing_fixture_is_told(project: pytest.Pytester, marker: str, told: str) -> None:
-    """One line says what is missing and how to make it."""
+def test_a_missing_fixture_is_reported(
+    project: pytest.Pytester, marker: str, expected: str
+) -> None:
+    """One line names the missing fixture and how to create it."""
     result = run(project, f"import pytest\n{marker}def test_it(replay): pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([expected])
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
-        (lambda data: data[: len(data) // 2], "*the fixture is cut off*"),
+        (lambda data: data[: len(data) // 2], "*the fixture is truncated*"),
         (lambda data: data.replace(b"Oslo", b"Olso"), "*its digest does not match*"),
         (lambda data: b"", "*not a fixture*"),
         (lambda data: b"\x00\xff" * 99, "*not a fixture*"),
         (
             lambda data: data.replace(b'"agentobs_fixture": 1', b'"agentobs_fixture": 9'),
-            "*a fixture of version 9; this version of agentobs reads up to 1*",
+            "*unsupported fixture version 9: this version of agentobs reads up to 1*",
         ),
     ],
     ids=["cut", "edited", "empty", "binary", "newer"],
 )
-def test_a_damaged_fixture_is_told(project: pytest.Pytester, damage: object, told: str) -> None:
-    """One clear line, no traceback."""
+def test_a_damaged_fixture_is_reported(
+    project: pytest.Pytester, damage: object, expected: str
+) -> None:
+    """The error is one line without a traceback."""
     file = project.path / "fixtures" / "weather" / "recording.jsonl"
     file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]  # one of the functions above
     result = run(project, MARK + "def test_it(replay): pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([expected])
     assert "Traceback" not in result.stdout.str()
 
 
-def test_the_plugin_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
-    """A run that replays nothing does not pay for the SDK."""
+def test_the_plugin_does_not_import_the_sdk(pytester: pytest.Pytester) -> None:
+    """A run without replays does not spend time on importing the SDK."""
     pytester.makepyfile(
         "import sys\ndef test_it(): assert not {'anthropic', 'duckdb', 'httpx2'} & set(sys.modules)\n"
     )
@@ -173,7 +181,9 @@ def test_the_plugin_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
 
 
 def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester) -> None:
-    """If a tool of an earlier turn returns something else, the recorded answers go on, and a section says so."""
+    """If a tool of an earlier turn returns a different result, the recorded responses continue, and a section reports
+    it.
+    """
     test = MARK + (
         "def test_reaches_the_failure(replay):\n"
         "    replay.reach(Agent(weather={**WEATHER, 'Oslo': 'fog'}).answer, 'How is it?', turn=3)\n"
@@ -188,13 +198,14 @@ def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester
     result.stdout.fnmatch_lines(
         [
             "*= replay notes =*",
-            "weather-agent: tool results before turn 3 differ from the recorded ones, whose answers are replayed: *",
+            "weather-agent: tool results before turn 3 differ from the recording, "
+            "but the agent gets the recorded responses: *",
         ]
     )
 
 
-def test_the_tests_of_a_failed_session_have_no_live_form(project: pytest.Pytester) -> None:
-    """They are about the recorded answers, so `--replay-live` refuses them in one line."""
+def test_the_tests_of_a_failed_session_cannot_run_live(project: pytest.Pytester) -> None:
+    """They depend on the recorded responses, so `--replay-live` rejects them in one line."""
     test = MARK + "def test_it(replay): replay.until_change(Agent().answer, 'How is it?', turn=1)\n"
     result = run(project, test, "--replay-live")
     result.assert_outcomes(failed=1)
@@ -202,7 +213,7 @@ def test_the_tests_of_a_failed_session_have_no_live_form(project: pytest.Pyteste
 
 
 def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
-    """`areach` and `auntil_change` do the same inside an event loop."""
+    """`areach` and `auntil_change` do the same inside of an event loop."""
     test = MARK + (
         "def test_it(replay):\n"
         "    import asyncio\n"
@@ -227,7 +238,7 @@ def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
 def test_an_agent_is_found_from_a_folder_below_the_root(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorded entry may be called if it lies under pytest's root directory, wherever pytest is started in it."""
+    """A recorded entry below pytest's root directory can be called, wherever below it pytest is started."""
     agent = (
         "import anthropic, agentobs\n"
         "@agentobs.session('below')\n"

@@ -1,4 +1,4 @@
-"""Functions of agents that are not ours, as tools: under the SDK's runners, in parallel, inside of each other."""
+"""Recorded functions of third-party agents as tools: in the SDK's runners, in parallel, and nested."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.mailer import Mailer, mails
-from tests.replay.mailer import made as mailed
-from tests.replay.test_torture_world import Shop, calls, made, replays, whole
+from tests.replay.mailer import recorded_fixture as recorded_mailer
+from tests.replay.test_tool_policies import Shop, calls, recorded_shop, replays, unstreamed
 
 RAN: list[str] = []
 
 
 @agentobs.record_tool
 def weather(city: str, unit: str = "C") -> str:
-    """Tell the weather.
+    """Return the weather.
 
     Args:
-        city: where.
+        city: the city.
         unit: C or F.
     """
     RAN.append(city)
@@ -40,7 +40,7 @@ def weather(city: str, unit: str = "C") -> str:
 
 @agentobs.record_tool(name="later")
 async def weather_later(city: str) -> str:
-    """Tell the weather later."""
+    """Return the weather later."""
     await asyncio.sleep(0)
     RAN.append(city)
     return f"{city}: 5 C"
@@ -78,10 +78,10 @@ def facts(home: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_runner_of_the_sdk(tmp_path: Path) -> None:
-    """Each call goes by the id that the model gave it, is counted once, and does not run again."""
+    """Each call has the ID that the model chose, is counted once, and does not run again."""
     uses = [call(1, "weather", city="Oslo"), call(2, "weather", city="Rome", unit="F")]
-    given = [whole(*uses), whole(text("Fine."), number=2)]
-    fixture = frozen(tmp_path, recorded(tmp_path, run_tools, given))
+    responses = [unstreamed(*uses), unstreamed(text("Fine."), number=2)]
+    fixture = frozen(tmp_path, recorded(tmp_path, run_tools, responses))
     assert [(t.question.tool_use_id, t.turn) for t in fixture.tools] == [
         ("toolu_1", 1),
         ("toolu_2", 1),
@@ -102,9 +102,9 @@ def test_the_runner_of_the_sdk(tmp_path: Path) -> None:
 
 
 def test_the_streaming_runner_of_the_sdk(tmp_path: Path) -> None:
-    """An async function under `beta_async_tool`, of a streamed answer."""
-    given = [streamed(call(1, "later", city="Oslo")), streamed(text("Fine."), number=2)]
-    run = recorded(tmp_path, lambda url: asyncio.run(stream_tools(url)), given)
+    """An async function with `beta_async_tool` is called from a streamed response."""
+    responses = [streamed(call(1, "later", city="Oslo")), streamed(text("Fine."), number=2)]
+    run = recorded(tmp_path, lambda url: asyncio.run(stream_tools(url)), responses)
     fixture = frozen(tmp_path, run)
     assert [t.question.tool_use_id for t in fixture.tools] == ["toolu_1"]
     RAN.clear()
@@ -113,32 +113,34 @@ def test_the_streaming_runner_of_the_sdk(tmp_path: Path) -> None:
     assert RAN == []
 
 
-def test_functions_that_nobody_asked_for_are_counted(tmp_path: Path) -> None:
-    """Called in threads in any order, each finds the result for what it was given."""
+def test_calls_without_a_tool_use_are_matched_by_arguments(tmp_path: Path) -> None:
+    """Functions that threads call in any order find the results for their arguments."""
 
     def gather(cities: list[str]) -> str:
         order = cities if not RAN else cities[::-1]
         with ThreadPoolExecutor(3) as pool:
-            told = dict(zip(order, pool.map(agentobs.carried(weather), order), strict=True))
-        return str(sorted(told.items()))
+            results = dict(zip(order, pool.map(agentobs.carried(weather), order), strict=True))
+        return str(sorted(results.items()))
 
     RAN.clear()
     uses = call(1, "gather", cities=["Oslo", "Rome", "Bern"])
-    fixture, live = made(tmp_path, [whole(uses), whole(text("Done."), number=2)], gather=gather)
+    fixture, live = recorded_shop(
+        tmp_path, [unstreamed(uses), unstreamed(text("Done."), number=2)], gather=gather
+    )
     assert sorted(t.question.tool_use_id for t in fixture.tools) == [
         "weather@1",
         "weather@2",
         "weather@3",
     ]
     ran = len(RAN)
-    again = Shop(gather=gather)
-    replays(fixture, again)
-    assert again.seen == live.seen
+    replaying = Shop(gather=gather)
+    replays(fixture, replaying)
+    assert replaying.seen == live.seen
     assert len(RAN) == ran == 3
 
 
 class Nested:
-    """A tool that asks the model itself, and calls another recorded function."""
+    """A tool that sends a request itself and calls another recorded function."""
 
     def __init__(self, url: str | None = None, prompt: str = "Think.") -> None:
         self.client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -156,18 +158,18 @@ class Nested:
 @pytest.fixture(scope="module")
 def nested(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     tmp = tmp_path_factory.mktemp("nested")
-    given = [
-        whole(call(1, "think", about="Oslo")),
-        whole(text("Wet."), number=2),
-        whole(text("Done."), number=3),
+    responses = [
+        unstreamed(call(1, "think", about="Oslo")),
+        unstreamed(text("Wet."), number=2),
+        unstreamed(text("Done."), number=3),
     ]
-    run = recorded(tmp, lambda url: Shop(url, think=Nested(url).tool).run(), given)
+    run = recorded(tmp, lambda url: Shop(url, think=Nested(url).tool).run(), responses)
     return frozen(tmp, run, "nested")
 
 
-def test_what_a_function_asks_lies_under_its_call(nested: Fixture) -> None:
-    """Answered from the recording it asks nothing; run, it asks what it asked, and its own calls are answered."""
-    assert [ask.lane for ask in nested.asks] == ["main", "main/toolu_1", "main"]
+def test_requests_of_a_function_are_in_the_lane_of_its_call(nested: Fixture) -> None:
+    """A replayed function sends no requests; one that runs sends the recorded ones, and its calls are replayed."""
+    assert [ask.lane for ask in nested.requests] == ["main", "main/toolu_1", "main"]
     assert {(t.lane, t.question.name) for t in nested.tools} == {
         ("main", "think"),
         ("main/toolu_1", "weather"),
@@ -179,8 +181,8 @@ def test_what_a_function_asks_lies_under_its_call(nested: Fixture) -> None:
     assert (answered.ran, runs.ran, RAN) == (0, 1, [])
 
 
-def test_what_a_function_asks_otherwise_diverges_in_its_lane(nested: Fixture) -> None:
-    """Where the function runs, its requests are compared."""
+def test_a_changed_request_of_a_function_diverges_in_its_lane(nested: Fixture) -> None:
+    """If the function runs, its requests are compared."""
     changed = Nested(prompt="Ponder.")
     with pytest.raises(DivergenceError) as raised:
         with Replayer(nested, ReplayOptions(tools=["think"])) as replayed:
@@ -188,8 +190,8 @@ def test_what_a_function_asks_otherwise_diverges_in_its_lane(nested: Fixture) ->
     assert raised.value.divergence.lane == "main/toolu_1"
 
 
-def test_a_call_that_was_cancelled_is_cancelled_again(tmp_path: Path) -> None:
-    """A time limit around a function that never ended ends it in the replay, too, and it does not run."""
+def test_a_cancelled_call_is_cancelled_in_the_replay(tmp_path: Path) -> None:
+    """A timeout around a function that never returned expires in the replay too, and the function does not run."""
     ran: list[int] = []
 
     @agentobs.record_tool
@@ -204,15 +206,15 @@ def test_a_call_that_was_cancelled_is_cancelled_again(tmp_path: Path) -> None:
         except TimeoutError:
             return "too slow"
 
-    fixture, live = made(tmp_path, calls("limited"), limited=limited)
-    again = Shop(limited=limited)
-    replays(fixture, again)
-    assert again.seen == live.seen == ["too slow"]
+    fixture, live = recorded_shop(tmp_path, calls("limited"), limited=limited)
+    replaying = Shop(limited=limited)
+    replays(fixture, replaying)
+    assert replaying.seen == live.seen == ["too slow"]
     assert ran == [1]
 
 
-def test_secrets_that_pass_through_a_function_are_not_kept(tmp_path: Path) -> None:
-    """In its arguments and its result they are placeholders, and another secret replays."""
+def test_secrets_in_arguments_and_results_are_redacted(tmp_path: Path) -> None:
+    """The fixture contains placeholders, and another secret replays."""
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     tool_of = agentobs.record_tool(name="login")
 
@@ -228,7 +230,7 @@ def test_secrets_that_pass_through_a_function_are_not_kept(tmp_path: Path) -> No
 
 
 class Hostile:
-    """A value of which nothing can be asked."""
+    """A value whose methods all fail."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -236,8 +238,8 @@ class Hostile:
     __str__ = __eq__ = __hash__ = __getattr__ = __repr__  # type: ignore[assignment, misc]
 
 
-def test_a_hostile_value_does_not_reach_the_agent(tmp_path: Path) -> None:
-    """What cannot be written is noted by its type; the function runs as ever, and what it returned may change after."""
+def test_a_hostile_value_does_not_break_the_agent(tmp_path: Path) -> None:
+    """A value that cannot be serialized is recorded by its type. The function runs, and its result may change later."""
     changed: list[Any] = ["as returned"]
 
     @agentobs.record_tool
@@ -245,21 +247,21 @@ def test_a_hostile_value_does_not_reach_the_agent(tmp_path: Path) -> None:
         return changed
 
     def start() -> str:
-        told = look(Hostile(), deep=at_itself)
+        result = look(Hostile(), deep=at_itself)
         changed.append("changed")
-        return str(len(told))
+        return str(len(result))
 
     at_itself: list[Any] = []
     at_itself.append(at_itself)
-    fixture, _ = made(tmp_path, calls("start"), start=start)
+    fixture, _ = recorded_shop(tmp_path, calls("start"), start=start)
     [tool_call] = fixture.tools
     assert tool_call.answer.content == ["as returned"]
     assert tool_call.question.input["at"]["$py"] == "not kept"
     assert "too deep" in tool_call.question.input["deep"]["type"]
 
 
-def test_a_function_outside_everything_just_runs() -> None:
-    """Where nothing records, and in a session that is not replayed, the decorator is not noticed."""
+def test_a_function_outside_of_a_session_runs() -> None:
+    """Without a recorder, and in a session that is not replayed, the decorator has no effect."""
     RAN.clear()
     assert weather("Oslo", unit="F") == "Oslo: 4 F"
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'city'"):
@@ -270,8 +272,8 @@ def test_a_function_outside_everything_just_runs() -> None:
 ALLOWED = Permissions(rules=(Rule("allow", "*", None, "user"),))
 
 
-def test_39_policies_of_our_own_loop(tmp_path: Path) -> None:
-    """A tool that is not known to be harmless runs where it is named, never by `*`; `verify` compares."""
+def test_policies_of_the_agent_loop(tmp_path: Path) -> None:
+    """A tool that may have side effects runs if it is named, never by `*`; `verify` compares."""
     ran: list[str] = []
 
     def send(to: str, body: str = "") -> str:
@@ -280,30 +282,38 @@ def test_39_policies_of_our_own_loop(tmp_path: Path) -> None:
 
     sent = "sent"
     options: dict[str, Any] = {"options": {"permissions": ALLOWED}, "tools": (tool(send),)}
-    fixture, _, _ = mailed(tmp_path, mails("ann"), **options)
+    fixture, _, _ = recorded_mailer(tmp_path, mails("ann"), **options)
 
-    def again(policy: Any) -> list[str]:
+    def replaying(policy: Any) -> list[str]:
         ran.clear()
         with Replayer(fixture, ReplayOptions(tools=policy)) as replayed:
             replayed.run(Mailer(**options).answer, "Mail them.")
         return list(ran)
 
-    assert again({"*": "execute"}) == []
-    assert again({"send": "execute"}) == again({"send": "verify"}) == again("live") == ["ann"]
+    assert replaying({"*": "execute"}) == []
+    assert (
+        replaying({"send": "execute"})
+        == replaying({"send": "verify"})
+        == replaying("live")
+        == ["ann"]
+    )
     sent = "sent it"
-    with pytest.raises(DivergenceError, match="send was to be verified: it ran live"):
-        again({"send": "verify"})
+    with pytest.raises(
+        DivergenceError,
+        match="send has the policy `verify`, so its result was compared with the recorded one",
+    ):
+        replaying({"send": "verify"})
 
 
-def test_equal_calls_of_one_answer_have_their_own_results(tmp_path: Path) -> None:
-    """The first call that no function has taken is the one, so that each goes by an id of its own."""
+def test_equal_calls_of_one_response_have_their_own_results(tmp_path: Path) -> None:
+    """A call receives the first unused result, so each call has its own ID."""
     count = iter(range(9))
     tick = agentobs.record_tool(name="tick")(lambda: next(count))
-    fixture, live = made(tmp_path, calls("tick", "tick", "tick"), tick=tick)
+    fixture, live = recorded_shop(tmp_path, calls("tick", "tick", "tick"), tick=tick)
     assert [t.question.tool_use_id for t in fixture.tools] == ["toolu_1", "toolu_2", "toolu_3"]
-    again = Shop(tick=tick)
-    replays(fixture, again)
-    assert again.seen == live.seen == [0, 1, 2]
+    replaying = Shop(tick=tick)
+    replays(fixture, replaying)
+    assert replaying.seen == live.seen == [0, 1, 2]
 
 
 CHARGED: list[int] = []
@@ -311,13 +321,13 @@ CHARGED: list[int] = []
 
 @agentobs.record_tool(mutating=True)
 def charge(amount: int) -> str:
-    """Charge somebody."""
+    """Charge an amount."""
     CHARGED.append(amount)
     return f"charged {amount}"
 
 
 def till(url: str | None, places: str) -> Any:
-    """Ask twice, and charge before, between or after."""
+    """Send two requests, and charge before, between or after them."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
     with agentobs.session("till"):
         for number, place in enumerate("abc", 1):
@@ -331,36 +341,39 @@ def till(url: str | None, places: str) -> Any:
 @pytest.mark.parametrize(
     ("recorded_at", "after"), [("a", [0]), ("b", [1]), ("c", [2]), ("abbc", [0, 1, 1, 2])]
 )
-def test_a_function_that_nobody_asked_for_keeps_its_place(
+def test_a_function_without_a_tool_use_keeps_its_place(
     tmp_path: Path, recorded_at: str, after: list[int]
 ) -> None:
-    """Called before a request that it came after, or after one before which, it diverges and does not run; its line
-    stands where it came.
+    """If it is called before an earlier or after a later request than recorded, it diverges and does not run.
+
+    Its line in the fixture is at the recorded place.
     """
-    given = [whole(text("Yes.")), whole(text("Done."), number=2)]
-    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: till(url, recorded_at), given))
+    responses = [unstreamed(text("Yes.")), unstreamed(text("Done."), number=2)]
+    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: till(url, recorded_at), responses))
     assert [tool.after for tool in fixture.tools] == after
     lines = [json.loads(line) for line in fixture.path.read_text().splitlines()]
-    told = [
+    kinds = [
         "tool" if "tool" in line else "request"
         for line in lines
         if {"tool", "request"} & line.keys()
     ]
     places = [["tool"] * recorded_at.count(place) for place in "abc"]
-    assert told == [*places[0], "request", *places[1], "request", *places[2]]
+    assert kinds == [*places[0], "request", *places[1], "request", *places[2]]
     CHARGED.clear()
     with Replayer(fixture) as replayed:
         replayed.run(till, None, recorded_at)
-    for moved in {"a", "b", "c"} - set(recorded_at):
-        with pytest.raises(DivergenceError, match="tool charge was called after") as raised:
+    for other_place in {"a", "b", "c"} - set(recorded_at):
+        with pytest.raises(
+            DivergenceError, match=r"tool charge \(\S+\) was called after"
+        ) as raised:
             with Replayer(fixture) as replayed:
-                replayed.run(till, None, moved)
+                replayed.run(till, None, other_place)
         assert raised.value.divergence.kind == "order"
     assert CHARGED == []
 
 
-def test_the_place_of_a_function_beside_a_request_is_chance(tmp_path: Path) -> None:
-    """Called while a request of its lane was in flight it may come at any place."""
+def test_a_call_during_a_request_has_no_fixed_place(tmp_path: Path) -> None:
+    """A function that was called while a request of its lane was in flight may be called at any place."""
 
     def run(url: str | None, early: bool = True) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -380,10 +393,10 @@ def test_the_place_of_a_function_beside_a_request_is_chance(tmp_path: Path) -> N
             replayed.run(run, None, early)
 
 
-def test_the_place_of_a_function_among_requests_in_flight_together_is_chance(
+def test_a_call_after_concurrent_requests_has_no_fixed_place(
     tmp_path: Path,
 ) -> None:
-    """In a lane whose requests overlap, which of them were asked before a call says nothing."""
+    """In a lane whose requests overlap, the requests that were sent before a call do not determine its place."""
 
     async def run(url: str | None, early: bool = False) -> None:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -391,8 +404,8 @@ def test_the_place_of_a_function_among_requests_in_flight_together_is_chance(
 
         async def ask(prompt: str) -> None:
             messages: Any = [{"role": "user", "content": prompt}]
-            asked = client.messages.stream(model=MODEL, max_tokens=9, messages=messages)
-            async with asked as stream:
+            opening = client.messages.stream(model=MODEL, max_tokens=9, messages=messages)
+            async with opening as stream:
                 await both.wait()
                 await stream.get_final_message()
 
@@ -403,8 +416,8 @@ def test_the_place_of_a_function_among_requests_in_flight_together_is_chance(
             if not early:
                 charge(5)
 
-    given = [streamed(text("Yes."), number=number) for number in (1, 2)]
-    live = recorded(tmp_path, lambda url: asyncio.run(run(url)), given)
+    responses = [streamed(text("Yes."), number=number) for number in (1, 2)]
+    live = recorded(tmp_path, lambda url: asyncio.run(run(url)), responses)
     fixture = frozen(tmp_path, live)
     assert [tool.after for tool in fixture.tools] == [None]
     with Replayer(fixture) as replayed:

@@ -1,4 +1,4 @@
-"""Replay: the same agent against its recorded answers, and the first question that differs."""
+"""Replay: the same agent with its recorded responses, and the first request that differs."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     return weather(tmp_path_factory.mktemp("weather"))
 
 
-def diverges(fixture: Fixture, agent: Agent, prompt: str = "How is it?") -> str:
-    """Run a changed agent, and return the report of its divergence."""
+def divergence_of(fixture: Fixture, agent: Agent, prompt: str = "How is it?") -> str:
+    """Run a changed agent, and return its divergence."""
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(agent.answer, prompt)
     return report(raised.value.divergence)
 
 
 def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """Every request is the recorded one; the agent gets the recorded answers; nothing else is served."""
+    """Every request matches the recording; the agent receives the recorded responses and nothing else."""
     with Replayer(fixture) as replayed:
         assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
     assert replayed.progress.requests_matched == replayed.progress.requests == 3
@@ -59,7 +59,7 @@ def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -
 
 
 def test_another_key_and_base_url_match(fixture: Fixture) -> None:
-    """Who replays, and against which host, does not matter."""
+    """The API key and the host do not matter."""
     with Replayer(fixture) as replayed:
         replayed.run(
             Agent("http://elsewhere.test", key="another-key-0123456789").answer, "How is it?"
@@ -91,18 +91,18 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_diverges_where_it_shows(
+def test_a_change_diverges_at_the_first_affected_request(
     fixture: Fixture, change: str, snapshot: SnapshotAssertion
 ) -> None:
     """The report names the request, the place in its body, both values, and the cause."""
-    assert diverges(fixture, Agent(**CHANGES[change])) == snapshot
+    assert divergence_of(fixture, Agent(**CHANGES[change])) == snapshot
 
 
 def test_a_changed_prompt_diverges_at_the_first_request(
     fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """A prompt is compared like all else."""
-    assert diverges(fixture, Agent(), "How was it?") == snapshot
+    """A prompt is compared like everything else."""
+    assert divergence_of(fixture, Agent(), "How was it?") == snapshot
 
 
 @pytest.mark.parametrize(
@@ -119,26 +119,26 @@ def test_a_changed_prompt_diverges_at_the_first_request(
         {"timeout": 3.0},
     ],
 )
-def test_what_means_nothing_matches(fixture: Fixture, extra: dict[str, Any]) -> None:
-    """Headers that vary between machines, a whole float, a timeout: the same question."""
+def test_irrelevant_differences_match(fixture: Fixture, extra: dict[str, Any]) -> None:
+    """Headers that vary between machines, a float without a fraction and a timeout are ignored."""
     with Replayer(fixture) as replayed:
         replayed.run(Agent(extra=extra).answer, "How is it?")
 
 
 def test_key_order_and_escapes_match(fixture: Fixture) -> None:
-    """The same JSON in a different order, with other blanks and escapes, is the same question."""
+    """JSON with a different key order, whitespace or escapes is the same request."""
     client = agentobs.record(Anthropic(api_key=KEY))
     body = json.loads(fixture.body(1))
-    told = json.dumps(dict(reversed(body.items())), indent=3, ensure_ascii=True)
+    content = json.dumps(dict(reversed(body.items())), indent=3, ensure_ascii=True)
     url = "https://api.anthropic.com/v1/messages"
     with pytest.raises(DivergenceError, match="request 2 of 3"), Replayer(fixture) as replayed:
-        got = client._client.post(url, content=told, headers=fixture.asks[0].headers)
+        got = client._client.post(url, content=content, headers=fixture.requests[0].headers)
         assert got.status_code == 200
     assert replayed.progress.requests_matched == 1
 
 
-def test_one_request_more_diverges(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The last answer is not repeated."""
+def test_an_additional_request_diverges(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
+    """The last response is not repeated."""
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         Agent().answer("How is it?")
         Agent().answer("How is it?")
@@ -147,10 +147,10 @@ def test_one_request_more_diverges(fixture: Fixture, snapshot: SnapshotAssertion
     assert report(raised.value.divergence) == snapshot
 
 
-def test_one_request_fewer_diverges_at_the_end(
+def test_a_missing_request_diverges_at_the_end(
     fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """A request that was recorded and never asked fails the replay."""
+    """A recorded request that was never sent fails the replay."""
 
     def impatient() -> None:
         client = agentobs.record(Anthropic(api_key=KEY))
@@ -164,8 +164,8 @@ def test_one_request_fewer_diverges_at_the_end(
     assert report(raised.value.divergence) == snapshot
 
 
-def test_requests_in_another_order_diverge(tmp_path: Path) -> None:
-    """A later request of the recording, asked too early, is told as such."""
+def test_requests_in_a_different_order_diverge(tmp_path: Path) -> None:
+    """The report says that the request is a later one of the recording."""
 
     def ask(url: str | None, *prompts: str) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -174,24 +174,24 @@ def test_requests_in_another_order_diverge(tmp_path: Path) -> None:
                 messages = [{"role": "user", "content": prompt}]
                 client.messages.create(model=MODEL, max_tokens=9, messages=messages)  # type: ignore[arg-type]
 
-    given = [streamed(text("one"), number=1), streamed(text("two"), number=2)]
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: ask(url, "a", "b"), given))
+    responses = [streamed(text("one"), number=1), streamed(text("two"), number=2)]
+    frozen_fixture = frozen(tmp_path, recorded(tmp_path, lambda url: ask(url, "a", "b"), responses))
     with pytest.raises(DivergenceError, match="request 2 of the recording, sent out of order"):
-        with Replayer(made) as replayed:
+        with Replayer(frozen_fixture) as replayed:
             replayed.run(ask, None, "b", "a")
 
 
-def test_a_swallowed_divergence_still_fails(fixture: Fixture) -> None:
-    """The first divergence is kept: later requests raise it again, and so does the end."""
+def test_a_caught_divergence_still_fails(fixture: Fixture) -> None:
+    """The first divergence is kept: later requests raise it again, and so does the end of the replay."""
 
     def stubborn() -> list[str]:
-        told = []
+        errors = []
         for prompt in ("Eh?", "How is it?"):
             try:
                 Agent().answer(prompt)
             except Exception as error:
-                told.append(str(error))
-        return told
+                errors.append(str(error))
+        return errors
 
     seen: list[str] = []
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
@@ -202,22 +202,24 @@ def test_a_swallowed_divergence_still_fails(fixture: Fixture) -> None:
 
 
 def test_retries_replay_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorded wait of 30 seconds is two attempts, both visible, and no wait."""
-    given = [refused(529, retry_after="30", x_should_retry="true"), *answers()]
+    """A recorded wait of 30 seconds is replayed as two attempts without a wait."""
+    responses = [refused(529, retry_after="30", x_should_retry="true"), *answers()]
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: Agent(url).answer("Hm?"), given))
+    frozen_fixture = frozen(
+        tmp_path, recorded(tmp_path, lambda url: Agent(url).answer("Hm?"), responses)
+    )
     assert waits.count(30.0) == 1
     waits.clear()
-    with Replayer(made) as replayed:
+    with Replayer(frozen_fixture) as replayed:
         replayed.run(Agent().answer, "Hm?")
     assert "-> 529" in replayed.trajectory
     assert replayed.progress.requests_matched == 4
     assert max(waits, default=0) < 0.001
 
 
-def test_a_cut_stream_is_cut_again_at_the_same_byte(tmp_path: Path) -> None:
-    """The agent gets the events that it got, then the exception that it got."""
+def test_a_cut_stream_is_cut_at_the_same_byte(tmp_path: Path) -> None:
+    """The agent receives the recorded events, then the recorded exception."""
 
     def listen(url: str | None) -> tuple[list[str], str]:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -234,7 +236,7 @@ def test_a_cut_stream_is_cut_again_at_the_same_byte(tmp_path: Path) -> None:
         return seen, "nothing"
 
     live: list[Any] = []
-    made = frozen(
+    frozen_fixture = frozen(
         tmp_path,
         recorded(
             tmp_path,
@@ -243,16 +245,16 @@ def test_a_cut_stream_is_cut_again_at_the_same_byte(tmp_path: Path) -> None:
             faults=(Fault(at=1, cut_after=3),),
         ),
     )
-    with Replayer(made) as replayed:
+    with Replayer(frozen_fixture) as replayed:
         assert replayed.run(listen, None) == live[0]
     assert (len(live[0][0]), live[0][1]) == (3, "RemoteProtocolError")
 
 
 def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> None:
-    """An overload inside a 200 stream surfaces as it did."""
+    """An overload inside of a stream with status 200 raises the same exception as in the recording."""
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"x"}}\n\n'
     first = streamed(text("hello"))
-    given = replace(first, chunks=(*first.chunks[:2], Chunk(error, 0)))
+    response = replace(first, chunks=(*first.chunks[:2], Chunk(error, 0)))
 
     def listen(url: str | None) -> str:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -265,30 +267,32 @@ def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> Non
         return f"{type(raised.value).__name__} {raised.value.status_code} {raised.value.body}"
 
     live: list[str] = []
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: live.append(listen(url)), [given]))
-    with Replayer(made) as replayed:
+    frozen_fixture = frozen(
+        tmp_path, recorded(tmp_path, lambda url: live.append(listen(url)), [response])
+    )
+    with Replayer(frozen_fixture) as replayed:
         assert [replayed.run(listen, None)] == live
 
 
 def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
-    """Requests that were in flight together may come in a different order, each to its own answer."""
-    given = [streamed(text(f"answer {n}"), number=n) for n in range(3)]
+    """Concurrent requests can arrive in a different order; each receives its own response."""
+    responses = [streamed(text(f"answer {n}"), number=n) for n in range(3)]
     live: list[Any] = []
 
     def run(url: str) -> None:
         live.append(asyncio.run(gather_twins(url, [0, 1, 2])))
 
     pace: list[Answer] = [
-        replace(a, chunks=tuple(Chunk(c.data, 150_000_000) for c in a.chunks)) for a in given
+        replace(a, chunks=tuple(Chunk(c.data, 150_000_000) for c in a.chunks)) for a in responses
     ]
-    made = frozen(tmp_path, recorded(tmp_path, run, pace, pace=1.0))
-    with Replayer(made) as replayed:
+    frozen_fixture = frozen(tmp_path, recorded(tmp_path, run, pace, pace=1.0))
+    with Replayer(frozen_fixture) as replayed:
         swapped = replayed.run(gather_twins, None, [2, 0, 1])
     assert swapped == [live[0][2], live[0][0], live[0][1]]
 
 
-def test_parallel_chains_replay_whatever_their_timing(tmp_path: Path) -> None:
-    """Two chains of three requests each, recorded with waits between, replay when answers are instant."""
+def test_parallel_chains_replay_with_any_timing(tmp_path: Path) -> None:
+    """Two chains of three requests each, recorded with waits, replay with immediate responses."""
 
     async def chains(url: str | None) -> list[str]:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -299,54 +303,54 @@ def test_parallel_chains_replay_whatever_their_timing(tmp_path: Path) -> None:
                 async with client.messages.stream(
                     model=MODEL, max_tokens=9, messages=messages
                 ) as stream:
-                    told = await stream.get_final_text()
-                messages.append({"role": "assistant", "content": told})
+                    response_text = await stream.get_final_text()
+                messages.append({"role": "assistant", "content": response_text})
                 messages.append({"role": "user", "content": f"{name} {step}"})
-            return told
+            return response_text
 
         with agentobs.session("chains"):
             return list(await asyncio.gather(chain("a"), chain("b")))
 
-    given = []
+    responses = []
     for number in range(6):
         answer = streamed(text(f"answer {number}"), number=number)
         waits = [n * 5_000_000 * (1 + number % 3) for n, _ in enumerate(answer.chunks)]
         chunks = tuple(Chunk(c.data, w) for c, w in zip(answer.chunks, waits, strict=True))
-        given.append(replace(answer, chunks=chunks))
+        responses.append(replace(answer, chunks=chunks))
     live: list[Any] = []
-    run = recorded(tmp_path, lambda url: live.append(asyncio.run(chains(url))), given, pace=1.0)
-    made = frozen(tmp_path, run)
+    run = recorded(tmp_path, lambda url: live.append(asyncio.run(chains(url))), responses, pace=1.0)
+    frozen_fixture = frozen(tmp_path, run)
     for _ in range(5):
-        with Replayer(made) as replayed:
+        with Replayer(frozen_fixture) as replayed:
             assert replayed.run(chains, None) == live[0]
 
 
 def test_a_replay_needs_no_key(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no key is set the SDK gets a made-up one, for as long as the replay is open."""
+    """If no key is set, the SDK receives a fake key while the replay is open."""
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with Replayer(fixture) as replayed:
         replayed.run(Agent(key=None).answer, "How is it?")
     assert "ANTHROPIC_API_KEY" not in os.environ
 
 
-def test_the_clients_own_key_in_a_prompt_replays(tmp_path: Path) -> None:
-    """What was redacted because it was the key of the request is redacted in the live question, too."""
+def test_the_key_of_the_client_in_a_prompt_replays(tmp_path: Path) -> None:
+    """The key of the request was redacted in the prompt, so it is redacted in the live request too."""
     key = "proxy-key-0123456789abcdef"
 
     def run(url: str | None, key: str) -> None:
         agent = Agent(url, key=key)
         agent.answer(f"my key is {key}")
 
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, key), answers()))
-    assert key not in made.path.read_text()
-    with Replayer(made) as replayed:
+    frozen_fixture = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, key), answers()))
+    assert key not in frozen_fixture.path.read_text()
+    with Replayer(frozen_fixture) as replayed:
         replayed.run(run, None, "another-key-9876543210fedcba")
-    report = diverges(made, Agent(key=key), f"my keys are {key}")
+    report = divergence_of(frozen_fixture, Agent(key=key), f"my keys are {key}")
     assert key not in report
 
 
 def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
-    """`arun` and `auntil` are for tests that are async themselves; `run` says so."""
+    """`arun` and `auntil` are for async tests; `run` names them in its error."""
 
     async def ask(url: str | None) -> str:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
@@ -358,40 +362,43 @@ def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
                 return await stream.get_final_text()
 
     run = recorded(tmp_path, lambda url: asyncio.run(ask(url)), [streamed(text("hi"))])
-    made = frozen(tmp_path, run)
+    frozen_fixture = frozen(tmp_path, run)
 
     async def test() -> None:
-        with Replayer(made) as replayed:
+        with Replayer(frozen_fixture) as replayed:
             assert await replayed.arun(ask, None) == "hi"
-        with Replayer(made) as replayed:
+        with Replayer(frozen_fixture) as replayed:
             step = await replayed.auntil(ask, None, turn=1)
             assert (step.now.outcome, step.differs) == ("completed", False)
-        with pytest.raises(UsageError, match="Use arun or auntil"), Replayer(made) as replayed:
+        with (
+            pytest.raises(UsageError, match="Use arun or auntil"),
+            Replayer(frozen_fixture) as replayed,
+        ):
             replayed.run(ask, None)
 
     asyncio.run(test())
 
 
-def test_a_replay_that_is_not_open_asks_nobody(fixture: Fixture) -> None:
-    """Running the agent without `with` is refused, not sent to the provider."""
+def test_a_replay_that_is_not_open_sends_nothing(fixture: Fixture) -> None:
+    """Running the agent without `with` raises an error; no request reaches the provider."""
     with pytest.raises(UsageError, match="the replay is not open"):
         Replayer(fixture).run(Agent().answer, "How is it?")
 
 
 @pytest.mark.parametrize("entry", ["os:system", "subprocess:getoutput", "shutil:rmtree", "none:x"])
-def test_an_entry_that_is_not_ours_is_not_called(
+def test_an_entry_outside_of_the_project_is_not_called(
     fixture: Fixture, entry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fixture cannot make a replay run whatever it names."""
+    """A fixture cannot make a replay run arbitrary code."""
     header = {**fixture.header, "entry": entry, "arguments": {"command": "touch stolen"}}
-    foreign = Fixture(fixture.path, header, fixture.asks, fixture.tools)
+    foreign = Fixture(fixture.path, header, fixture.requests, fixture.tools)
     with pytest.raises(UsageError, match=f"the recorded entry {entry} is not in a file under"):
         with Replayer(foreign) as replayed:
             replayed.run()
 
 
 def test_an_upload_replays(tmp_path: Path) -> None:
-    """The boundary of a form, which is drawn anew each time, makes no difference; its content does."""
+    """The boundary of a form is random and does not matter; its content is compared."""
 
     def upload(url: str | None, content: bytes) -> str:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -401,16 +408,18 @@ def test_an_upload_replays(tmp_path: Path) -> None:
     answer = Answer(
         200, {"content-type": "application/json"}, (Chunk(b'{"id":"file_1"}', 0),), "complete"
     )
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: upload(url, b"hello"), [answer]))
-    with Replayer(made) as replayed:
+    frozen_fixture = frozen(
+        tmp_path, recorded(tmp_path, lambda url: upload(url, b"hello"), [answer])
+    )
+    with Replayer(frozen_fixture) as replayed:
         assert replayed.run(upload, None, b"hello") == "file_1"
-    with pytest.raises(DivergenceError) as raised, Replayer(made) as replayed:
+    with pytest.raises(DivergenceError) as raised, Replayer(frozen_fixture) as replayed:
         replayed.run(upload, None, b"hallo")
     assert "hallo" in str(raised.value)
 
 
 def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
-    """An agent that nobody here wrote: recorded and replayed without a change to its code."""
+    """A third-party agent is recorded and replayed without a change to its code."""
 
     def run(url: str | None, rome: str) -> str:
         @beta_tool
@@ -437,15 +446,15 @@ def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
                 last = stream.get_final_message()
         return str(last.content[0].text)
 
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, "sun"), answers()))
-    with Replayer(made) as replayed:
+    frozen_fixture = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, "sun"), answers()))
+    with Replayer(frozen_fixture) as replayed:
         assert replayed.run(run, None, "sun") == "Oslo is wet."
     with pytest.raises(DivergenceError, match=r'tool_result of weather\(city="Rome"\)'):
-        with Replayer(made) as replayed:
+        with Replayer(frozen_fixture) as replayed:
             replayed.run(run, None, "fog")
 
 
-def test_nothing_leaves_a_replay(fixture: Fixture) -> None:
+def test_a_replay_makes_no_connections(fixture: Fixture) -> None:
     """A client that is not recorded, or any socket, fails the replay and is named."""
     with pytest.raises(DivergenceError, match=r"a connection to 203\.0\.113\.7:443 was attempted"):
         with Replayer(fixture):
@@ -455,10 +464,8 @@ def test_nothing_leaves_a_replay(fixture: Fixture) -> None:
             Anthropic(api_key=KEY, max_retries=0).models.list()
 
 
-def test_until_shows_what_the_agent_does_next(
-    fixture: Fixture, snapshot: SnapshotAssertion
-) -> None:
-    """The recorded answers lead up to a turn; the next request is kept and compared."""
+def test_until_returns_the_next_step(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
+    """The recorded responses lead up to a turn; the next request is kept and compared."""
     with Replayer(fixture) as replayed:
         same = replayed.until(Agent().answer, "How is it?", turn=2)
     assert not same.differs
@@ -475,16 +482,16 @@ def test_until_shows_what_the_agent_does_next(
 
 
 def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
-    """Up to the turn the path must be the recorded one."""
+    """Up to the turn, the requests must match the recording."""
     with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
         replayed.until(Agent(weather={"Oslo": "snow"}).answer, "How is it?", turn=2)
 
 
 @pytest.mark.parametrize("broken", [RuntimeError("early"), None])
-def test_until_fails_when_the_agent_never_gets_there(
+def test_until_fails_if_the_agent_does_not_reach_the_turn(
     fixture: Fixture, broken: Exception | None
 ) -> None:
-    """An agent that ends before the turn has not been mended, however it ends."""
+    """An agent that ends before the turn is not fixed, however it ends."""
 
     def early(prompt: str) -> None:
         if broken is not None:
@@ -498,8 +505,8 @@ def test_until_fails_when_the_agent_never_gets_there(
     assert raised.value.__cause__ is broken
 
 
-def test_until_waits_for_the_next_message(tmp_path: Path) -> None:
-    """Other questions between two turns, such as a count of tokens, are answered from the recording."""
+def test_until_waits_for_the_next_model_request(tmp_path: Path) -> None:
+    """Other requests between two turns, such as counting tokens, receive recorded responses."""
 
     def counting(url: str | None, second: str) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -515,41 +522,43 @@ def test_until_waits_for_the_next_message(tmp_path: Path) -> None:
     count = Answer(
         200, {"content-type": "application/json"}, (Chunk(b'{"input_tokens":3}', 0),), "complete"
     )
-    given = [count, streamed(text("1"), number=1), count, streamed(text("2"), number=2)]
-    made = frozen(tmp_path, recorded(tmp_path, lambda url: counting(url, "two"), given))
-    with Replayer(made) as replayed:
+    responses = [count, streamed(text("1"), number=1), count, streamed(text("2"), number=2)]
+    frozen_fixture = frozen(
+        tmp_path, recorded(tmp_path, lambda url: counting(url, "two"), responses)
+    )
+    with Replayer(frozen_fixture) as replayed:
         assert not replayed.until(counting, None, "two", turn=1).differs
-    with Replayer(made) as replayed:
+    with Replayer(frozen_fixture) as replayed:
         assert replayed.until(counting, None, "three", turn=1).differs
 
 
-def test_until_refuses_a_turn_that_is_not_there(fixture: Fixture) -> None:
-    """One error that says which turns there are."""
+def test_until_rejects_a_missing_turn(fixture: Fixture) -> None:
+    """One error lists the existing turns."""
     with pytest.raises(UsageError, match=r"the recording has no turn 9\. It has turns 1 to 3"):
         with Replayer(fixture) as replayed:
             replayed.until(Agent().answer, "How is it?", turn=9)
 
 
 def test_secrets_of_a_recording_replay_redacted(tmp_path: Path) -> None:
-    """A key in a tool result is in no file, and another run with another key still matches."""
+    """No file contains a key from a tool result, and a run with another key still matches."""
     secret = "ghp_" + "Zz9" * 12
     agent = Agent(weather={**WEATHER, "Oslo": f"token {secret}"})
 
     def run(url: str) -> None:
         Agent(url, **agent.changes).answer("How is it?")
 
-    made = frozen(tmp_path, recorded(tmp_path, run, answers()))
-    assert secret not in made.path.read_text()
+    frozen_fixture = frozen(tmp_path, recorded(tmp_path, run, answers()))
+    assert secret not in frozen_fixture.path.read_text()
     other = Agent(weather={**WEATHER, "Oslo": "token ghp_" + "Yy8" * 12})
-    with Replayer(made) as replayed:
+    with Replayer(frozen_fixture) as replayed:
         replayed.run(other.answer, "How is it?")
-    leaking = diverges(made, Agent(weather={**WEATHER, "Oslo": f"tokens {secret}"}))
+    leaking = divergence_of(frozen_fixture, Agent(weather={**WEATHER, "Oslo": f"tokens {secret}"}))
     assert secret not in leaking
     assert "[redacted:github_token:1]" in leaking
 
 
 def test_a_session_that_failed_replays_as_failed(tmp_path: Path) -> None:
-    """The recorded exception is part of the path; another end is a divergence."""
+    """The recorded exception is compared too; a different end is a divergence."""
 
     def broken(url: str | None, error: type[Exception] | None) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -564,12 +573,17 @@ def test_a_session_that_failed_replays_as_failed(tmp_path: Path) -> None:
         with pytest.raises(KeyError):
             broken(url, KeyError)
 
-    made = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
-    assert (made.header["outcome"], made.header["reason"]) == ("failed", "KeyError")
-    assert made.header["signature"] == "exception:KeyError@tests.replay.test_replay:broken"
-    with Replayer(made) as replayed:
+    frozen_fixture = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
+    assert (frozen_fixture.header["outcome"], frozen_fixture.header["reason"]) == (
+        "failed",
+        "KeyError",
+    )
+    assert (
+        frozen_fixture.header["signature"] == "exception:KeyError@tests.replay.test_replay:broken"
+    )
+    with Replayer(frozen_fixture) as replayed:
         replayed.run(broken, None, KeyError)
-    with pytest.raises(DivergenceError, match="outcome"), Replayer(made) as replayed:
+    with pytest.raises(DivergenceError, match="outcome"), Replayer(frozen_fixture) as replayed:
         replayed.run(broken, None, None)
-    with pytest.raises(ValueError, match="after the answer"), Replayer(made) as replayed:
+    with pytest.raises(ValueError, match="after the answer"), Replayer(frozen_fixture) as replayed:
         replayed.run(broken, None, ValueError)

@@ -1,4 +1,4 @@
-"""docs/replaying.md: its tests run as they stand, and it names the options and fixtures that there are."""
+"""docs/replaying.md: its tests run as they are, and it names the existing options and pytest fixtures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
 def test_the_tests_of_the_page_run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is copied from the page passes, under pytest."""
+    """A test that is copied from the page passes under pytest."""
     session = recorded(pytester.path, lambda url: Agent(url).answer("How is it?"), answers())
     freeze(session, pytester.path / "fixtures" / "weather", {})
     (pytester.path / "fixtures" / "weather" / "test_weather.py").unlink()
@@ -35,7 +35,7 @@ def test_the_tests_of_the_page_run(
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--snapshot-update")
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=5)
     exec(clock, {})
-    # Another test may have it from a directory of its own.
+    # Another test may have imported it from a different directory.
     monkeypatch.delitem(sys.modules, "refund_agent", raising=False)
     shutil.copy(refund_agent.__file__, pytester.path)
     shutil.copytree(FIXTURES / "refund-loop", pytester.path / "fixtures" / "refund-loop")
@@ -43,8 +43,8 @@ def test_the_tests_of_the_page_run(
     pytester.runpytest_inprocess(*options, file).assert_outcomes(passed=1)
 
 
-def test_the_page_names_what_there_is() -> None:
-    """Each option and each fixture of the plugin is told of."""
+def test_the_page_names_all_options_and_fixtures() -> None:
+    """The page describes each option and each pytest fixture of the plugin."""
     source = Path(replay.plugin.__file__).read_text()
     for option in re.findall(r'"(--replay-[a-z]+)"', source):
         assert f"{option}" in PAGE

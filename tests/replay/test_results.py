@@ -1,4 +1,4 @@
-"""What a session returned: recorded as content, frozen, and compared at the end of a replay."""
+"""Session results: recorded as content, frozen, and compared at the end of a replay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
 from replay.freeze.conversion import freeze
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
-from tests.replay.on_the_wire import NOWHERE
+from tests.replay.wire_recordings import NOWHERE
 
 UUIDS = (
     "0b9c2f3e-5a77-4d0b-9f3b-0e6d9a1c2b3d",
@@ -61,11 +61,11 @@ class Answer(pydantic.BaseModel):
 
 
 class Handle:
-    """An object of the program that has no JSON."""
+    """An object without a JSON representation."""
 
 
 def ask(url: str) -> str:
-    """Ask the model once, and return what it said."""
+    """Call the model once, and return its text."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
     messages: Any = [{"role": "user", "content": "Refund order 7."}]
     with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
@@ -73,7 +73,7 @@ def ask(url: str) -> str:
 
 
 def agent(make: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return an agent that makes its result of what the model said."""
+    """Return an agent that creates its result from the text of the model."""
 
     @agentobs.session("refunds")
     def run(url: str) -> Any:
@@ -141,31 +141,31 @@ VALUES: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize(("value", "other", "place"), VALUES.values(), ids=list(VALUES))
 def test_a_result_is_compared(tmp_path: Path, value: Any, other: Any, place: str) -> None:
-    """The same value matches; another one diverges where it differs, after a path that was the recorded one."""
-    fixture = fixture_of(tmp_path, agent(lambda said: value))
+    """An equal value matches; a different value diverges at the place of the difference, after matching requests."""
+    fixture = fixture_of(tmp_path, agent(lambda model_text: value))
     assert "result" in fixture.header
-    assert replayed(fixture, agent(lambda said: value)) == value
-    found = diverged(fixture, agent(lambda said: other))
+    assert replayed(fixture, agent(lambda model_text: value)) == value
+    found = diverged(fixture, agent(lambda model_text: other))
     assert found.differences[0].path.startswith(place)
     assert found.summary == "the session returned a different result"
     assert found.progress.requests_matched == found.progress.requests == 1
 
 
-def test_a_wrong_result_is_reported_with_what_to_do(tmp_path: Path) -> None:
-    """The report shows both values aligned, and how not to compare them."""
-    fixture = fixture_of(tmp_path, agent(lambda said: f"Order 7: {said}"))
-    found = diverged(fixture, agent(lambda said: "WRONG"))
-    told = found.text()
-    assert 'recorded  "Order 7: Refunded."' in told
-    assert 'now       "WRONG"' in told
-    assert "compare_result=False" in told
-    assert replayed(fixture, agent(lambda said: "WRONG"), compare_result=False) == "WRONG"
+def test_a_different_result_is_reported_with_advice(tmp_path: Path) -> None:
+    """The report shows both values aligned, and explains how to disable the comparison."""
+    fixture = fixture_of(tmp_path, agent(lambda model_text: f"Order 7: {model_text}"))
+    found = diverged(fixture, agent(lambda model_text: "WRONG"))
+    report = found.text()
+    assert 'recorded  "Order 7: Refunded."' in report
+    assert 'now       "WRONG"' in report
+    assert "compare_result=False" in report
+    assert replayed(fixture, agent(lambda model_text: "WRONG"), compare_result=False) == "WRONG"
 
 
 def test_async_functions_and_arun(tmp_path: Path) -> None:
-    """A coroutine function's result is recorded and compared, inside an event loop, too."""
+    """The result of a coroutine function is recorded and compared, inside of an event loop too."""
 
-    def agent_that_says(ending: str) -> Callable[[str], Any]:
+    def agent_with_ending(ending: str) -> Callable[[str], Any]:
         @agentobs.session("refunds")
         async def run(url: str) -> dict[str, str]:
             client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
@@ -177,19 +177,19 @@ def test_async_functions_and_arun(tmp_path: Path) -> None:
 
         return run
 
-    fixture = fixture_of(tmp_path, lambda url: asyncio.run(agent_that_says("done")(url)))
+    fixture = fixture_of(tmp_path, lambda url: asyncio.run(agent_with_ending("done")(url)))
 
-    async def again(ending: str) -> Any:
+    async def replay_with(ending: str) -> Any:
         with Replayer(fixture) as replay:
-            return await replay.arun(agent_that_says(ending), NOWHERE)
+            return await replay.arun(agent_with_ending(ending), NOWHERE)
 
-    assert asyncio.run(again("done"))["ending"] == "done"
+    assert asyncio.run(replay_with("done"))["ending"] == "done"
     with pytest.raises(DivergenceError, match=r"\$\.result\.ending"):
-        asyncio.run(again("WRONG"))
+        asyncio.run(replay_with("WRONG"))
 
 
-def test_a_block_says_what_it_came_to(tmp_path: Path) -> None:
-    """`Session.result` and `agentobs.result` record the result of a `with` block; the last call counts."""
+def test_a_block_sets_its_result(tmp_path: Path) -> None:
+    """`Session.result` and `agentobs.result` record the result of a `with` block; the last call wins."""
 
     def block(value: Any, by_name: bool) -> Callable[[str], None]:
         def run(url: str) -> None:
@@ -207,12 +207,12 @@ def test_a_block_says_what_it_came_to(tmp_path: Path) -> None:
     agentobs.result("outside of every session nothing happens")
 
 
-def test_a_function_may_say_what_counts(tmp_path: Path) -> None:
-    """What was said with `agentobs.result` stands instead of what the function returns."""
+def test_an_explicit_result_has_precedence(tmp_path: Path) -> None:
+    """A value passed to `agentobs.result` replaces the return value of the function."""
 
     def agent_that_returns(value: Any) -> Callable[[str], Any]:
-        def make(said: str) -> Any:
-            agentobs.result({"said": said})
+        def make(model_text: str) -> Any:
+            agentobs.result({"said": model_text})
             return value
 
         return agent(make)
@@ -222,19 +222,19 @@ def test_a_function_may_say_what_counts(tmp_path: Path) -> None:
     assert replayed(fixture, agent_that_returns("2 s")) == "2 s"
 
 
-def test_a_result_that_is_missing_now_is_a_difference(tmp_path: Path) -> None:
-    """A block that does not say any more what it came to is not the recorded path."""
+def test_a_missing_result_is_a_difference(tmp_path: Path) -> None:
+    """If a block no longer sets its result, the replay diverges."""
 
     def run(url: str) -> None:
         with agentobs.session("refunds"):
             ask(url)
 
-    fixture = fixture_of(tmp_path, agent(lambda said: said))
+    fixture = fixture_of(tmp_path, agent(lambda model_text: model_text))
     assert diverged(fixture, run).differences[0].change == "removed"
 
 
-def test_fixtures_without_a_result_compare_none(tmp_path: Path) -> None:
-    """As those that were frozen before results were recorded: their header has no such key."""
+def test_fixtures_without_a_result_compare_no_result(tmp_path: Path) -> None:
+    """Fixtures that were frozen before results were recorded have no such key in their header."""
 
     def run(url: str) -> str:
         with agentobs.session("refunds"):
@@ -243,28 +243,31 @@ def test_fixtures_without_a_result_compare_none(tmp_path: Path) -> None:
     fixture = fixture_of(tmp_path, run)
     assert "result" not in fixture.header
     assert fixture.result is None
-    assert replayed(fixture, agent(lambda said: "WRONG")) == "WRONG"
+    assert replayed(fixture, agent(lambda model_text: "WRONG")) == "WRONG"
 
 
-def test_what_is_no_json_is_noted_and_not_compared(tmp_path: Path) -> None:
-    """An object is known by its type, also inside of a value, whose other parts are compared."""
-    fixture = fixture_of(tmp_path, agent(lambda said: Handle()))
+def test_values_without_json_are_recorded_by_type(tmp_path: Path) -> None:
+    """An object is recorded by its type, also inside of a value whose other parts are compared."""
+    fixture = fixture_of(tmp_path, agent(lambda model_text: Handle()))
     assert fixture.header["result"]["$py"] == NOT_KEPT
     assert fixture.header["result"]["type"].endswith(":Handle")
-    assert replayed(fixture, agent(lambda said: "WRONG")) == "WRONG"
+    assert replayed(fixture, agent(lambda model_text: "WRONG")) == "WRONG"
     readme = fixture.path.with_name("README.md").read_text()
-    assert "The result was not kept" in readme
+    assert "The result was not recorded" in readme
 
-    inner = fixture_of(tmp_path / "inner", agent(lambda said: {"h": Handle(), "n": 1}))
-    replayed(inner, agent(lambda said: {"h": Handle(), "n": 1}))
-    assert diverged(inner, agent(lambda said: {"h": 5, "n": 2})).differences[0].path == "$.result.n"
+    inner = fixture_of(tmp_path / "inner", agent(lambda model_text: {"h": Handle(), "n": 1}))
+    replayed(inner, agent(lambda model_text: {"h": Handle(), "n": 1}))
+    assert (
+        diverged(inner, agent(lambda model_text: {"h": 5, "n": 2})).differences[0].path
+        == "$.result.n"
+    )
 
 
-def test_values_of_each_run_are_hidden_by_a_rule(tmp_path: Path) -> None:
-    """A rule that is named for the fixture holds for the result, and one value stands for one other throughout."""
+def test_normalizers_apply_to_results(tmp_path: Path) -> None:
+    """A normalizer of the fixture applies to the result, and each value is mapped to one other value throughout."""
 
     def drawing(*uuids: str) -> Callable[[str], Any]:
-        return agent(lambda said: {"ids": list(uuids), "said": said})
+        return agent(lambda model_text: {"ids": list(uuids), "said": model_text})
 
     session = recording_of(tmp_path, drawing(UUIDS[0], UUIDS[0]))
     strict = load(freeze(session, tmp_path / "strict", {"anthropic": "test"}).fixture)
@@ -281,10 +284,10 @@ TOKENS = ("ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq
 
 
 def test_secrets_in_results_are_neither_written_nor_compared(tmp_path: Path) -> None:
-    """A token in a result is redacted in the recording and the fixture; another one in its place matches."""
+    """A token in a result is redacted in the recording and in the fixture; another token in its place matches."""
 
     def leaking(*tokens: str) -> Callable[[str], Any]:
-        return agent(lambda said: {"used": list(tokens)})
+        return agent(lambda model_text: {"used": list(tokens)})
 
     fixture = fixture_of(tmp_path, leaking(TOKENS[0]))
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
@@ -294,16 +297,16 @@ def test_secrets_in_results_are_neither_written_nor_compared(tmp_path: Path) -> 
     diverged(fixture, leaking(TOKENS[1], TOKENS[1]))
 
 
-def test_the_recording_and_the_facts(tmp_path: Path) -> None:
-    """The value is content, the facts have a keyed digest, equal for equal values, and the type."""
-    session = recording_of(tmp_path, agent(lambda said: {"secret plan": said}))
+def test_the_value_is_content_and_its_digest_is_a_fact(tmp_path: Path) -> None:
+    """Facts contain the type and a keyed digest, which is equal for equal values."""
+    session = recording_of(tmp_path, agent(lambda model_text: {"secret plan": model_text}))
     assert session.result is not None
     assert session.result.value == {"secret plan": "Refunded."}
-    recording_of(tmp_path, agent(lambda said: {"secret plan": said}))
-    recording_of(tmp_path, agent(lambda said: {"secret plan": "other"}))
+    recording_of(tmp_path, agent(lambda model_text: {"secret plan": model_text}))
+    recording_of(tmp_path, agent(lambda model_text: {"secret plan": "other"}))
     home = tmp_path / "home"
-    asked = "SELECT result_digest, result_type FROM session_ends ORDER BY ended_ns"
-    rows = list(agentobs.query(asked, home=home))
+    sql = "SELECT result_digest, result_type FROM session_ends ORDER BY ended_ns"
+    rows = list(agentobs.query(sql, home=home))
     assert [row[1] for row in rows] == ["builtins:dict"] * 3
     assert rows[0][0] == rows[1][0] != rows[2][0]
     assert rows[0][0].startswith("b2:")
@@ -313,7 +316,7 @@ def test_the_recording_and_the_facts(tmp_path: Path) -> None:
 
 
 def test_with_content_off_only_the_digest_is_recorded(tmp_path: Path) -> None:
-    """The value is nowhere."""
+    """No file contains the value."""
 
     @agentobs.session("silent", content="off")
     def run(url: str) -> str:
@@ -323,8 +326,8 @@ def test_with_content_off_only_the_digest_is_recorded(tmp_path: Path) -> None:
     with pytest.raises(agentobs.errors.RecordingError):
         recording_of(tmp_path, run)
     home = tmp_path / "home"
-    asked = "SELECT result_digest, end_content FROM session_ends"
-    [(digest, content)] = agentobs.query(asked, home=home)
+    sql = "SELECT result_digest, end_content FROM session_ends"
+    [(digest, content)] = agentobs.query(sql, home=home)
     assert digest.startswith("b2:")
     assert content is None
     for path in (path for path in home.rglob("*") if path.is_file()):
@@ -332,10 +335,10 @@ def test_with_content_off_only_the_digest_is_recorded(tmp_path: Path) -> None:
 
 
 class Hostile:
-    """An object whose every method fails."""
+    """An object whose methods all fail."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":  # the standard library asks for it before this is recorded
+        if name == "__class__":  # the standard library reads it before the value is recorded
             return object
         raise RuntimeError("do not touch")
 
@@ -384,18 +387,18 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_value_breaks_the_agent(tmp_path: Path, name: str) -> None:
-    """What a value does when it is looked at stays inside, and the agent gets it as it is."""
+    """Exceptions of a value are caught when it is recorded, and the agent receives the value unchanged."""
     value = HOSTILE[name]()
     came: list[Any] = []
-    run = agent(lambda said: value)
+    run = agent(lambda model_text: value)
     fixture = fixture_of(tmp_path, lambda url: came.append(run(url)))
     assert came[0] is value
     with Replayer(fixture) as replay:
         assert replay.run(run, NOWHERE) is value
 
 
-def test_large_values_are_not_kept() -> None:
-    """A value is looked at no longer than it is kept."""
+def test_large_values_are_read_only_up_to_the_limit() -> None:
+    """Reading of a value stops when the size limit is reached."""
     assert not_kept_in(returned("x" * (RETURNED_BYTES + 1)).value) == "builtins:str, too large"
     assert not_kept_in(returned([[0] * 100] * 10_000).value) == "builtins:int, too large"
     assert not_kept_in(returned(endless()).value) == "builtins:list, too deep"
@@ -403,12 +406,12 @@ def test_large_values_are_not_kept() -> None:
     assert returned(HostileModel()).value["fields"] == {"status": "ok"}
 
 
-def test_no_value_is_held(tmp_path: Path) -> None:
-    """A returned object lives as long as the caller holds it."""
+def test_no_value_is_kept_alive(tmp_path: Path) -> None:
+    """A returned object lives only as long as the caller holds it."""
     seen: list[weakref.ref[Any]] = []
 
-    def make(said: str) -> Any:
-        found = Answer(status=said)
+    def make(model_text: str) -> Any:
+        found = Answer(status=model_text)
         seen.append(weakref.ref(found))
         return found
 
@@ -417,20 +420,22 @@ def test_no_value_is_held(tmp_path: Path) -> None:
     assert seen[0]() is None
 
 
-def test_classes_of_libraries_are_known_by_type(tmp_path: Path) -> None:
-    """They hold clients, times and ids of their own; what the provider's SDK returns is data."""
+def test_objects_of_libraries_are_recorded_by_type(tmp_path: Path) -> None:
+    """They contain clients, times and IDs. Objects of the provider's SDK are data."""
     from pydantic_ai.usage import RunUsage
 
     assert not_kept_in(returned(RunUsage()).value) == "pydantic_ai.usage:RunUsage"
     fixture = fixture_of(
         tmp_path,
-        agent(lambda said: __import__("anthropic").types.TextBlock(type="text", text=said)),
+        agent(
+            lambda model_text: __import__("anthropic").types.TextBlock(type="text", text=model_text)
+        ),
     )
     assert fixture.header["result"]["fields"]["text"] == "Refunded."
 
 
 def test_a_part_of_a_session_has_no_result(tmp_path: Path) -> None:
-    """A session that was frozen up to a turn did not return there."""
+    """A session that was frozen up to a turn has no result."""
     from tests.replay.agents import answers
 
     def run(url: str) -> Any:
@@ -447,9 +452,9 @@ def test_a_part_of_a_session_has_no_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reason", ["not-refunded", "the customer was not refunded"])
 def test_a_declared_failure_that_also_raises_replays(tmp_path: Path, reason: str) -> None:
-    """An agent may declare why it failed and raise: unchanged, both are the recorded end."""
+    """An agent may declare a failure reason and raise an error: both are compared with the recorded end."""
 
-    def make(said: str) -> Any:
+    def make(model_text: str) -> Any:
         agentobs.fail(reason)
         raise LookupError("no such order")
 
@@ -461,7 +466,7 @@ def test_a_declared_failure_that_also_raises_replays(tmp_path: Path, reason: str
     assert (fixture.header["outcome"], fixture.header["reason"]) == ("failed", reason)
     assert replayed(fixture, agent(make)) is None
 
-    def other(said: str) -> Any:
+    def other(model_text: str) -> Any:
         agentobs.fail(reason)
         raise KeyError("no such key")
 
@@ -470,9 +475,9 @@ def test_a_declared_failure_that_also_raises_replays(tmp_path: Path, reason: str
 
 
 def test_a_new_result_can_be_accepted(tmp_path: Path) -> None:
-    """With `accept_from` it is shown and written into the fixture, redacted, which then matches."""
-    fixture = fixture_of(tmp_path, agent(lambda said: {"said": said}))
-    new = agent(lambda said: {"said": said, "token": TOKENS[0]})
+    """With `accept_from`, the new result is shown and written into the fixture, redacted; the fixture then matches."""
+    fixture = fixture_of(tmp_path, agent(lambda model_text: {"said": model_text}))
+    new = agent(lambda model_text: {"said": model_text, "token": TOKENS[0]})
     with Replayer(load(fixture.path), ReplayOptions(accept_from=1)) as replay:
         replay.run(new, NOWHERE)
     [accepted] = replay.accepted
@@ -482,16 +487,16 @@ def test_a_new_result_can_be_accepted(tmp_path: Path) -> None:
     assert TOKENS[0].encode() not in fixture.path.read_bytes()
     assert json.dumps(load(fixture.path).header["result"]).startswith('{"said": "Refunded."')
     replayed(fixture, new)
-    diverged(fixture, agent(lambda said: {"said": said}))
+    diverged(fixture, agent(lambda model_text: {"said": model_text}))
 
 
-def with_priority(priority: int, said: str) -> dict[str, int]:
+def with_priority(priority: int, model_text: str) -> dict[str, int]:
     return {"priority": priority}
 
 
 def test_a_fix_of_the_result_alone_is_a_difference(tmp_path: Path) -> None:
-    """A session that completed with a wrong answer: after the fix the agent returns another one, and asks the same."""
-    session = recording_of(tmp_path, agent(lambda said: {"priority": 3}))
+    """After the fix of a session that completed with a wrong result, only the returned value differs."""
+    session = recording_of(tmp_path, agent(lambda model_text: {"priority": 3}))
     written = freeze(session, tmp_path / "f", {"anthropic": "test"}, failing_turn=1)
     steps = []
     for priority in (3, 1):

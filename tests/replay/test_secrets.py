@@ -1,4 +1,4 @@
-"""Secrets of a recording: none is in the fixture, each stands for itself, and it replays whoever holds which."""
+"""Secrets of a recording: a fixture contains none, each has its own number, and any other secrets replay."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FIRST, SECOND, THIRD = ("ghp_" + letters * 12 for letters in ("Zz9", "Yy8", "Xx7
 ORGANIZATION = "7f3c2a10-9b1d-4c6e-8f00-1234567890ab"
 
 
-def agent(one: str, other: str, again: str) -> Agent:
-    """Return an agent whose first tool tells two tokens, and whose second tells one of them again."""
-    return Agent(weather={"Oslo": f"use {one}, then {other}", "Rome": f"again {again}"})
+def agent(one: str, other: str, repeated: str) -> Agent:
+    """Return an agent whose first tool returns two tokens, and whose second tool returns one of them again."""
+    return Agent(weather={"Oslo": f"use {one}, then {other}", "Rome": f"again {repeated}"})
 
 
 @pytest.fixture(scope="module")
 def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A recording in which the first of two tokens comes again."""
+    """A recording with two tokens, the first of which occurs again."""
     folder = tmp_path_factory.mktemp("tokens")
 
     def run(url: str) -> None:
@@ -44,19 +44,19 @@ def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 
 def test_secrets_are_numbered_in_a_fixture(two_tokens: Fixture) -> None:
-    """Equal ones have one number, others another one, in order; no tag of the home is left."""
-    told = two_tokens.path.read_text()
-    assert FIRST not in told
-    assert SECOND not in told
-    tags = re.findall(r"\[redacted:github_token:([0-9a-f]+)\]", told)
+    """Equal secrets have equal numbers, in order of appearance; no tag of the home is left."""
+    text = two_tokens.path.read_text()
+    assert FIRST not in text
+    assert SECOND not in text
+    tags = re.findall(r"\[redacted:github_token:([0-9a-f]+)\]", text)
     assert list(dict.fromkeys(tags)) == ["1", "2"]
-    assert "use [redacted:github_token:1], then [redacted:github_token:2]" in told
-    assert "again [redacted:github_token:1]" in told
+    assert "use [redacted:github_token:1], then [redacted:github_token:2]" in text
+    assert "again [redacted:github_token:1]" in text
 
 
 @pytest.mark.parametrize("tokens", [(FIRST, SECOND), (SECOND, FIRST), (THIRD, "ghp_" + "a1B" * 12)])
 def test_a_fixture_replays_with_other_secrets(two_tokens: Fixture, tokens: tuple[str, str]) -> None:
-    """Any two tokens will do, as long as each stands where it stood."""
+    """Any two tokens match if each is at its recorded places."""
     with Replayer(two_tokens) as replayed:
         replayed.run(agent(tokens[0], tokens[1], tokens[0]).answer, "How is it?")
 
@@ -67,7 +67,7 @@ def test_a_fixture_replays_with_other_secrets(two_tokens: Fixture, tokens: tuple
 def test_one_secret_in_the_place_of_another_diverges(
     two_tokens: Fixture, tokens: tuple[str, str, str]
 ) -> None:
-    """A token that stands for another one, for two, or comes out of nowhere is another path."""
+    """A token that stands for another one or for two, or that is new, is a divergence."""
     with pytest.raises(DivergenceError) as caught, Replayer(two_tokens) as replayed:
         replayed.run(agent(*tokens).answer, "How is it?")
     report = caught.value.divergence.text()
@@ -76,7 +76,7 @@ def test_one_secret_in_the_place_of_another_diverges(
 
 
 def test_what_an_agent_does_next_is_compared_without_its_secrets(two_tokens: Fixture) -> None:
-    """A step to mend does not differ only because somebody else's token is in it."""
+    """A step does not differ only because it contains the token of another user."""
     with Replayer(two_tokens) as replayed:
         other = agent(THIRD, FIRST, THIRD)
         assert not replayed.until(other.answer, "How is it?", turn=1).differs
@@ -84,8 +84,8 @@ def test_what_an_agent_does_next_is_compared_without_its_secrets(two_tokens: Fix
         assert replayed.until(agent(THIRD, THIRD, "x").answer, "How is it?", turn=1).differs
 
 
-def test_a_fixture_of_kinds_alone_replays(two_tokens: Fixture, tmp_path: Path) -> None:
-    """Fixtures from before secrets were numbered match any secret of the kind."""
+def test_a_fixture_without_numbers_replays(two_tokens: Fixture, tmp_path: Path) -> None:
+    """Fixtures from before secrets were numbered match any secret of the same kind."""
     recording = as_recording(two_tokens)
     plain = re.compile(rb"(\[redacted:[a-z_]+):[0-9a-f]+\]")
     data = write(_over_bodies(recording, lambda body: plain.sub(rb"\1]", body)), {})
@@ -100,22 +100,22 @@ def _over_bodies(recording: Any, change: Any) -> Any:
     exchanges = []
     for each in recording.exchanges:
         assert isinstance(each, ModelExchange)
-        asked = replace(each.question, body=change(each.question.body))
-        exchanges.append(replace(each, question=asked))
+        question = replace(each.question, body=change(each.question.body))
+        exchanges.append(replace(each, question=question))
     return replace(recording, exchanges=tuple(exchanges))
 
 
-def test_freezing_says_what_was_taken_out(two_tokens: Fixture, tmp_path: Path) -> None:
-    """By kind, with how often and where; freezing what was frozen is equivalent and changes no byte."""
-    again = freeze(as_recording(two_tokens), tmp_path / "again", {})
-    assert [each.kind for each in again.redacted] == ["github_token"]
-    assert again.redacted[0].count == 3
-    assert again.redacted[0].places == ("request 2", "request 3")
-    third = freeze(as_recording(load(again.fixture)), tmp_path / "third", {})
-    assert third.fixture.read_bytes() == again.fixture.read_bytes()
+def test_freeze_reports_what_it_redacted(two_tokens: Fixture, tmp_path: Path) -> None:
+    """The report lists kinds, counts and places; freezing the result again changes no byte."""
+    repeated = freeze(as_recording(two_tokens), tmp_path / "again", {})
+    assert [each.kind for each in repeated.redacted] == ["github_token"]
+    assert repeated.redacted[0].count == 3
+    assert repeated.redacted[0].places == ("request 2", "request 3")
+    frozen_twice = freeze(as_recording(load(repeated.fixture)), tmp_path / "third", {})
+    assert frozen_twice.fixture.read_bytes() == repeated.fixture.read_bytes()
 
 
-LEFT = {
+REMAINING = {
     "a token in base64 within binary": base64.b64encode(
         b"\x00\xff\x81" * 9 + FIRST.encode()
     ).decode(),
@@ -126,24 +126,24 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("left", LEFT)
-def test_what_looks_like_a_key_is_not_frozen(left: str, tmp_path: Path) -> None:
-    """One error says which kind stands where and what to do; nothing is written, and the text is not told."""
+@pytest.mark.parametrize("remaining", REMAINING)
+def test_a_remaining_secret_stops_freeze(remaining: str, tmp_path: Path) -> None:
+    """One error names the kind, the place and what to do; it does not contain the text, and nothing is written."""
 
     def run(url: str) -> None:
-        Agent(url, weather={"Oslo": LEFT[left], "Rome": "sun"}).answer("How is it?")
+        Agent(url, weather={"Oslo": REMAINING[remaining], "Rome": "sun"}).answer("How is it?")
 
     recording = recorded(tmp_path, run, answers())
-    with pytest.raises(RecordingError, match="looks like a secret is left") as caught:
+    with pytest.raises(RecordingError, match="a possible secret was not redacted") as caught:
         freeze(recording, tmp_path / "frozen", {})
     assert "request 2" in str(caught.value)
     assert "Options(redactors=" in str(caught.value)
-    assert LEFT[left] not in str(caught.value)
+    assert REMAINING[remaining] not in str(caught.value)
     assert not (tmp_path / "frozen").exists()
 
 
-def test_ids_of_organizations_are_taken_out_of_signatures(tmp_path: Path) -> None:
-    """They are readable in base64 that clients hand back; the fixture has none, and replays against the real ones."""
+def test_organization_ids_are_removed_from_signatures(tmp_path: Path) -> None:
+    """Clients send them back in base64. The fixture contains none, and replays against the real signatures."""
     sealed = base64.b64encode(b"\x12\x8e\x03claude" * 8 + ORGANIZATION.encode() + b"\x12").decode()
     block = {"type": "thinking", "thinking": "hm", "signature": sealed}
     history: list[Any] = [
@@ -157,17 +157,17 @@ def test_ids_of_organizations_are_taken_out_of_signatures(tmp_path: Path) -> Non
         with agentobs.session("signed"):
             client.messages.create(model=MODEL, max_tokens=9, messages=history, stream=True).close()
 
-    made = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
-    asked = json.loads(made.body(1))["messages"][1]["content"][0]["signature"]
-    assert len(asked) == len(sealed)
-    assert ORGANIZATION.encode() not in base64.b64decode(asked)
-    assert b"00000000-0000-4000-8000-000000000000" in base64.b64decode(asked)
-    with Replayer(made) as replayed:
+    fixture = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
+    signature = json.loads(fixture.body(1))["messages"][1]["content"][0]["signature"]
+    assert len(signature) == len(sealed)
+    assert ORGANIZATION.encode() not in base64.b64decode(signature)
+    assert b"00000000-0000-4000-8000-000000000000" in base64.b64decode(signature)
+    with Replayer(fixture) as replayed:
         replayed.run(run, None)
 
 
-def test_a_rule_of_ones_own_is_used_in_a_replay(two_tokens: Fixture, tmp_path: Path) -> None:
-    """What it takes out live matches what it took out when it was recorded."""
+def test_a_custom_rule_is_used_in_a_replay(two_tokens: Fixture, tmp_path: Path) -> None:
+    """Values that it redacts in the live request match the values that it redacted in the recording."""
     rule = expression("staff_number", rb"staff [0-9]{6}")
     recording = as_recording(two_tokens)
     hidden = _over_bodies(

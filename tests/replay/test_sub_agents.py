@@ -1,4 +1,4 @@
-"""Replay of agents that start others: in any schedule each lane takes its recorded path."""
+"""Replays of agents that start sub-agents: each lane takes its recorded path in any schedule."""
 
 from __future__ import annotations
 
@@ -36,41 +36,51 @@ from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.duckdb.connection import named
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.freeze.conversion import freeze
-from tests.holding import hold
-from tests.marks import but_first
+from tests.held_requests import hold
+from tests.marks import mark_all_but_first
 from tests.provider_script import MODEL, call, streamed, text
 from tests.replay.agents import KEY, frozen, last_session
 from tests.replay.agents import recorded as answered
-from tests.replay.crowd import ANYTHING, How, Inventor, Noise, by_lane, dig, inventing
+from tests.replay.nested_agents import (
+    ANYTHING,
+    Ending,
+    Noise,
+    RandomProvider,
+    by_lane,
+    dig,
+    serve_random_provider,
+)
 
 
 def recorded(
-    home: Path, width: int, how: How = "finish", stop_after_s: float | None = None
+    home: Path, width: int, ending: Ending = "finish", stop_after_s: float | None = None
 ) -> tuple[Recording, dict[str, list[str]]]:
-    """Record a crowd, live; return the recording and the events of each lane."""
+    """Record nested sub-agents, live; return the recording and the events of each lane."""
     from agentobs.recording.session import start_recorder
 
     agentobs.stop_recorder()
-    background_s = 0.3 if how == "cancel" else 0.01
-    with inventing(Inventor(width, width, background_s)) as url:
+    background_s = 0.3 if ending == "cancel" else 0.01
+    with serve_random_provider(RandomProvider(width, width, background_s)) as url:
         start_recorder(str(home))
         try:
-            events = asyncio.run(dig(url, None, how, stop_after_s))
+            events = asyncio.run(dig(url, None, ending, stop_after_s))
         finally:
             assert agentobs.stop_recorder()
     return last_session(home), by_lane(events)
 
 
-def replayed(fixture: Fixture, seed: int, how: How = "finish") -> dict[str, list[str]]:
+def replayed(fixture: Fixture, seed: int, ending: Ending = "finish") -> dict[str, list[str]]:
     with Replayer(fixture) as replay:
-        events = replay.run(dig, None, Noise(seed), how)
+        events = replay.run(dig, None, Noise(seed), ending)
     assert replay.progress.requests_matched == replay.progress.requests
     return by_lane(events)
 
 
-@pytest.mark.parametrize("width", but_first((3, 1, 2, 4, 5, 6, 7, 8), pytest.mark.soak))
-def test_agents_beside_each_other_replay_in_any_schedule(tmp_path: Path, width: int) -> None:
-    """Agents that ask the same at once and get different answers, nested, with hooks and one in the background."""
+@pytest.mark.parametrize("width", mark_all_but_first((3, 1, 2, 4, 5, 6, 7, 8), pytest.mark.soak))
+def test_concurrent_agents_replay_in_any_schedule(tmp_path: Path, width: int) -> None:
+    """Nested agents with hooks and background work send identical requests concurrently and receive different
+    responses.
+    """
     recording, live = recorded(tmp_path / "home", width)
     firsts = [
         each.question.body
@@ -86,16 +96,16 @@ def test_agents_beside_each_other_replay_in_any_schedule(tmp_path: Path, width: 
         assert replayed(fixture, seed) == live
 
 
-@pytest.mark.parametrize("width", but_first([2, 5, 8], pytest.mark.soak))
-@pytest.mark.parametrize("how", ["cancel", "abort"])
-def test_a_crowd_that_is_stopped_replays(tmp_path: Path, width: int, how: How) -> None:
-    """Wherever it was when its background, or all of it, was stopped: there each lane stops again."""
+@pytest.mark.parametrize("width", mark_all_but_first([2, 5, 8], pytest.mark.soak))
+@pytest.mark.parametrize("ending", ["cancel", "abort"])
+def test_nested_agents_that_were_stopped_replay(tmp_path: Path, width: int, ending: Ending) -> None:
+    """Each lane stops where it was stopped, whether only background work or the whole run was stopped."""
     for number in range(2):
-        after_s = random.Random(width + number).uniform(0, 0.15) if how == "abort" else None
-        recording, live = recorded(tmp_path / str(number), width, how, after_s)
+        after_s = random.Random(width + number).uniform(0, 0.15) if ending == "abort" else None
+        recording, live = recorded(tmp_path / str(number), width, ending, after_s)
         fixture = frozen(tmp_path / str(number), recording, "crowd")
         for seed in range(2):
-            assert replayed(fixture, seed, how) == live, (number, seed)
+            assert replayed(fixture, seed, ending) == live, (number, seed)
 
 
 START = sub_agents([Agent("scout", "Looks around.")])
@@ -110,21 +120,23 @@ def look(where: str) -> str:
 
 @tool(read_only=True)
 async def work() -> str:
-    """Work for ever."""
+    """Run without an end."""
     await asyncio.Event().wait()
     return ""
 
 
 class Chief:
-    """An agent that starts others, with switches for what a later version of it might do otherwise."""
+    """An agent that starts sub-agents, with options for changes that a later version might make."""
 
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.url, self.changes = url, changes
         self.events: list[Event] = []
         self.abort = Abort()
 
-    async def answer(self, cancel: bool | None = None, leave: type | None = None) -> None:
-        """Answer one prompt; finish then, or cancel what is left, or leave it; or leave at an event of a kind."""
+    async def answer(self, cancel: bool | None = None, abandon_at: type | None = None) -> None:
+        """Run one interaction; then finish or cancel background work or leave it running; or leave at an event of a
+        given kind.
+        """
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
         if self.changes.get("holds"):
             hold(client, lambda lane: lane != "main", asyncio.Event())
@@ -133,37 +145,43 @@ class Chief:
         more = self.changes.get("options", {})
         options = Options(model=MODEL, max_tokens=99, permissions=ANYTHING, **more)
         on: On = self.changes.get("on", lambda event: None)
-        talk = Conversation()
+        conversation = Conversation()
         with agentobs.session("chief"):
-            running = run("Go", world=world, options=options, tools=tools, conversation=talk)
+            running = run(
+                "Go", world=world, options=options, tools=tools, conversation=conversation
+            )
             async with aclosing(running) as events:
                 async for event in events:
                     self.events.append(event)
                     on(event)
-                    if leave and isinstance(event, SubAgent) and isinstance(event.event, leave):
+                    if (
+                        abandon_at
+                        and isinstance(event, SubAgent)
+                        and isinstance(event.event, abandon_at)
+                    ):
                         break
             if cancel is not None:
-                await finish(talk, cancel=cancel)
+                await finish(conversation, cancel=cancel)
 
 
 def start(number: int, **more: Any) -> dict[str, Any]:
     return call(number, "agent", agent="scout", prompt="Look in the box.", **more)
 
 
-def made(
-    tmp_path: Path, given: Sequence[Answer], *arguments: Any, **changes: Any
+def recorded_chief(
+    tmp_path: Path, responses: Sequence[Answer], *arguments: Any, **changes: Any
 ) -> tuple[Fixture, Chief]:
-    """Record and freeze one run; return the fixture, and the agent as it ran."""
+    """Record and freeze one run; return the fixture, and the agent."""
     chiefs: list[Chief] = []
 
     def live(url: str) -> None:
         chiefs.append(Chief(url, **changes))
         asyncio.run(chiefs[0].answer(*arguments))
 
-    return frozen(tmp_path, answered(tmp_path, live, given), "chief"), chiefs[0]
+    return frozen(tmp_path, answered(tmp_path, live, responses), "chief"), chiefs[0]
 
 
-def again(fixture: Fixture, *arguments: Any, **changes: Any) -> Chief:
+def replayed_chief(fixture: Fixture, *arguments: Any, **changes: Any) -> Chief:
     chief = Chief(**changes)
     with Replayer(fixture) as replay:
         replay.run(chief.answer, *arguments)
@@ -171,9 +189,9 @@ def again(fixture: Fixture, *arguments: Any, **changes: Any) -> Chief:
 
 
 def test_agents_that_were_stopped_replay(tmp_path: Path) -> None:
-    """Each stops where it was stopped, though nobody stops anything."""
+    """Each agent stops where it was stopped, although the replay stops nothing."""
     chief: list[Chief] = []
-    given = [
+    responses = [
         streamed(start(1), start(2), number=1),
         streamed(call(3, "work"), number=2),
         streamed(call(3, "work"), number=3),
@@ -190,37 +208,39 @@ def test_agents_that_were_stopped_replay(tmp_path: Path) -> None:
         chief.append(Chief(url, on=on))
         asyncio.run(chief[0].answer())
 
-    fixture = frozen(tmp_path, answered(tmp_path, live, given), "chief")
+    fixture = frozen(tmp_path, answered(tmp_path, live, responses), "chief")
     aborts = [each.lane for each in fixture.world if each.question.kind == "abort"]
     assert sorted(aborts) == ["main", "main/toolu_1", "main/toolu_2"]
-    assert by_lane(again(fixture).events) == by_lane(chief[0].events)
+    assert by_lane(replayed_chief(fixture).events) == by_lane(chief[0].events)
 
 
-@pytest.mark.parametrize("asks", [1, 2])
-def test_background_work_that_was_left_replays(tmp_path: Path, asks: int) -> None:
-    """How far it came was chance: in a replay it may come less far, or want to go further."""
-    given = [
+@pytest.mark.parametrize("request_count", [1, 2])
+def test_abandoned_background_work_replays(tmp_path: Path, request_count: int) -> None:
+    """How far it ran was chance: in a replay it may stop earlier, or attempt to continue."""
+    responses = [
         streamed(start(1, run_in_background=True), number=1),
         streamed(text("Done."), number=2),
         streamed(call(3, "work"), number=3),
     ]
-    # If the script had no third reply, the request that comes anyway would end with an error.
-    fixture, live = made(tmp_path, given[: asks + 1], holds=asks == 1)
+    # Without a third reply in the script, the next request would end with an error.
+    fixture, live = recorded_chief(
+        tmp_path, responses[: request_count + 1], holds=request_count == 1
+    )
     assert fixture.interaction_results is not None
     assert fixture.interaction_results["main/toolu_1"][0] != "success"
-    assert by_lane(again(fixture).events) == by_lane(live.events)
+    assert by_lane(replayed_chief(fixture).events) == by_lane(live.events)
 
 
-def test_background_work_that_was_left_is_not_waited_for_for_ever(
+def test_the_wait_for_abandoned_background_work_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that now waits for it waits for what nobody recorded: that is said, after a while."""
-    monkeypatch.setattr("replay.matching.world_answers.LEFT_SECONDS", 0.05)
+    """If the agent now waits for this work, the replay diverges after a while, because no end was recorded."""
+    monkeypatch.setattr("replay.matching.world_answers.ABANDONED_WAIT_SECONDS", 0.05)
     at_work = asyncio.Event()
 
     @tool(read_only=True)
     async def toil(how: str) -> str:
-        """Work for ever; wait until somebody does."""
+        """Run without an end; with `wait`, return as soon as another agent runs."""
         if how == "wait":
             await at_work.wait()
             return "at work"
@@ -228,24 +248,24 @@ def test_background_work_that_was_left_is_not_waited_for_for_ever(
         await asyncio.Event().wait()
         return ""
 
-    given = [
+    responses = [
         streamed(start(1, run_in_background=True), call(2, "toil", how="wait"), number=1),
         streamed(call(3, "toil", how="work"), number=2),
         streamed(text("Done."), number=3),
     ]
-    fixture, _ = made(tmp_path, given, look=toil)
-    again(fixture, look=toil)
+    fixture, _ = recorded_chief(tmp_path, responses, look=toil)
+    replayed_chief(fixture, look=toil)
     with pytest.raises(DivergenceError, match="the recording has no result for it"):
-        again(fixture, False, look=toil)
+        replayed_chief(fixture, False, look=toil)
 
 
 def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
-    """`finish` stops it at a point that is recorded; a replay stops there, and not because of `finish`."""
+    """`finish` stops it at a recorded point; a replay stops there, independently of `finish`."""
     at_work = asyncio.Event()
 
     @tool(read_only=True)
     async def toil(how: str) -> str:
-        """Work for ever; wait until somebody does."""
+        """Run without an end; with `wait`, return as soon as another agent runs."""
         if how == "wait":
             await at_work.wait()
             return "at work"
@@ -253,93 +273,96 @@ def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         return ""
 
-    given = [
+    responses = [
         streamed(start(1, run_in_background=True), call(2, "toil", how="wait"), number=1),
         streamed(call(3, "toil", how="work"), number=2),
         streamed(text("Done."), number=3),
     ]
-    fixture, live = made(tmp_path, given, True, look=toil)
+    fixture, live = recorded_chief(tmp_path, responses, True, look=toil)
     assert fixture.interaction_results is not None
     assert fixture.interaction_results["main/toolu_1"] == ["cancelled"]
     assert [a.question.key for a in fixture.world if a.question.kind == "abort"] == ["1:tools"]
     for _ in range(3):
-        assert by_lane(again(fixture, True, look=toil).events) == by_lane(live.events)
+        assert by_lane(replayed_chief(fixture, True, look=toil).events) == by_lane(live.events)
 
 
-def test_background_work_that_never_began_replays(tmp_path: Path) -> None:
-    """`finish` stops it while its first request is held back; a replay answers nothing to it either."""
-    given = [streamed(start(1, run_in_background=True), number=1), streamed(text("A"), number=2)]
-    fixture, live = made(tmp_path, given, True, holds=True)
+def test_background_work_that_never_started_replays(tmp_path: Path) -> None:
+    """`finish` stops it while its first request is held back; a replay sends no response to this request either."""
+    responses = [
+        streamed(start(1, run_in_background=True), number=1),
+        streamed(text("A"), number=2),
+    ]
+    fixture, live = recorded_chief(tmp_path, responses, True, holds=True)
     assert fixture.interaction_results is not None
     assert fixture.interaction_results["main/toolu_1"] == ["cancelled"]
     for _ in range(3):
-        assert by_lane(again(fixture, True).events) == by_lane(live.events)
+        assert by_lane(replayed_chief(fixture, True).events) == by_lane(live.events)
 
 
-def test_a_run_that_was_left_among_agents_replays(tmp_path: Path) -> None:
-    """Its listener goes away at the same event; what the agents beside did is not held against the replay."""
-    given = [
+def test_an_abandoned_run_with_sub_agents_replays(tmp_path: Path) -> None:
+    """Its listener stops at the same event; differences in concurrent agents are ignored."""
+    responses = [
         streamed(start(1), start(2), number=1),
         streamed(call(3, "look", where="box"), number=2),
         streamed(call(3, "look", where="bag"), number=3),
         streamed(text("A"), number=4),
         streamed(text("B"), number=5),
     ]
-    fixture, _ = made(tmp_path, given, None, ToolDispatch)
-    again(fixture, None, ToolDispatch)
+    fixture, _ = recorded_chief(tmp_path, responses, None, ToolDispatch)
+    replayed_chief(fixture, None, ToolDispatch)
 
 
-def test_how_far_agents_came_that_were_left_is_chance(tmp_path: Path) -> None:
-    """A request that one of them had still made is not missed where it makes one fewer; the agent's own is."""
-    given = [
+def test_the_progress_of_abandoned_agents_is_not_compared(tmp_path: Path) -> None:
+    """A request that an abandoned agent sent may be missing. A request of the main agent may not."""
+    responses = [
         streamed(start(1), start(2), number=1),
         streamed(call(3, "look", where="box"), number=2),
         streamed(call(3, "look", where="bag"), number=3),
         streamed(text("A"), number=4),
         streamed(text("B"), number=5),
     ]
-    fixture, _ = made(tmp_path, given, None, ToolDispatch)
+    fixture, _ = recorded_chief(tmp_path, responses, None, ToolDispatch)
     for lane in ("main/toolu_1", "main"):
-        last = next(ask for ask in reversed(fixture.asks) if ask.lane == lane)
-        number = len(fixture.asks) + 1
+        last = next(ask for ask in reversed(fixture.requests) if ask.lane == lane)
+        number = len(fixture.requests) + 1
         one_more = replace(last, number=number, shape={"body": {"messages": [], "n": number}})
-        asks = [*fixture.asks, one_more]
-        farther = Fixture(fixture.path, fixture.header, asks, fixture.tools, fixture.world)
+        requests = [*fixture.requests, one_more]
+        farther = Fixture(fixture.path, fixture.header, requests, fixture.tools, fixture.world)
         if lane == "main":
-            with pytest.raises(DivergenceError, match="recorded next and never made"):
-                again(farther, None, ToolDispatch)
+            with pytest.raises(DivergenceError, match="but the agent did not send this request"):
+                replayed_chief(farther, None, ToolDispatch)
         else:
-            again(farther, None, ToolDispatch)
+            replayed_chief(farther, None, ToolDispatch)
 
 
-def test_a_limit_is_reached_where_it_was(tmp_path: Path) -> None:
-    """Two agents spend the same money; which of them meets the limit was chance, and is recorded."""
+def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
+    """Two agents share a budget; the recording contains which of them reached the limit first."""
     looks = call(3, "look", where="box")
-    given = [streamed(start(1), start(2), number=1)]
-    given += [streamed(looks, number=number) for number in range(2, 8)]
+    responses = [streamed(start(1), start(2), number=1)]
+    responses += [streamed(looks, number=number) for number in range(2, 8)]
     budget = Budget(interaction_usd=Decimal("0.0003"))
-    fixture, live = made(tmp_path, given, options={"budget": budget})
+    fixture, live = recorded_chief(tmp_path, responses, options={"budget": budget})
     assert any(each.question.kind == "limit" for each in fixture.world)
     for _ in range(3):
-        now = again(fixture, options={"budget": budget})
+        now = replayed_chief(fixture, options={"budget": budget})
         assert by_lane(now.events) == by_lane(live.events)
 
 
 def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
-    """What an agent of an agent does otherwise is said of it, and not of who started it."""
+    """A change in a nested agent is reported for its own lane, not for that of its parent."""
 
     @tool(read_only=True, name="look")
     def stare(where: str) -> str:
         """Look somewhere."""
         return f"much in {where}"
 
-    given = [
+    responses = [
         streamed(start(1), number=1),
         streamed(call(2, "look", where="box"), number=2),
         streamed(text("A"), number=3),
         streamed(text("Done."), number=4),
     ]
-    fixture, _ = made(tmp_path, given)
+    fixture, _ = recorded_chief(tmp_path, responses)
     with (
         pytest.raises(DivergenceError) as raised,
         Replayer(fixture, ReplayOptions(tools="live")) as replay,
@@ -350,27 +373,27 @@ def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
 
 
 def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
-    """Nobody waits for it, and yet the replay does not pass."""
+    """The replay fails although no agent waits for the background work."""
 
     @tool(read_only=True, name="look")
     def stare(where: str) -> str:
         """Look somewhere."""
         return f"much in {where}"
 
-    given = [
+    responses = [
         streamed(start(1, run_in_background=True), number=1),
         streamed(call(2, "look", where="box"), number=2),
         streamed(call(2, "look", where="box"), number=3),
         streamed(text("A"), number=4),
         streamed(text("B"), number=5),
     ]
-    fixture, _ = made(tmp_path, given, False)
+    fixture, _ = recorded_chief(tmp_path, responses, False)
     with pytest.raises(DivergenceError), Replayer(fixture, ReplayOptions(tools="live")) as replay:
         replay.run(Chief(look=stare).answer, False)
 
 
-def test_until_counts_the_turns_of_the_agent_itself(tmp_path: Path) -> None:
-    """Tools of agents run live only in the turn that is looked at, whichever turn of theirs it is."""
+def test_until_counts_the_turns_of_the_main_agent(tmp_path: Path) -> None:
+    """Tools of sub-agents run live only during the tested turn, whatever their own turn is."""
     looked: list[str] = []
 
     @tool(read_only=True, name="look")
@@ -379,7 +402,7 @@ def test_until_counts_the_turns_of_the_agent_itself(tmp_path: Path) -> None:
         looked.append(where)
         return f"much in {where}"
 
-    given = [
+    responses = [
         streamed(start(1), number=1),
         streamed(call(2, "look", where="box"), number=2),
         streamed(call(3, "look", where="bag"), number=3),
@@ -387,15 +410,15 @@ def test_until_counts_the_turns_of_the_agent_itself(tmp_path: Path) -> None:
         streamed(call(4, "look", where="bin"), number=5),
         streamed(text("Done."), number=6),
     ]
-    fixture, _ = made(tmp_path, given)
+    fixture, _ = recorded_chief(tmp_path, responses)
     with Replayer(fixture) as replay:
         step = replay.until(Chief(look=stare).answer, turn=2, tools="live")
     assert (looked, step.tool("look").text) == (["bin"], "much in bin")
 
 
-def test_the_turn_that_failed_is_one_of_the_agent_itself(tmp_path: Path) -> None:
-    """A tool that failed in an agent is that agent's business."""
-    given = [
+def test_the_failing_turn_is_one_of_the_main_agent(tmp_path: Path) -> None:
+    """A tool that failed in a sub-agent does not count."""
+    responses = [
         streamed(text("Hm."), call(9, "look", where="bin"), number=1),
         streamed(start(1), number=2),
         streamed(call(2, "look"), number=3),
@@ -408,20 +431,20 @@ def test_the_turn_that_failed_is_one_of_the_agent_itself(tmp_path: Path) -> None
         chief.append(Chief(url))
         asyncio.run(chief[0].answer())
 
-    failed = dataclasses.replace(answered(tmp_path, live, given), outcome="failed")
+    failed = dataclasses.replace(answered(tmp_path, live, responses), outcome="failed")
     failure = freeze(failed, tmp_path / "chief", {}).failure
     assert failure is not None
     assert (failure.turn, failure.live_from) == (3, 1)
 
 
 def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
-    """A fixture tells nothing of which agent came first, and neither does what an agent did."""
+    """A fixture does not depend on the order in which agents arrived or on their timing."""
     recording, _ = recorded(tmp_path / "home", 3)
     first = frozen(tmp_path, recording, "crowd")
     data = first.path.read_bytes()
     freeze(recording, tmp_path / "crowd", {"anthropic": "test"})
     assert first.path.read_bytes() == data
-    started = list(dict.fromkeys(ask.lane for ask in first.asks if ask.lane.count("/") <= 1))
+    started = list(dict.fromkeys(ask.lane for ask in first.requests if ask.lane.count("/") <= 1))
     assert started == ["main", "main/t1_0", "main/t1_1", "main/t1_2", "main/b"]
     paths = set()
     for seed in range(3):
@@ -431,20 +454,20 @@ def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
     assert len(paths) == 1
 
 
-def test_done_in_order_of_the_calls(tmp_path: Path) -> None:
-    """Results are told in the order of the calls, whoever has ended first."""
+def test_results_are_in_the_order_of_the_calls(tmp_path: Path) -> None:
+    """The order in which the agents end does not matter."""
     _, live = recorded(tmp_path / "home", 4)
     done = [each.split('"')[1] for each in live["main"] if each.startswith(ToolDone.__name__)]
     assert done[:5] == ["t1_0", "t1_1", "t1_2", "t1_3", "b"]
 
 
-def test_the_store_tells_agents_apart(tmp_path: Path) -> None:
-    """Calls and money by lane and by who asks; the timeline has each agent under the call that started it."""
-    given = [
+def test_the_store_distinguishes_agents(tmp_path: Path) -> None:
+    """Calls and costs are grouped by lane and agent; the timeline shows each agent below the call that started it."""
+    responses = [
         streamed(start(1), start(2, run_in_background=True), number=1),
         *(streamed(text("A"), number=number) for number in (2, 3, 4)),
     ]
-    made(tmp_path, given, False)
+    recorded_chief(tmp_path, responses, False)
     home = tmp_path / "home"
     spent = agentobs.query("SELECT lane, calls FROM cost_by_agent ORDER BY lane", home=home)
     assert spent == [("main", 2), ("main/toolu_1", 1), ("main/toolu_2", 1)]

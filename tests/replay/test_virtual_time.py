@@ -25,11 +25,11 @@ from replay.virtual_time.thread_states import ThreadStates
 from tests.provider_script import streamed, text
 from tests.replay import waiting_agents
 from tests.replay.agents import frozen, recorded
-from tests.replay.waiting_agents import WAITS, Sync, asks_around, asks_in_tasks
+from tests.replay.waiting_agents import WAITS, Sync, ask_before_and_after, asks_in_tasks
 
 MINUTE = 60.0
 REAL_SECONDS = 20.0
-"""What a minute of waits may cost on a machine that does a lot besides: less than the waits themselves, by far."""
+"""The real time that a minute of waits may take on a busy machine; it is much shorter than the waits."""
 
 
 def real_seconds() -> float:
@@ -38,61 +38,66 @@ def real_seconds() -> float:
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A session of two questions with a wait between them."""
+    """A session with two requests and a wait between them."""
     path = tmp_path_factory.mktemp("patient")
-    given = [streamed(text(word), number=number) for number, word in enumerate(("one", "two"), 1)]
-    return frozen(path, recorded(path, lambda url: asks_around(waiting_agents.sleeps, url), given))
+    responses = [
+        streamed(text(word), number=number) for number, word in enumerate(("one", "two"), 1)
+    ]
+    return frozen(
+        path,
+        recorded(path, lambda url: ask_before_and_after(waiting_agents.sleeps, url), responses),
+    )
 
 
 @pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
 def test_a_minute_of_waits_passes_at_once(patient: Fixture, wait: Sync) -> None:
-    """The replay matches, the agent's clock shows that the time has passed, and no real time has."""
+    """The replay matches, and the agent's clock has advanced, but no real time has passed."""
     started = real_seconds()
     with Replayer(patient) as replay:
-        passed = replay.run(asks_around, wait, seconds=MINUTE)
+        passed = replay.run(ask_before_and_after, wait, seconds=MINUTE)
     assert MINUTE <= passed < MINUTE + REAL_SECONDS
     assert real_seconds() - started < REAL_SECONDS
     assert replay.suspicions == ()
 
 
 @pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
-def test_so_it_does_if_the_system_does_not_show_what_threads_wait_for(
+def test_a_minute_passes_at_once_without_system_calls_of_threads(
     patient: Fixture, wait: Sync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On macOS and Windows threads are judged by their frames and their processor time."""
+    """On macOS and Windows, threads are judged by their frames and their CPU time."""
     if wait in (waiting_agents.polls_a_working_thread, waiting_agents.polls_until_a_deadline):
-        seconds = 6.0  # each of several hundred looks takes some milliseconds there
+        seconds = 6.0  # each of several hundred checks takes some milliseconds there
     else:
         seconds = MINUTE
     monkeypatch.setattr("replay.virtual_time.thread_states._shows_system_calls", lambda: False)
     started = real_seconds()
     with Replayer(patient) as replay:
-        passed = replay.run(asks_around, wait, seconds=seconds)
+        passed = replay.run(ask_before_and_after, wait, seconds=seconds)
     assert passed >= seconds
     assert real_seconds() - started < REAL_SECONDS
 
 
 def test_a_pause_longer_than_the_deadline_is_no_hang(patient: Fixture) -> None:
-    """An agent that sleeps an hour between two questions is green, whatever the deadline."""
+    """An agent that sleeps for an hour between two requests passes with any deadline."""
     with Replayer(patient, ReplayOptions(deadline_seconds=1)) as replay:
-        replay.run(asks_around, waiting_agents.sleeps, seconds=3600)
+        replay.run(ask_before_and_after, waiting_agents.sleeps, seconds=3600)
 
 
-def test_tasks_ask_in_the_order_of_their_timers(tmp_path: Path) -> None:
-    """A task that sleeps a minute asks before one that sleeps two."""
-    given = [streamed(text(word), number=number) for number, word in enumerate("abc", 1)]
+def test_tasks_send_in_the_order_of_their_timers(tmp_path: Path) -> None:
+    """A task that sleeps for a minute sends its request before one that sleeps for two."""
+    responses = [streamed(text(word), number=number) for number, word in enumerate("abc", 1)]
     order: list[list[str]] = []
 
     def run(url: str) -> None:
         order.append(asyncio.run(asks_in_tasks(url, 0.05)))
 
-    fixture = frozen(tmp_path, recorded(tmp_path, run, given), "tasks")
+    fixture = frozen(tmp_path, recorded(tmp_path, run, responses), "tasks")
     for _ in range(5):
         with Replayer(fixture) as replay:
             assert replay.run(asks_in_tasks, seconds=MINUTE) == order[0]
 
 
-# The clock by itself, without a recording.
+# The clock without a recording
 
 
 def in_order_of_threads() -> list[str]:
@@ -137,7 +142,7 @@ def in_order_across_loops_and_threads() -> list[str]:
 
 
 @pytest.mark.parametrize("run", [in_order_of_threads, in_order_across_loops_and_threads])
-def test_whoever_waits_less_goes_on_first(run: Callable[[], list[str]]) -> None:
+def test_the_shortest_wait_ends_first(run: Callable[[], list[str]]) -> None:
     """Threads and event loops share one clock."""
     with time_patches.virtual_time():
         for _ in range(20):
@@ -148,8 +153,8 @@ def compute() -> int:
     return sum(number * number % 7 for number in range(1_000_000))
 
 
-def test_a_timeout_does_not_fire_while_somebody_computes() -> None:
-    """A result that takes a tenth of a second is there before a timeout of ten, in a pool and in a task."""
+def test_a_timeout_does_not_expire_during_a_computation() -> None:
+    """A computation of a tenth of a second completes before a timeout of ten seconds, in a pool and in a task."""
 
     async def main() -> int:
         return await asyncio.wait_for(asyncio.to_thread(compute), 10)
@@ -162,8 +167,8 @@ def test_a_timeout_does_not_fire_while_somebody_computes() -> None:
     assert clock.jumps == 0
 
 
-def test_a_timeout_fires_although_somebody_computes_without_end() -> None:
-    """Then its time passes with that of the processor."""
+def test_a_timeout_expires_during_an_endless_computation() -> None:
+    """In this case its time passes with the CPU time."""
     over = threading.Event()
 
     def busy() -> None:
@@ -180,8 +185,8 @@ def test_a_timeout_fires_although_somebody_computes_without_end() -> None:
             thread.join()
 
 
-def test_the_winner_of_a_notification_and_a_timeout_is_who_comes_first() -> None:
-    """A condition that is notified after 5 s wakes a wait of 10 s, and not one of 2 s."""
+def test_the_first_of_a_notification_and_a_timeout_wins() -> None:
+    """A condition that is notified after 5 s ends a wait of 10 s, but not one of 2 s."""
     condition = threading.Condition()
 
     def notify() -> None:
@@ -198,8 +203,8 @@ def test_the_winner_of_a_notification_and_a_timeout_is_who_comes_first() -> None
             thread.join()
 
 
-def test_while_a_child_process_lives_time_is_real() -> None:
-    """Polling a child does not give up on it early, and waiting for a silent one ends by the real clock."""
+def test_time_is_real_while_a_child_process_runs() -> None:
+    """Polling a child does not give up early, and a wait for a silent child ends by the real clock."""
     with time_patches.virtual_time() as clock:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         started = real_seconds()
@@ -213,22 +218,22 @@ def test_while_a_child_process_lives_time_is_real() -> None:
 
 
 def test_a_child_of_asyncio_is_waited_for() -> None:
-    """A timeout of 20 s does not fire before a child that answers after a moment."""
+    """A timeout of 20 s does not expire before a child that responds after a moment."""
 
     async def main() -> bytes:
         command = "import time; time.sleep(0.3); print('there')"
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-c", command, stdout=subprocess.PIPE
         )
-        told, _ = await asyncio.wait_for(child.communicate(), 20)
-        return told
+        output, _ = await asyncio.wait_for(child.communicate(), 20)
+        return output
 
     with time_patches.virtual_time():
         assert asyncio.run(main()) == b"there\n"
 
 
-def test_all_clocks_that_an_agent_reads_move_together() -> None:
-    """So `while datetime.now() < deadline: sleep(1)` ends, whichever clock it reads."""
+def test_all_clocks_advance_together() -> None:
+    """`while datetime.now() < deadline: sleep(1)` therefore ends, whichever clock it reads."""
     reads: list[Callable[[], float]] = [
         time.time,
         lambda: time.time_ns() / 1e9,
@@ -246,8 +251,8 @@ def test_all_clocks_that_an_agent_reads_move_together() -> None:
     assert all(7200 <= each < 7200 + REAL_SECONDS for each in passed), passed
 
 
-def everything() -> list[Any]:
-    """Return all that is patched."""
+def patched_functions() -> list[Any]:
+    """Return all patched functions."""
     return [
         *(time.sleep, time.time, time.time_ns, time.monotonic, time.monotonic_ns),
         *(time.perf_counter, time.perf_counter_ns),
@@ -258,16 +263,16 @@ def everything() -> list[Any]:
     ]
 
 
-def test_everything_is_put_back(patient: Fixture) -> None:
-    """After a replay, after nested ones, and after one that did not open."""
-    before = everything()
+def test_everything_is_restored(patient: Fixture) -> None:
+    """This holds after a replay, after nested replays, and after a replay that failed to open."""
+    before = patched_functions()
     with Replayer(patient) as outer:
         assert time.sleep is not before[0]
         with Replayer(patient) as inner:
-            inner.run(asks_around, waiting_agents.sleeps, seconds=MINUTE)
+            inner.run(ask_before_and_after, waiting_agents.sleeps, seconds=MINUTE)
         assert time.sleep is not before[0]
-        outer.run(asks_around, waiting_agents.sleeps, seconds=MINUTE)
-    assert everything() == before
+        outer.run(ask_before_and_after, waiting_agents.sleeps, seconds=MINUTE)
+    assert patched_functions() == before
     with (
         pytest.raises(RuntimeError, match="no patch"),
         pytest.MonkeyPatch.context() as patch,
@@ -279,26 +284,26 @@ def test_everything_is_put_back(patient: Fixture) -> None:
         patch.setattr(time_patches, "_patch_trio", fails)
         with Replayer(patient):
             pass
-    assert everything() == before
-    assert time_patches.current() is None
+    assert patched_functions() == before
+    assert time_patches.current_clock() is None
 
 
 def test_with_a_pace_time_is_real(patient: Fixture) -> None:
-    """Nothing is patched then, also inside of a replay whose time is virtual."""
-    before = everything()
+    """Nothing is patched in this case, also inside of a replay with virtual time."""
+    before = patched_functions()
     with Replayer(patient, ReplayOptions(pace=1.0)) as replay:
-        assert everything() == before
-        replay.run(asks_around, waiting_agents.sleeps)
+        assert patched_functions() == before
+        replay.run(ask_before_and_after, waiting_agents.sleeps)
     with Replayer(patient) as outer:
         with Replayer(patient, ReplayOptions(pace=1.0)) as inner:
             started = real_seconds()
-            inner.run(asks_around, waiting_agents.sleeps, seconds=0.2)
+            inner.run(ask_before_and_after, waiting_agents.sleeps, seconds=0.2)
             assert real_seconds() - started >= 0.2
-        outer.run(asks_around, waiting_agents.sleeps, seconds=MINUTE)
+        outer.run(ask_before_and_after, waiting_agents.sleeps, seconds=MINUTE)
 
 
-def test_a_thread_that_outlives_the_replay_waits_on_in_real_time() -> None:
-    """It does not go on early because the replay has ended."""
+def test_a_thread_that_outlives_the_replay_waits_in_real_time() -> None:
+    """It does not continue early because the replay has ended."""
     ended = threading.Event()
 
     def sleep() -> None:
@@ -308,21 +313,22 @@ def test_a_thread_that_outlives_the_replay_waits_on_in_real_time() -> None:
     over = threading.Lock()
     over.acquire()
     with time_patches.virtual_time():
-        # Somebody who computes keeps the clock from jumping.
+        # A computing thread keeps the clock from jumping.
         busy = threading.Thread(
             target=lambda: [compute() for _ in iter(lambda: over.acquire(False), True)]
         )
         busy.start()
         threading.Thread(target=sleep, daemon=True).start()
-        while not any("a sleep" in what for what in time_patches.current().waits().values()):  # type: ignore[union-attr]
+        clock = time_patches.current_clock()
+        while not any("a sleep" in subject for subject in clock.wait_subjects().values()):  # type: ignore[union-attr]
             pass
     over.release()
     busy.join()
     assert not ended.wait(0.1)
 
 
-def test_the_clock_of_a_loop_that_goes_on_does_not_go_back(patient: Fixture) -> None:
-    """An async test opens a replay in a loop that was there before and goes on afterwards."""
+def test_the_clock_of_an_outer_loop_does_not_go_back(patient: Fixture) -> None:
+    """An async test opens a replay in a loop that exists before and after it."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -337,8 +343,8 @@ def test_the_clock_of_a_loop_that_goes_on_does_not_go_back(patient: Fixture) -> 
     asyncio.run(main())
 
 
-def test_a_loop_in_a_thread_of_its_own_serves_one_replay_after_the_other() -> None:
-    """Module-level loops and pools outlive a replay; the next one finds them as they are."""
+def test_a_loop_in_its_own_thread_works_in_several_replays() -> None:
+    """Module-level loops and pools outlive a replay, and work unchanged in the next one."""
     loop, pool = asyncio.new_event_loop(), concurrent.futures.ThreadPoolExecutor(2)
     pool.submit(int).result()
     serving = threading.Thread(target=loop.run_forever)
@@ -368,20 +374,20 @@ def test_a_loop_in_a_thread_of_its_own_serves_one_replay_after_the_other() -> No
 
 
 async def _asks_in_a_thread() -> None:
-    await asyncio.to_thread(asks_around, waiting_agents.sleeps, None, MINUTE)
+    await asyncio.to_thread(ask_before_and_after, waiting_agents.sleeps, None, MINUTE)
 
 
-def test_threads_that_were_there_before_keep_the_real_time() -> None:
-    """Their waits are not the agent's: the clock neither waits for them nor makes them go on early."""
+def test_older_threads_keep_the_real_time() -> None:
+    """Their waits do not belong to the agent: the clock neither waits for them nor ends them early."""
     over, slept = threading.Event(), threading.Event()
     states: list[bool] = []
 
-    def beside() -> None:
+    def older_thread() -> None:
         slept.wait()
         frame = sys._getframe()
-        states.append(clock.is_agents(None) or frame is None)
+        states.append(clock.is_agent_thread(None) or frame is None)
 
-    thread = threading.Thread(target=beside)
+    thread = threading.Thread(target=older_thread)
     thread.start()
     with time_patches.virtual_time() as clock:
         time.sleep(MINUTE)
@@ -392,8 +398,8 @@ def test_threads_that_were_there_before_keep_the_real_time() -> None:
 
 
 @pytest.mark.usefixtures("no_foreign_threads")
-def test_a_deadlock_is_reported_soon_and_by_name(patient: Fixture) -> None:
-    """Two threads that wait for each other's lock: the report names both places, and what was recorded next."""
+def test_a_deadlock_is_reported_early_with_its_places(patient: Fixture) -> None:
+    """Two threads wait for each other's lock: the report names both places, and the next recorded request."""
 
     def deadlocks(seconds: float) -> None:
         del seconds
@@ -411,7 +417,7 @@ def test_a_deadlock_is_reported_soon_and_by_name(patient: Fixture) -> None:
 
     started = real_seconds()
     with pytest.raises(DivergenceError) as raised, Replayer(patient) as replay:
-        replay.run(asks_around, deadlocks)
+        replay.run(ask_before_and_after, deadlocks)
     assert real_seconds() - started < REAL_SECONDS
     found = raised.value.divergence
     words = " ".join(found.text().split())
@@ -424,8 +430,8 @@ def test_a_deadlock_is_reported_soon_and_by_name(patient: Fixture) -> None:
 
 
 @pytest.mark.usefixtures("no_foreign_threads")
-def test_a_deadlock_of_tasks_names_what_each_waits_for(patient: Fixture) -> None:
-    """Tasks are reported with the queue, the event or the task they wait for."""
+def test_a_deadlock_of_tasks_names_the_awaited_objects(patient: Fixture) -> None:
+    """The report names the queue, the event or the task that each task waits for."""
 
     def deadlocks(seconds: float) -> None:
         del seconds
@@ -440,14 +446,14 @@ def test_a_deadlock_of_tasks_names_what_each_waits_for(patient: Fixture) -> None
         asyncio.run(main())
 
     with pytest.raises(DivergenceError) as raised, Replayer(patient) as replay:
-        replay.run(asks_around, deadlocks)
+        replay.run(ask_before_and_after, deadlocks)
     waits = {each.task: each.what for each in raised.value.divergence.waiting}
     assert waits["task reader"] == "a queue"
     assert len(waits) == 2
 
 
-def test_a_polling_loop_that_nobody_ends_is_a_hang(patient: Fixture) -> None:
-    """It wakes up for ever, and nothing comes of it: that counts as idle."""
+def test_an_endless_polling_loop_is_a_hang(patient: Fixture) -> None:
+    """It wakes up forever without any effect, so it counts as idle."""
 
     def polls(seconds: float) -> None:
         del seconds
@@ -459,11 +465,11 @@ def test_a_polling_loop_that_nobody_ends_is_a_hang(patient: Fixture) -> None:
         pytest.raises(DivergenceError, match="it only wakes up and waits again"),
         Replayer(patient, ReplayOptions(deadline_seconds=0.5)) as replay,
     ):
-        replay.run(asks_around, polls)
+        replay.run(ask_before_and_after, polls)
 
 
-def test_who_computes_has_more_than_the_deadline(patient: Fixture) -> None:
-    """A computation of three times the deadline ends by itself; one without end is a divergence all the same."""
+def test_a_computation_may_exceed_the_deadline(patient: Fixture) -> None:
+    """A computation of three times the deadline completes; an endless one is a divergence."""
 
     def computes(seconds: float) -> None:
         until = world.process_cpu() + int(seconds * 1e9)
@@ -471,26 +477,26 @@ def test_who_computes_has_more_than_the_deadline(patient: Fixture) -> None:
             compute()
 
     with Replayer(patient, ReplayOptions(deadline_seconds=0.3)) as replay:
-        replay.run(asks_around, computes, seconds=0.9)
+        replay.run(ask_before_and_after, computes, seconds=0.9)
     with (
         pytest.raises(DivergenceError, match="it computes and does not finish"),
         Replayer(patient, ReplayOptions(deadline_seconds=0.1)) as replay,
     ):
-        replay.run(asks_around, computes, seconds=600)
+        replay.run(ask_before_and_after, computes, seconds=600)
 
 
-def test_who_waits_for_a_child_process_has_more_than_the_deadline(patient: Fixture) -> None:
-    """A tool that starts a slow program is not cut off."""
+def test_a_wait_for_a_child_process_may_exceed_the_deadline(patient: Fixture) -> None:
+    """A tool that starts a slow program is not interrupted."""
 
     def starts(seconds: float) -> None:
         subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=True)
 
     with Replayer(patient, ReplayOptions(deadline_seconds=1)) as replay:
-        replay.run(asks_around, starts, seconds=1.5)
+        replay.run(ask_before_and_after, starts, seconds=1.5)
 
 
-def seen(states: ThreadStates, expected: str) -> bool:
-    """Return whether that is what is seen in the end; a thread that has just started runs for a moment."""
+def states_become(states: ThreadStates, expected: str) -> bool:
+    """Return whether the states finally equal the expected ones; a new thread runs for a moment."""
     for _ in range(1000):
         if states.activity({}) == expected:
             return True
@@ -498,35 +504,37 @@ def seen(states: ThreadStates, expected: str) -> bool:
     return False
 
 
-def test_states_tell_what_a_thread_waits_for() -> None:
-    """A lock is waited for by whoever holds it; a timeout that is not virtual, and the processor, are not."""
+def test_states_contain_the_awaited_object() -> None:
+    """A wait for a lock names its owner; waits for real timeouts and for the CPU do not count as waits."""
     held = threading.Lock()
     held.acquire()
     states = ThreadStates()
-    assert seen(states, "blocked")
+    assert states_become(states, "blocked")
     threads = [threading.Thread(target=held.acquire, kwargs={"timeout": t}) for t in (-1, 600)]
     threads[0].start()
-    assert seen(states, "blocked")
+    assert states_become(states, "blocked")
     threads[1].start()
-    assert seen(states, "outside")
+    assert states_become(states, "outside")
     for _ in threads:
         held.release()
-        while not held.locked():  # until one of them has it
+        while not held.locked():  # until one of them has the lock
             world.pause(0.001)
     for thread in threads:
         thread.join()
 
 
-def test_states_are_told_in_a_forked_process_too() -> None:
-    """Its main thread has another identity than `threading` says: it is neither missed nor taken for another one."""
+def test_states_are_correct_in_a_forked_process() -> None:
+    """Its main thread has another identity than `threading` reports: it is neither missing nor confused with another
+    one.
+    """
     if (child := os.fork()) == 0:
         try:
             states, found = ThreadStates(), [False, False]
-            found[0] = seen(states, "blocked")
+            found[0] = states_become(states, "blocked")
             waits, wakes = os.pipe()
 
             def look() -> None:
-                found[1] = seen(states, "outside")
+                found[1] = states_become(states, "outside")
                 os.write(wakes, b"!")
 
             threading.Thread(target=look).start()
@@ -537,10 +545,10 @@ def test_states_are_told_in_a_forked_process_too() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_process_that_may_not_look_at_its_threads_judges_by_their_frames(
+def test_states_are_derived_from_frames_without_permission(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a change of the user the system calls cannot be read: nobody counts as ended who still computes."""
+    """After a change of the user, system calls cannot be read: no computing thread counts as waiting."""
 
     def refuse(native: int) -> None:
         raise PermissionError(native)

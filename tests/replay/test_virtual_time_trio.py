@@ -1,4 +1,4 @@
-"""Waits of agents that run on trio pass at once in a replay, whether trio was imported before or is only then."""
+"""Waits of agents on trio pass at once in a replay, whether trio was imported before or during the replay."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WAITS: list[Wait] = [sleeps, sleeps_with_anyio, gives_up, runs_an_anyio_group, s
 
 @pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
 def test_a_minute_of_waits_passes_at_once(wait: Wait) -> None:
-    """Trio's clock shows it, and the real one does not."""
+    """Trio's clock advances, the real clock does not."""
 
     async def main() -> float:
         before = trio.current_time()
@@ -73,7 +73,7 @@ def test_a_minute_of_waits_passes_at_once(wait: Wait) -> None:
 
 
 def test_threads_and_trio_share_one_clock() -> None:
-    """A thread that sleeps 10 s goes on before a task that sleeps 20 s."""
+    """A thread that sleeps for 10 s continues before a task that sleeps for 20 s."""
     ended: list[str] = []
 
     def thread() -> None:
@@ -94,7 +94,7 @@ def test_threads_and_trio_share_one_clock() -> None:
 
 
 def test_trio_may_be_imported_after_the_replay_has_opened() -> None:
-    """An entry is imported by `run`, and imports what it needs then."""
+    """`run` imports an entry, which can import trio."""
     program = """
 import sys, time
 from replay.virtual_time.time_patches import virtual_time

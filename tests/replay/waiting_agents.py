@@ -1,4 +1,4 @@
-"""Agents that wait, in the ways in which agents do, and ask the model before and after."""
+"""Agents that wait in the ways that real agents do, and send a request before and after the wait."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def question(prompt: str) -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": prompt}]}
 
 
-def asks_around(wait: Sync, url: str | None = None, seconds: float = 0.001) -> float:
-    """Ask, wait, and ask again; return how many seconds passed by the clock that agents read."""
+def ask_before_and_after(wait: Sync, url: str | None = None, seconds: float = 0.001) -> float:
+    """Send a request, wait, and send another request; return the seconds that passed on the clock that agents read."""
     with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
         agentobs.record(client)
         with agentobs.session("patient"):
@@ -55,7 +55,7 @@ def sleeps_by_a_default_argument(seconds: float) -> None:
 
 
 def retries_with_backoff(seconds: float) -> None:
-    """Fail five times and wait twice as long each time, as `tenacity` and `backoff` do."""
+    """Fail five times and double the wait each time, as `tenacity` and `backoff` do."""
     failures, waits = 5, 2**5 - 1
     for attempt in range(failures + 1):
         try:
@@ -166,25 +166,25 @@ def waits_for_a_timer(seconds: float) -> None:
 
 
 def joins_with_a_timeout(seconds: float) -> None:
-    over = threading.Event()
-    thread = threading.Thread(target=over.wait)
+    finished = threading.Event()
+    thread = threading.Thread(target=finished.wait)
     thread.start()
     thread.join(seconds)
     assert thread.is_alive()
-    over.set()
+    finished.set()
     thread.join()
 
 
 def waits_for_futures(seconds: float) -> None:
-    over = threading.Event()
+    finished = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        left = concurrent.futures.wait([pool.submit(over.wait)], timeout=seconds).not_done
-        over.set()
-    assert len(left) == 1
+        unfinished = concurrent.futures.wait([pool.submit(finished.wait)], timeout=seconds).not_done
+        finished.set()
+    assert len(unfinished) == 1
 
 
 def holds_a_lock(seconds: float) -> None:
-    """Sleep under a lock that another thread waits for, as a rate limiter does."""
+    """Sleep while holding a lock that another thread waits for, as a rate limiter does."""
     lock = threading.Lock()
 
     def limited() -> None:
@@ -222,7 +222,7 @@ WAITS: list[Sync] = [
 
 
 async def asks_in_tasks(url: str | None = None, seconds: float = 0.001) -> list[str]:
-    """Ask in three tasks that begin one after the other; return the order in which they were answered."""
+    """Send requests in three tasks that start one after the other; return the order of their responses."""
     answered: list[str] = []
 
     async def one(client: AsyncAnthropic, number: int) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 
 from replay import DivergenceError, Fixture, Replayer
 from tests.replay.agents import frozen, last_session
-from tests.replay.on_the_wire import NOWHERE, recording
 from tests.replay.raw_provider import raw_provider
+from tests.replay.wire_recordings import NOWHERE, recording
 from tests.third_party_agents.provider import FINAL_TEXT, Provider
 
 REPLAYS = 3
@@ -61,7 +61,7 @@ def prove(run: Run, folder: Path, provider: Provider | None = None) -> tuple[Fix
     return fixture, Proof(
         versions={},
         recorded_with="",
-        sent=len(raw.asked),
+        sent=len(raw.requests),
         recorded=len(fixture.requests),
         matched=tuple(matched),
         prompt=divergence_of(fixture, run, prompt="Trip: where does it rain?"),

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 from tests.provider_script import message_events
-from tests.replay.raw_provider import JSON, SSE, Call, pieces
+from tests.replay.raw_provider import JSON, SSE, Call, play_chunks
 
 PROMPT = "Trip: where does the sun shine?"
 PLACES = {"Oslo": "rain", "Rome": "sun", "Cairo": "heat", "Quito": "fog"}
@@ -43,13 +43,13 @@ class Provider:
         if self.overloads:
             self.overloads -= 1
             headers = {**JSON, "retry-after-ms": "1", "request-id": "req_overloaded"}
-            return pieces(529, headers, _error("overloaded_error", "Overloaded"))
+            return play_chunks(529, headers, _error("overloaded_error", "Overloaded"))
         thread = request.get("thread")
         if thread and not self._has_threads:
             self.refused += 1
             details = {"error_code": "thread_unsupported_request", "unsupported": []}
             body = _error("invalid_request_error", "threads are not supported", details=details)
-            return pieces(400, {**JSON, "x-should-retry": "false"}, body)
+            return play_chunks(400, {**JSON, "x-should-retry": "false"}, body)
         messages = list(request["messages"])
         if thread and thread.get("type") == "continue":
             self.continued += 1
@@ -69,8 +69,8 @@ class Provider:
             events = [
                 each.replace(b'"msg_0"', json.dumps(message["id"]).encode()) for each in events
             ]
-            return pieces(200, {**SSE, **headers}, *events)
-        return pieces(200, {**JSON, **headers}, json.dumps(message).encode())
+            return play_chunks(200, {**SSE, **headers}, *events)
+        return play_chunks(200, {**JSON, **headers}, json.dumps(message).encode())
 
 
 def _trip(turn: int) -> list[dict[str, Any]]:

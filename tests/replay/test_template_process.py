@@ -1,0 +1,183 @@
+"""Test processes: a template process and its children, without pytest."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.errors import UsageError
+from replay.isolation.template_process import Death, Send, Template
+
+Work = Callable[[int, Send], None]
+
+
+@pytest.fixture
+def template() -> Iterator[Callable[[Work], Template]]:
+    """Return a function that creates template processes. At the end, close them and check that nothing is left."""
+    gc.collect()
+    templates: list[Template] = []
+    before = descriptors()
+
+    def make(work: Work) -> Template:
+        templates.append(Template(work))
+        return templates[-1]
+
+    yield make
+    for each in templates:
+        each.close()
+        each.close()
+        with pytest.raises(ChildProcessError):
+            os.waitpid(each.process_id, os.WNOHANG)
+    assert descriptors() == before
+
+
+def descriptors() -> set[str]:
+    """Return the open file descriptors of this process, except the one that reads the list."""
+    listed = {each.name for each in Path("/proc/self/fd").iterdir()}
+    return {each for each in listed if Path("/proc/self/fd", each).exists()}
+
+
+def forever(number: int, send: Send) -> None:
+    faulthandler.disable()
+    send("process", os.getpid())
+    threading.Event().wait()
+
+
+def test_a_child_sends_and_ends(template: Callable[[Work], Template]) -> None:
+    """Messages of any size arrive complete and in order, and the end is the last of them."""
+    state: list[int] = []
+
+    def work(number: int, send: Send) -> None:
+        state.append(number)
+        for message in ("small", "large" * 100_000, state):
+            send("sent", message)
+
+    forked = template(work)
+    state.append(0)  # the template process has its own copy
+    for number in (1, 2):
+        found = list(forked.run(number, None))
+        assert found == [
+            ("sent", "small"),
+            ("sent", "large" * 100_000),
+            ("sent", [number]),
+            ("ended", Death(0)),
+        ]
+    assert state == [0]
+
+
+@pytest.mark.parametrize(
+    ("work", "death", "text"),
+    [
+        (lambda number, send: os._exit(3), Death(3), "exited with code 3"),
+        (lambda number, send: sys.exit(4), Death(4), "exited with code 4"),
+        (lambda number, send: sys.exit("why"), Death(1), "exited with code 1"),
+        (lambda number, send: 1 / 0, Death(70), "exited with code 70"),
+        (
+            lambda number, send: os.kill(os.getpid(), signal.SIGKILL),
+            Death(-9),
+            "was killed by SIGKILL",
+        ),
+    ],
+    ids=["exit", "leaves", "leaves-with-text", "raises", "killed"],
+)
+def test_each_end_of_a_child(
+    template: Callable[[Work], Template], work: Any, death: Death, text: str
+) -> None:
+    """After any end of a child, the next one runs."""
+    forked = template(work)
+    for _ in range(2):
+        assert list(forked.run(0, None)) == [("ended", death)]
+    assert death.text() == text
+
+
+def test_a_silent_child_is_killed(template: Callable[[Work], Template]) -> None:
+    """A child that sends nothing for the permitted time is aborted, and the next one runs."""
+    forked = template(forever)
+    for _ in range(2):
+        (kind, _), ended = forked.run(0, 0.05)
+        assert kind == "process"
+        assert ended == ("ended", Death(-signal.SIGABRT, is_late=True))
+
+
+def test_a_child_that_ignores_the_abort_is_killed(
+    template: Callable[[Work], Template], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that handles SIGABRT is killed anyway."""
+
+    def work(number: int, send: Send) -> None:
+        faulthandler.disable()
+        signal.signal(signal.SIGABRT, signal.SIG_IGN)
+        forever(number, send)
+
+    monkeypatch.setattr("replay.isolation.template_process.INTERRUPT_SECONDS", (0.05, 0.05, 2.0))
+    _, ended = template(work).run(0, 0.05)
+    assert ended == ("ended", Death(-signal.SIGKILL, is_late=True))
+
+
+def test_a_reader_that_stops_ends_the_child(template: Callable[[Work], Template]) -> None:
+    """A run that stops early, as with Ctrl-C, leaves no child behind."""
+    running = template(forever).run(0, None)
+    _, process = next(running)
+    running.close()
+    assert not Path(f"/proc/{process}").exists()
+
+
+def test_a_template_process_that_died_is_an_error(template: Callable[[Work], Template]) -> None:
+    """The error names the process and what to do."""
+    forked = template(forever)
+    os.kill(forked.process_id, signal.SIGKILL)
+    with pytest.raises(UsageError, match=r"has ended.*--replay-no-fork"):
+        list(forked.run(0, None))
+
+
+def test_a_child_that_outlives_its_own_process_group_is_not_waited_for(
+    template: Callable[[Work], Template],
+) -> None:
+    """A process that a child has started, and which keeps its pipe open, does not block the run."""
+
+    def work(number: int, send: Send) -> None:
+        if (process := os.fork()) == 0:
+            threading.Event().wait()
+        send("process", process)
+
+    (_, process), ended = template(work).run(0, None)
+    assert ended == ("ended", Death(0))
+    os.kill(process, signal.SIGKILL)
+
+
+LEAVES = """
+import atexit, sys, threading
+from replay.isolation.template_process import Template
+
+atexit.register(print, "at exit")
+lock = threading.Lock()
+threading.Thread(target=lambda: (lock.acquire(), threading.Event().wait()), daemon=True).start()
+sys.stdout.write("once|")
+
+def work(number, send):
+    print(f"child {number}|", end="")
+
+template = Template(work, lambda: print("prepared"))
+for number in (1, 2):
+    list(template.run(number, None))
+template.close()
+"""
+
+
+def test_no_output_is_duplicated() -> None:
+    """Buffers are empty at the fork, `atexit` handlers run in one process, and the template process prints nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LEAVES], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "once|child 1|child 2|at exit\n"
+    assert done.stderr == ""

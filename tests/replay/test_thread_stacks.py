@@ -1,0 +1,188 @@
+"""Reading the stacks of all threads must not run foreign code: the garbage collector is disabled meanwhile."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replay.agent_code import thread_stacks
+from replay.agent_code.thread_stacks import python_threads, thread_frames
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """Restore the state of the garbage collector."""
+    was_on = gc.isenabled()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_only_one_module_reads_the_frames_of_threads() -> None:
+    """All other modules use `thread_frames`."""
+    sources = [
+        p
+        for name in ("agentobs", "replay", "exporters", "dashboards")
+        for p in (ROOT / name).rglob("*.py")
+    ]
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("_current_frames", "_current_exceptions")
+    }
+    assert users == {"replay/agent_code/thread_stacks.py"}
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_disabled_during_the_call(
+    is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards it is enabled only if it was enabled before."""
+    seen: list[bool] = []
+    real = sys._current_frames
+
+    def current_frames() -> object:
+        seen.append(gc.isenabled())
+        return real()
+
+    monkeypatch.setattr(sys, "_current_frames", current_frames)
+    (gc.enable if is_on else gc.disable)()
+    assert threading.get_ident() in thread_frames()
+    assert seen == [False]
+    assert gc.isenabled() is is_on
+
+
+def test_the_collector_is_restored_if_the_call_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The previous state is restored if the call raises."""
+
+    def fails() -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(sys, "_current_frames", fails)
+    gc.enable()
+    with pytest.raises(MemoryError):
+        thread_frames()
+    assert gc.isenabled()
+
+
+def test_concurrent_callers_do_not_enable_the_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second caller waits for the first, except for a signal handler in the same thread."""
+    inside, go_on = threading.Event(), threading.Event()
+    states: list[bool] = []
+    real = sys._current_frames
+
+    def current_frames() -> object:
+        first = not inside.is_set()
+        inside.set()
+        if first:
+            nested = thread_frames()  # as a signal handler does during the call
+            assert nested
+            go_on.wait()
+        states.append(gc.isenabled())
+        return real()
+
+    monkeypatch.setattr(sys, "_current_frames", current_frames)
+    gc.enable()
+    threads = [threading.Thread(target=thread_frames) for _ in range(2)]
+    threads[0].start()
+    inside.wait()
+    threads[1].start()
+    go_on.set()
+    for each in threads:
+        each.join()
+    assert states == [False] * 3
+    assert gc.isenabled()
+
+
+def test_threads_are_listed_without_a_lock() -> None:
+    """A signal handler may run while `threading` holds its own lock."""
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        assert python_threads()[threading.get_ident()] is threading.current_thread()
+
+
+HANG = """
+import gc, sys, threading, time
+from replay.agent_code.thread_stacks import thread_frames
+
+class Garbage:
+    def __init__(self): self.me = self
+    def __del__(self): time.sleep(0)  # lets go of the GIL, as a finalizer does that closes a file
+
+over = time.monotonic() + 3
+def ends_soon(): pass
+def starts():
+    while time.monotonic() < over:
+        threads = [threading.Thread(target=ends_soon) for _ in range(20)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+gc.set_threshold(1, 1, 1)
+for _ in range(2): threading.Thread(target=starts).start()
+calls = 0
+while time.monotonic() < over:
+    Garbage()
+    READ()
+    calls += 1
+print(calls)
+"""
+
+
+def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter() -> None:
+    """CPython up to 3.11.7 hangs here if the collector runs during the call (gh-106883)."""
+    program = HANG.replace("READ", "thread_frames")
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=120, check=True
+    )
+    assert int(ran.stdout) > 0
+    assert thread_stacks._lock.acquire(blocking=False)
+    thread_stacks._lock.release()
+
+
+FORKS = """
+import gc, os, sys, threading
+from agentobs.determinism import multiprocessing_children
+from agentobs.recording import lineage
+from replay.agent_code import thread_stacks
+
+over = False
+def looks():
+    while not over:
+        thread_stacks.thread_frames()
+def takes(lock):
+    while not over:
+        with lock: sum(range(100))
+sys.setswitchinterval(1e-5)
+locks = (lineage._lock, multiprocessing_children._lock)
+threads = [threading.Thread(target=looks), *(threading.Thread(target=takes, args=(lock,)) for lock in locks)]
+for each in threads: each.start()
+bad = []
+for _ in range(300):
+    child = os.fork()
+    if not child:
+        free = [lock.acquire(timeout=1) for lock in (thread_stacks._lock, *locks)]
+        os._exit(0 if all(free) and gc.isenabled() else 1)
+    bad.append(os.waitpid(child, 0)[1])
+over = True
+for each in threads: each.join()
+assert gc.isenabled()
+print(sum(map(bool, bad)))
+"""
+
+
+def test_a_fork_during_the_call_leaves_the_child_usable() -> None:
+    """The child can acquire each lock, and its garbage collector is enabled."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, timeout=120, check=True
+    )
+    assert ran.stdout == b"0\n"

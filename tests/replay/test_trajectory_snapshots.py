@@ -1,0 +1,108 @@
+"""Trajectories as snapshots: events, tools, costs and final texts are the same in every replay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from agentobs.cli.demo import refund_agent
+from replay import Fixture, Replayer, load
+from replay.fixture.fixture_steps import records_of
+from replay.pytest_plugin.snapshot import TrajectoryExtension, snapshot_text
+from tests.replay.agents import Agent, weather
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    return weather(tmp_path_factory.mktemp("snapshots"))
+
+
+def replayed(fixture: Fixture) -> Replayer:
+    replayed = Replayer(fixture)
+    with replayed:
+        if fixture.name == "weather-agent":
+            replayed.run(Agent().answer, "How is it?")
+        else:
+            replayed.run(refund_agent.answer, **fixture.header["arguments"])
+    return replayed
+
+
+def test_the_trajectory_of_the_agent_loop(trajectory: SnapshotAssertion) -> None:
+    """Each line is one step: requests, texts, tool calls, tools, events, the outcome, and the final text."""
+    assert replayed(load(ROOT / "fixtures" / "refund-loop")) == trajectory
+
+
+def test_costs_use_the_prices_of_the_recorded_day(fixture: Fixture) -> None:
+    """Each response has its cost at the prices of the day of the recording, as has the total; without a day there is
+    none.
+    """
+    fixture.header["recorded_on"] = "2026-11-22"
+    lines = snapshot_text(replayed(fixture).records, "2026-11-22").splitlines()
+    at = lines.index("money at the prices of 2026-11-22")
+    assert [line.split("$")[0] for line in lines[at + 1 : at + 5]] == [
+        *(f"  answer {number}  claude-sonnet-5  " for number in (1, 2, 3)),
+        "  total  ",
+    ]
+    each, total = (float(lines[at + n].split("$")[1]) for n in (1, 4))
+    assert total == pytest.approx(3 * each)
+    assert lines[at + 5 :] == ["text", "  Oslo is wet."]
+    assert "money" not in snapshot_text(replayed(fixture).records, None)
+
+
+def test_the_trajectory_of_a_fixture_and_of_a_replay_are_equal(fixture: Fixture) -> None:
+    """A fixture and its replay have the same lines, except for the end, which only a replay has."""
+    day = fixture.header["recorded_on"]
+    recorded = snapshot_text(records_of(fixture), day).splitlines()
+    replayed_lines = snapshot_text(replayed(fixture).records, day).splitlines()
+    assert [line for line in replayed_lines if not line.startswith("end ")] == recorded
+
+
+def test_a_snapshot_is_compared_by_line(pytester: pytest.Pytester, fixture: Fixture) -> None:
+    """The pytest fixture `trajectory` writes a text file that is compared line by line."""
+    folder = pytester.path / "weather"
+    folder.mkdir()
+    (folder / "recording.jsonl").write_bytes(fixture.path.read_bytes())
+    pytester.makepyfile(
+        "import pytest\nfrom tests.replay.agents import Agent\n"
+        '@pytest.mark.replay("weather")\ndef test_it(replay, trajectory):\n'
+        "    Agent().answer('How is it?')\n    assert replay == trajectory\n"
+    )
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist")
+    pytester.runpytest_inprocess(*options, "--snapshot-update").assert_outcomes(passed=1)
+    [snapshot_file] = (pytester.path / "__snapshots__").rglob("*.steps")
+    assert snapshot_file.read_text().endswith("text\n  Oslo is wet.\n")
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=1)
+    snapshot_file.write_text(snapshot_file.read_text().replace("Oslo is wet.", "Oslo is dry."))
+    result = pytester.runpytest_inprocess(*options)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*- *Oslo is dry.*", "*+ *Oslo is wet.*"])
+
+
+def test_the_trajectory_is_the_same_in_any_environment(tmp_path: Path) -> None:
+    """Directory, user, home, time zone, locale and hash seed do not change a byte."""
+    code = (
+        "from agentobs.cli.demo import refund_agent\nfrom replay import Replayer, load\n"
+        "from replay.pytest_plugin.snapshot import TrajectoryExtension\n"
+        f"fixture = load({str(ROOT / 'fixtures' / 'refund-loop')!r})\n"
+        "fixture.header['recorded_on'] = '2026-11-22'\n"
+        "with Replayer(fixture) as replayed: replayed.run(refund_agent.answer, **fixture.header['arguments'])\n"
+        "print(TrajectoryExtension().serialize(replayed), end='')\n"
+    )
+    other = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "USER": "nobody", "HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7", **other},
+        capture_output=True,
+        check=True,
+    )
+    here = load(ROOT / "fixtures" / "refund-loop")
+    here.header["recorded_on"] = "2026-11-22"
+    assert ran.stdout.decode() == TrajectoryExtension().serialize(replayed(here))
