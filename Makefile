@@ -64,10 +64,10 @@ test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it i
 	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT .venv/phoenix/bin/pip install --quiet --disable-pip-version-check 'arize-phoenix==$(PHOENIX_VERSION)'
 	@touch $@
 
-test-agents: $(READY) ## record and replay agents that are not ours, each in an environment of its own
+test-agents: $(READY) ## record and replay agents of third-party frameworks, each in a separate environment
 	$(BIN)/python -m tests.third_party_agents $(ARGS)
 
-docs: $(READY) ## write the generated documents anew
+docs: $(READY) ## generate the documents again
 	$(BIN)/python -m tests.write_docs
 
 clean: ## remove the environment, caches and builds; recordings in .agentobs stay

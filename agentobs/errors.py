@@ -7,7 +7,7 @@
     ├── ForeignError    a file that agentobs did not write, or that a newer version wrote
     └── RecordingError  a session cannot be frozen or served (incomplete, content off)
 
-    ReplaySays          not an error: base class of the exceptions that end a replay
+    ReplayEnd           not an error: base class of the exceptions that end a replay
 
 `DivergenceError` lives in `replay.divergence.divergence`, because it must also be an `anthropic.AnthropicError`:
 the SDK then raises it once and unchanged. This module imports nothing from agentobs.
@@ -72,17 +72,17 @@ def error_kind(error: BaseException) -> str:
     return f"{name} ({os.strerror(number)})" if isinstance(number, int) else name
 
 
-class ReplaySays(Exception):
-    """Base class of the exceptions with which a replay ends: it diverged, or its recorded part is over.
+class ReplayEnd(Exception):
+    """Base class of the exceptions that end a replay, because the replay diverged or its recorded part is over.
 
-    Code must not swallow it, retry after it, or turn it into a failed tool call.
+    Code must not swallow such an exception, retry after it, or turn it into a failed tool call.
     """
 
 
 _reported: set[str] = set()
 
 
-def say_once(text: str, *, about: str = "") -> None:
+def warn_once(text: str, *, about: str = "") -> None:
     """Warn once about an internal failure that must not reach the agent, with a RuntimeWarning.
 
     Never raises: if warnings are turned into errors, the text goes to standard error instead.

@@ -1,4 +1,4 @@
-"""The runtime: what answers in place of the outside world, and the state that a whole process shares.
+"""The runtime: the replacements for the outside world, and the state that a whole process shares.
 
 `current()` returns the active runtime. A replay replaces it with `replaced`, which restores the previous runtime on
 any exit, so replays can be nested. `process` holds the state that no replay replaces.
@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from agentobs.records.exchanges import Answer, ModelExchange, Place, Question
 from agentobs.world import World
@@ -22,11 +22,41 @@ Answerer = Callable[[Question, Place], Answer]
 ReadObserver = Callable[[str, Any, FrameType], None]
 """Is called for each call of a patched function: its name, its result, and the caller's frame."""
 T = TypeVar("T")
+Point = Literal["head", "end", "stop"]
+"""Where a replayed response may be held back: `head` is before its headers, `end` is before its end, and `stop` is
+where the recorded client stopped reading.
+"""
+
+
+class Gate(Protocol):
+    """Holds back a response that is served in place of the provider."""
+
+    def check(self, point: Point) -> float | None:
+        """Return the seconds after which to check again, or None to continue; may raise to end the response."""
+
+    def close(self) -> None:
+        """Receive the notice that the response has continued, or is no longer needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAnswer(Answer):
+    """A response that an answerer serves in place of the provider, and how to serve it, which is never recorded."""
+
+    retry_ms: float | None = None
+    """How long the client waits before a retry, which overrides the headers."""
+    gate: Gate | None = field(default=None, repr=False, compare=False)
+    """Holds the response back."""
+
+    @classmethod
+    def of(cls, answer: Answer, *, retry_ms: float | None = None) -> ServedAnswer:
+        """Return an answer as one that is served without a gate."""
+        values = {each.name: getattr(answer, each.name) for each in dataclasses.fields(Answer)}
+        return cls(**values, retry_ms=retry_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What answers in place of the outside world. If a field is None, the real outside world is used."""
+    """The replacements for the outside world. If a field is None, the real outside world is used."""
 
     answerer: Answerer | None = None
     """Answers requests to the provider."""
@@ -44,6 +74,8 @@ class Runtime:
     """Is called for each call of a patched function. While it is set, patched functions return their real values."""
     transform: Callable[[World], World] | None = None
     """Returns the world that the agent loop of agentobs uses in place of the live one."""
+    fork_parent: Any = None
+    """The session that a fork continues: an `agentobs.recording.lineage.Parent`."""
     _states: dict[type, object] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -98,7 +130,7 @@ class OpenExchange(Protocol):
 
 
 class ExchangeObserver(Protocol):
-    """Is notified of each request, and can delay the end of a response until it is safely written: the recorder."""
+    """Is notified of each request, and can delay the end of a response until the response is safely written."""
 
     def opened(self) -> None:
         """Receive the notice that an exchange has started; returns quickly."""
@@ -129,7 +161,7 @@ class Process:
         self.watched_exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
         """The exchanges in progress that `listener` receives when they end."""
         self.span_place_outside: Callable[[], Place] | None = None
-        """Returns the place of spans that are opened outside every session; None: they are not recorded."""
+        """Returns the place of spans that are opened outside every session; if None, such spans are not recorded."""
         self.place_outside: Callable[[], Place | None] | None = None
         """Returns the place of calls of recorded functions outside every session."""
         self._states: dict[type, object] = {}

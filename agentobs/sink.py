@@ -6,8 +6,9 @@ record is delivered directly by the thread that emits it. Emitting never raises 
 another thread is delivering, that thread also delivers the new record. A consumer that raises an exception is counted,
 reported once, and removed.
 
-While a consumer runs, no lock is held. There is only a delivery turn, and no thread waits for it. A record may
-therefore be emitted from a signal handler or during garbage collection, and a process may fork at any time.
+While a consumer runs, no lock is held. Only one thread delivers records at a time, and the other threads do not wait
+for it. A record may therefore be emitted from a signal handler or during garbage collection, and a process may fork at
+any time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ Consumer = Callable[[Record], None]
 WAITING_RECORDS = 4096
 """The maximum number of records that wait for the first consumer. Our choice."""
 WAITING_BYTES = 8 * 1024 * 1024
-"""The maximum size of the records that wait for the first consumer. Our choice: it is attached soon or never."""
+"""The maximum size of the records that wait for the first consumer. Our choice: the first consumer is attached soon or
+never.
+"""
 BACKLOG_BYTES = 64 * 1024 * 1024
 """The maximum size of the queue after a consumer was attached; if it is larger, the consumer is stuck. Our choice: the
 same size as the queue of the recorder.
@@ -52,9 +55,9 @@ same size as the queue of the recorder.
 BATCH = 64
 """How many queued records are delivered before other work continues. Our choice."""
 KNOWN_DROPS = 1024
-"""For how many pairs of session and kind dropped records are counted separately. Our choice."""
+"""The number of pairs of session and kind for which dropped records are counted separately. Our choice."""
 RETIRED_MAX = 10_000
-"""How many sessions are remembered whose recorder was stopped. Our choice."""
+"""How many sessions with a stopped recorder are remembered. Our choice."""
 
 _LABELS = {
     ModelExchange: Label("attempt"),
@@ -78,7 +81,7 @@ class Statistics:
     consumers_removed: int
     """Consumers that raised an exception and were removed."""
     refused_attaches: int = 0
-    """How often consumers could not be attached because others already were."""
+    """How often consumers could not be attached because other consumers were already attached."""
     dropped_by_kind: Mapping[str, int] = field(default_factory=dict)
     """The dropped records, by kind."""
 
@@ -168,7 +171,8 @@ class Sink:
         The running event loop delivers the queue between other work; without an event loop, a thread does.
 
         Returns:
-            Whether these consumers are attached now. If others already were, this returns False and counts the call.
+            Whether these consumers are attached now. If other consumers were already attached, this returns False and
+            counts the call.
         """
         with self._lock:
             if self._consumers or self._redirected is not None or not consumers:
@@ -336,10 +340,11 @@ class Sink:
 
     def _start_thread(self) -> None:
         try:
-            # Not `threading.Thread`: its start takes a lock, and a finalizer may emit a record while it is held.
+            # Not `threading.Thread`: its start takes a lock, and a finalizer may emit a record while the lock is held.
             _thread.start_new_thread(self._work, ())
         except RuntimeError:
-            # There are no more threads, or the interpreter is exiting: the next record or a flush delivers the queue.
+            # No more threads can be started, or the interpreter is exiting: the next record or a flush delivers the
+            # queue.
             self._is_drain_scheduled = False
 
     def _work(self) -> None:

@@ -186,7 +186,7 @@ class Abort:
             self._is_set = False
 
     def child(self) -> Abort:
-        """Return an abort for a child run: it stops with this one, and can be stopped separately."""
+        """Return an abort for a child run, which stops if this abort is stopped, and can also be stopped separately."""
         return _ChildAbort(self)
 
     def should_stop(self, point: str, count: int) -> bool:
@@ -223,7 +223,7 @@ class Abort:
 
 
 class _ChildAbort(Abort):
-    """Stops one run, as does the abort of the parent run."""
+    """Stops a child run; the abort of the parent run also stops the child run."""
 
     def __init__(self, above: Abort) -> None:
         """Create a child of an abort."""

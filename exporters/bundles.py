@@ -1,4 +1,4 @@
-"""Writing of bundles: sessions of a home in one portable file.
+"""Writes bundles: each bundle contains sessions of a home in one portable file.
 
 Facts are copied unchanged, but without references to content if content is left out. Lines of content are decrypted,
 and organization IDs are removed from values that the provider signed. The ID of a session's segment is a digest of its
@@ -20,17 +20,23 @@ from agentobs.importers.bundle.container import Money, Writer, segment_of
 from agentobs.importers.bundle.validation import CONTENT_FIELDS, KINDS
 from agentobs.recording.journal import segments
 from agentobs.recording.journal.home import Home
-from agentobs.recording.journal.segments import Damage, content_path, facts_path, file_exists, read
+from agentobs.recording.journal.segments import (
+    Damage,
+    content_path,
+    facts_path,
+    file_exists,
+    line_of,
+    read,
+)
 from agentobs.recording.vault.body_deltas import rebuild
 from agentobs.recording.vault.content_lines import text_of
 from agentobs.recording.vault.encryption import decrypted_line
 from agentobs.recording.vault.vault import Vault, text_bytes
-from agentobs.store.duckdb.segment_rewrite import line_of
 from agentobs.store.port import Store
 from exporters.new_files import new_file
 
 FindSecrets = Callable[[str, dict[str, Any]], Iterable[str]]
-"""Searches one line of content (its kind, the line) and returns descriptions of possible secrets."""
+"""Searches one line of content, given its kind and the line, and returns descriptions of possible secrets."""
 Clean = Callable[[bytes], bytes]
 """Removes organization IDs from a text without changing its length."""
 

@@ -99,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: Any, obj: object) -> None:
-    """Replay a marked test even if it uses no fixture of this plugin, so that it never runs live by mistake."""
+    """Replay a marked test even if it requests no fixture of this plugin, so that it never runs live by mistake."""
     if _is_marked(getattr(collector, "own_markers", ())):
         collector.add_marker(pytest.mark.usefixtures("replay"))
     marks = getattr(obj, "__dict__", {}).get("pytestmark", ())
@@ -108,7 +108,7 @@ def pytest_pycollect_makeitem(collector: Any, obj: object) -> None:
 
 
 def _is_marked(marks: Any) -> bool:
-    """Return whether markers contain `replay` without the use of its fixture."""
+    """Return whether markers contain `replay`, but do not request the `replay` fixture yet."""
     names = [(mark.name, mark.args) for mark in marks if isinstance(mark, pytest.Mark)]
     marked = any(name == "replay" for name, _ in names)
     return marked and ("usefixtures", ("replay",)) not in names
@@ -141,7 +141,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Run marked tests in their own processes, if there are any and nothing prevents it."""
+    """Run marked tests in their own processes if there are any, unless this is switched off."""
     config = session.config
     marked = any(item.get_closest_marker("replay") is not None for item in session.items)
     if not marked or config.option.collectonly:
@@ -158,7 +158,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def _replay_place(request: pytest.FixtureRequest) -> Path:
-    """Return the path of the only fixture of a test."""
+    """Return the path of the fixture that a test replays."""
     from agentobs.errors import UsageError
     from replay.pytest_plugin.marker import located, paths_of, several_fixtures
 
@@ -179,7 +179,7 @@ def _replay_place(request: pytest.FixtureRequest) -> Path:
 
 @contextlib.contextmanager
 def _failing_on_errors() -> Iterator[None]:
-    """Fail a test with the message of an agentobs error."""
+    """Fail the test with the message of an agentobs error, without a traceback."""
     from agentobs.errors import AgentobsError
 
     try:
@@ -308,7 +308,7 @@ def trajectory(snapshot: SnapshotAssertion) -> SnapshotAssertion:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
-    """Check the replay when the test has returned, so that the test itself fails, and write its new recording."""
+    """Check the replay when the test has returned, so that the test itself can fail; then write its new recording."""
     replayed = item.stash.get(_REPLAY, None)
     if replayed is None:
         return (yield)
@@ -397,7 +397,7 @@ def _is_agentobs_error(error: BaseException) -> bool:
 
 
 def _as_failure(item: pytest.Item, text: str) -> ExceptionChainRepr:
-    """Return the representation of a failed test: the first line of the text is shown in the summary."""
+    """Return the representation of a failed test. The first line of the text is shown in the summary."""
     path, line, _ = item.location
     crash = ReprFileLocation(path, (line or 0) + 1, text.partition("\n")[0])
     trace = ReprTraceback([ReprEntryNative([f"{text}\n"])], None, "native")

@@ -278,7 +278,7 @@ def _earlier_session(
 
 
 def _file_rules(named: str) -> Any:
-    """Return the rules in a file. `named` is the path of the file, with `SOURCE=` before it or without."""
+    """Return the rules in a file. `named` is the path of the file, optionally preceded by `SOURCE=`."""
     from agentobs.agent.permissions import SOURCES, from_settings
 
     source, _, file = named.rpartition("=")
@@ -391,7 +391,7 @@ async def answer(
 
 
 def _spent_today() -> Decimal:
-    """Return what was spent today in the home of this session."""
+    """Return the amount that was spent today in the home of this session."""
     from agentobs.recording.session import start_recorder
     from agentobs.store.billing.daily_spend import spent_today
 
@@ -449,7 +449,7 @@ def loop_options(
 
 
 def _hooks(named: list[str]) -> Any:
-    """Return the hooks in some files. Each name is the path of a file, with `SOURCE=` before it or without."""
+    """Return the hooks in some files. Each name is the path of a file, optionally preceded by `SOURCE=`."""
     from agentobs.agent.hooks import hooks_from_settings, table
 
     files = [(source or "settings", file) for source, _, file in (n.rpartition("=") for n in named)]

@@ -1,4 +1,4 @@
-"""Annotations: the classes that a function annotated for its arguments, so that their values can be recorded.
+"""Annotations: find the classes in the annotations of a function's parameters, so that arguments can be recorded.
 
 An argument is converted back only to a class that the agent's own code annotated, never to a class that only a file
 names.

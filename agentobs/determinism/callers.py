@@ -1,7 +1,7 @@
-"""Identify the callers of requests, as far as the caller's code shows them, to distinguish identical requests.
+"""Identify the callers of requests by the functions and arguments on their stack, to distinguish identical requests.
 
-Two sub-agents that send the same request at the same time get different responses, and in a replay they may start in
-the other order. The arguments of their functions distinguish them. The frames from the transport outward are inspected.
+Two sub-agents that send the same request at the same time get different responses, and in a replay they may start in a
+different order. The arguments of their functions distinguish them. The frames from the transport outward are inspected.
 In frames of the caller's own code, the plain values among the arguments and in argument objects are collected. Of other
 local variables, only the IDs of tool calls are collected. The arguments of the functions that started the task or work
 item are included, see `jobs`. No code of the caller is called, and no line numbers or file names are recorded, so that
@@ -44,7 +44,7 @@ FRAMES_MAX = 96
 OWN_FRAMES_MAX = 8
 """How many frames of the caller's own code are used. Our choice."""
 VALUES_MAX = 48
-"""The maximum number of values of the functions of a request, including function names. Our choice."""
+"""The maximum number of values that identify the caller of one request, including function names. Our choice."""
 SCOPE_VALUES_MAX = 16
 """The maximum number of values of the functions that start a job. Our choice."""
 HELD_MAX = 32
@@ -54,7 +54,7 @@ DEPTH_MAX = 3
 READS_MAX = 256
 """The maximum number of values that are read from objects for one request. Our choice."""
 TEXT_MAX = 200
-"""The maximum length of a text; a longer one is ignored. Our choice."""
+"""The maximum length of a text; longer texts are ignored. Our choice."""
 BITS_MAX = 256
 """The maximum number of bits of a number. Our choice."""
 DIGEST_BYTES = 4
@@ -64,7 +64,8 @@ distinguish the requests of a group, see `shortened_digests`.
 """
 RANDOM_VALUE_BYTES = 3
 """The minimum length of the digest of a value that looks random, such as a request ID. Such a value is new in each run,
-and its digest must not match that of another agent by chance. There are too many such values to try all of them.
+and its digest must not match the digest of another agent's value by chance. There are too many such values to try all
+of them.
 """
 _RANDOM_LOOKING = re.compile(
     r"(?=(?:[a-f-]{0,11}[0-9][0-9-]{0,11}[a-f]){2})[0-9a-f-]{12}"
@@ -133,7 +134,8 @@ def shortened_digests(group: Iterable[str]) -> dict[str, str]:
     """Return the digests of a group of requests, each mapped to a shortened form that is still unique in the group.
 
     At least one byte of the value's digest is kept, and at least `RANDOM_VALUE_BYTES` if the value looks random. The
-    digest of a value does not depend on its name, so a value that was passed under many names reveals no more.
+    digest of a value does not depend on its name, so a value that was passed under many names reveals no more than a
+    value with one name.
     """
     every = set(group)
     for size in range(1, DIGEST_BYTES):
@@ -166,7 +168,8 @@ _RANDOM_SUFFIX = "00"
 
 
 HOLDERS_MARK = "@"
-"""Precedes the suffix of the recorded digest of a value inside an object: the objects that hold it; never in a fixture.
+"""Separates the recorded digest of a value inside an object from the numbers of the objects that hold the value; never
+in a fixture.
 """
 
 
@@ -176,7 +179,7 @@ def distinguishing_digests(
     """Return the digests that may distinguish identical requests, without the suffixes for objects.
 
     A value in an object that several jobs received under the same name does not distinguish them, and it may change
-    between their requests. The same applies to a value in an object that not all requests have.
+    between their requests. The same applies to a value in an object if some requests have no value under that name.
 
     Args:
         digests_of: the recorded digests of each request.
@@ -387,7 +390,8 @@ variable, and of the argument of `sys.getrefcount`.
 
 
 def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
-    """Return the values in an object, a dict or a list, each with its name and whether only tool call IDs are used.
+    """Return the values in an object, a dict or a list, each with its name and a flag: whether only tool call IDs are
+    used.
 
     No code of the object's class is called. All values of a library object are used if its class describes data:
     pydantic models, dataclasses, attrs classes, named tuples. Other library objects, such as clients, mostly contain
@@ -543,7 +547,7 @@ def _context_values() -> list[tuple[Any, ...]]:
 
 
 def _task_name() -> tuple[tuple[str, str, Any], ...]:
-    """Return the name that the program gave the current task; empty for a default name."""
+    """Return the name that the program gave the current task; empty if the task has a default name."""
     try:
         task = current_task()
     except RuntimeError:  # the event loop is not asyncio's

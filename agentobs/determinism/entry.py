@@ -23,11 +23,11 @@ from agentobs.determinism.values import (
     is_not_kept,
     not_kept_in,
 )
-from agentobs.errors import error_kind, say_once
+from agentobs.errors import error_kind, warn_once
 from agentobs.records.labels import Label, unchecked
 
 SCRIPT = "__main__"
-"""The qualified name of an entry that is a script, in which the session is opened at the top level."""
+"""The qualified name of the entry if it is a script that opens the session in its top-level code."""
 _WEB = frozenset(
     [
         "aiohttp",
@@ -129,7 +129,8 @@ def entry_of_call(
 def name_of(
     module: str, qualified: str, variables: Mapping[str, Any], code: CodeType | None
 ) -> tuple[str | None, dict[str, Any] | None]:
-    """Return a function as `module:qualified.name`, and the obstacle to calling it by that name; None if there is none.
+    """Return a function as `module:qualified.name`, and the obstacle to calling it by that name; each is None if there
+    is none.
 
     The module of the running script is named after its file, so that a test can import it.
     """
@@ -164,7 +165,7 @@ def _script(module: str, code: CodeType, variables: Mapping[str, Any]) -> Entry:
 
 
 def _positional(values: dict[str, Any], rest: list[Any], code: CodeType) -> dict[str, Any]:
-    """Return arguments with all positional ones in a list under `*`, including those of `*args`."""
+    """Return arguments with all positional arguments in a list under `*`, including the items of `*args`."""
     first = code.co_varnames[: code.co_argcount]
     return {
         "*": [*(values[name] for name in first if name in values), *rest],
@@ -198,8 +199,8 @@ def _entry(
 def _method(
     name: str, qualified: str, variables: Mapping[str, Any], values: dict[str, Any]
 ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """Return the name of a method, its arguments without `self` or `cls`, and the obstacle to calling it; None if there
-    is none.
+    """Return the name of a method, its arguments without `self` or `cls`, and the obstacle to calling it. The obstacle
+    is None if the method can be called.
     """
     cls, method = _lookup(variables, qualified.rpartition(".")[0]), qualified.rpartition(".")[2]
     if not isinstance(cls, type):
@@ -286,9 +287,9 @@ def version_of(distribution: str) -> Label | None:
 
 
 def entry_or_nothing(find: Callable[[], Entry]) -> Entry:
-    """Return the result of `find`: how a session was started; an empty entry if `find` raises an exception."""
+    """Return the entry of a session, as found by `find`; an empty entry if `find` raises an exception."""
     try:
         return find()
     except Exception as error:
-        say_once(f"how a session was started is not recorded: {error_kind(error)}", about="entry")
+        warn_once(f"how a session was started is not recorded: {error_kind(error)}", about="entry")
         return NOWHERE

@@ -5,9 +5,9 @@
     def lookup(order_id: str) -> str:
         ...
 
-Each call becomes a `ToolExchange`. Its ID is that of the model's tool call, if a response contains one; otherwise it
-counts the calls of that name in the lane. LLM requests of the function itself are in a child lane of the call. A replay
-decides whether the function runs, and what it returns.
+Each call becomes a `ToolExchange`. Its ID is that of the model's tool call, if a response contains one. Otherwise the
+ID contains the number of the call among the calls of that name in the lane. LLM requests of the function itself are in
+a child lane of the call. A replay decides whether the function runs, and what it returns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from agentobs.determinism.values import (
     register_type,
     to_json,
 )
-from agentobs.errors import ReplaySays, UsageError, error_kind, say_once
+from agentobs.errors import ReplayEnd, UsageError, error_kind, warn_once
 from agentobs.records.canonical_json import canonical
 from agentobs.records.exchanges import (
     Place,
@@ -70,20 +70,22 @@ class Call:
     recorded: RecordedFunction
     place: Place
     question: ToolQuestion
-    """The call as a tool call; its input is the arguments by name, in the form of `values`."""
+    """The call, represented as a tool call. Its input contains the arguments by name, converted as described in
+    `determinism.values`.
+    """
     started_ns: int
     """When the call started, in nanoseconds since 1970."""
     started: int
     """When the call started, on the monotonic clock. [ns]"""
     is_counted: bool = False
-    """Whether the ID counts the calls of that name in the lane, because the model's ID is unknown."""
+    """Whether the ID contains the number of the call in the lane, because the model's ID for it is unknown."""
 
 
 class FunctionAnswerer(Protocol):
     """Decides in a replay what happens when a recorded function is called."""
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
-        """Return a call with its recorded ID, and its recorded answer; None if the function must run.
+        """Return a call with its recorded ID, and its recorded answer; the answer is None if the function must run.
 
         May raise an error of the replay.
         """
@@ -95,7 +97,7 @@ class FunctionAnswerer(Protocol):
         """Return the exception for a recorded answer that cannot be converted back to a value."""
 
     async def cancelled(self, call: Call) -> Any:
-        """Wait until the caller cancels the call, as recorded; raise an error if it does not."""
+        """Wait until the caller cancels the call, as recorded; raise an error if the caller does not."""
 
 
 def _answerer() -> FunctionAnswerer | None:
@@ -132,7 +134,7 @@ def record_tool(
         name: the name of the tool for the model; default: the name of the function.
         mutating: whether the function changes something outside the agent. A replay runs such a function only if it is
             listed.
-        returns: classes of return values that are recorded; see `agentobs.register_type`.
+        returns: classes of return values to register, so that the values are recorded; see `agentobs.register_type`.
 
     Raises:
         UsageError: the argument is not a plain function, but a generator, a class, or a tool made from a function.
@@ -244,7 +246,7 @@ def _begin(
 
 
 def _recorded_answer(call: Call) -> tuple[Call, ToolAnswer | None]:
-    """Return a call, and its recorded answer in a replay; None if the function must run."""
+    """Return a call and, in a replay, its recorded answer; the answer is None if the function must run."""
     answerer = _answerer()
     if answerer is None:
         return call, None
@@ -285,7 +287,7 @@ def _running(call: Call) -> Iterator[_Running]:
     try:
         with tracing.at(inside):
             yield running
-    except ReplaySays:
+    except ReplayEnd:
         raise
     except BaseException as error:
         is_failure = isinstance(error, Exception | SystemExit)
@@ -323,7 +325,7 @@ def _emit(call: Call, answer: ToolAnswer) -> None:
 def _warn(error: Exception) -> None:
     with contextlib.suppress(Exception):  # even getting the text of an error may fail
         text = f"a tool call was not recorded: {error_kind(error)}. The agent continues."
-        say_once(text, about=f"record_tool {type(error).__name__}")
+        warn_once(text, about=f"record_tool {type(error).__name__}")
 
 
 def _arguments_by_name(

@@ -31,7 +31,7 @@ from types import CoroutineType, FunctionType, GetSetDescriptorType, MethodType
 from typing import Any
 
 from agentobs import world
-from agentobs.errors import error_kind, say_once
+from agentobs.errors import error_kind, warn_once
 from agentobs.runtime import process
 
 DEPTH_MAX = 16
@@ -42,7 +42,7 @@ SESSIONS_MAX = 10_000
 """The maximum number of open sessions for which job ends are kept. Our choice."""
 
 VALUES_MAX = 32
-"""The maximum number of arguments that a job keeps, of the functions that started it and its ancestors. Our choice."""
+"""The maximum number of arguments that a job keeps from the functions that started it and its ancestors. Our choice."""
 WRAPPERS_MAX = 16
 """The maximum number of partials and methods around a function that are unwrapped for its name. Our choice."""
 
@@ -104,9 +104,9 @@ class Job:
     def path(self) -> tuple[tuple[str, int, int], ...]:
         """The element, start and serial number of each ancestor, outermost first, and of the job itself.
 
-        The element is a digest of the job's name, and its number among the jobs of that name which its parent started
-        after its last request. It is empty if the name is unknown: such a job is only noticed when it sends a request,
-        so its number would depend on chance.
+        The element consists of a digest of the job's name, and the job's number among the jobs of that name that its
+        parent has started since the parent's last request. The element is empty if the name is unknown: such a job is
+        only noticed when it sends a request, so its number would depend on chance.
         """
         return tuple(
             (f"{_digest(name)}.{number}" if name else "", started_ns, serial)
@@ -120,7 +120,7 @@ class Job:
         return previous
 
     def forget_counts(self) -> None:
-        """Restart the count of the jobs that it starts at 0."""
+        """Reset the counts of the jobs that this job has started."""
         self._counts = None
 
     def end(self) -> None:
@@ -158,7 +158,7 @@ class State:
 
     def __init__(self) -> None:
         self.items = threading.local()
-        """Has the job of the work item that the current thread runs, as the attribute `job`."""
+        """Its attribute `job` is the job of the work item that the current thread runs."""
         self.starter_arguments: Callable[[Any], tuple[Values, bool]] | None = None
         """Returns the arguments of the functions on a stack, and whether these functions take work from a queue."""
         self.sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -438,7 +438,7 @@ def _quietly(
     try:
         return make(find, argument)
     except Exception as error:
-        say_once(f"a job is not tracked: {error_kind(error)}", about="jobs")
+        warn_once(f"a job is not tracked: {error_kind(error)}", about="jobs")
         return None
 
 
@@ -497,7 +497,7 @@ def note_request(job: Job, session_id: str | None) -> None:
 
 
 def close_session(session_id: str) -> list[tuple[int, int]]:
-    """Forget a session, and return its jobs that have ended, as serial numbers and nanoseconds since 1970.
+    """Forget a session, and return its jobs that have ended: serial number, and end in nanoseconds since 1970.
 
     The ends of jobs that are still running are not recorded for the session.
     """

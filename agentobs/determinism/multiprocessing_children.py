@@ -61,7 +61,7 @@ def refuse(file: str, question: Question, place: Place) -> Answer:
     """Report a request to the replaying process, and refuse it.
 
     Raises:
-        ReplaySays: always.
+        ReplayEnd: always.
     """
     del place
     with contextlib.suppress(OSError), Path(file).open("a", encoding="utf-8") as requests:

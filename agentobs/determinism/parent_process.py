@@ -1,7 +1,8 @@
 """Let the replaying parent process answer the requests of a child process, over a Unix socket.
 
 Each question is one connection, with one line of JSON in each direction. If the parent raises an exception, an
-exception with the same text is raised in the child. It is not retried, and the parent keeps it as its result.
+exception with the same text is raised in the child. The child does not retry the request, and the parent keeps the
+exception as its result.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from agentobs import runtime
 from agentobs.determinism import session_inheritance
 from agentobs.determinism.functions import Call
 from agentobs.determinism.session_inheritance import Channel
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplayEnd
 from agentobs.records.exchanges import Answer, Chunk, Failure, Place, Question, ToolAnswer
+from agentobs.runtime import ServedAnswer
 from agentobs.sink import Record, sink
 from agentobs.tracing.ambient import ambient_of
 from agentobs.world import World
@@ -39,7 +41,7 @@ class State:
         self.held: contextlib.ExitStack | None = None
         """Keeps the parent's answers active until the process ends; None if the parent does not answer."""
         self.error_classes: dict[Any, Any] = {}
-        """The class of exceptions from the parent, by its base class."""
+        """The classes of exceptions from the parent, by base class."""
 
 
 def connect_to_parent() -> bool:
@@ -68,7 +70,7 @@ def _refuse(live: World) -> World:
     """Reject the agent loop of agentobs, because its questions to the world are not answered over the socket.
 
     Raises:
-        ReplaySays: always.
+        ReplayEnd: always.
     """
     del live
     raise replay_error(
@@ -112,7 +114,7 @@ class _Parent:
     def unreadable(self, call: Call, why: str) -> BaseException:
         try:
             self._ask("unreadable", call=call_json(call), why=why)
-        except ReplaySays as error:
+        except ReplayEnd as error:
             return error
         return replay_error(why)
 
@@ -124,7 +126,7 @@ class _Parent:
         """Return the parent's answer.
 
         Raises:
-            ReplaySays: the replay diverged, or the parent has ended.
+            ReplayEnd: the replay diverged, or the parent has ended.
         """
         line = json.dumps({"token": self._channel.token, "kind": kind, **arguments}) + "\n"
         try:
@@ -150,7 +152,7 @@ def replay_error(text: str) -> Exception:
     error_class: Any = state.error_classes.get(base)
     if error_class is None:
         error_class = state.error_classes[base] = type(
-            "ParentSays", (base, ReplaySays), {"__doc__": replay_error.__doc__}
+            "ParentSays", (base, ReplayEnd), {"__doc__": replay_error.__doc__}
         )
     error: Exception = error_class(text)
     return error
@@ -190,13 +192,13 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "chunks": [[base64.b64encode(c.data).decode(), c.after_ns] for c in answer.chunks],
         "ending": answer.ending,
         "failure": [answer.failure.name, answer.failure.message] if answer.failure else None,
-        "retry_ms": answer.retry_ms,
+        "retry_ms": answer.retry_ms if isinstance(answer, ServedAnswer) else None,
     }
 
 
-def answer_of(data: dict[str, Any]) -> Answer:
+def answer_of(data: dict[str, Any]) -> ServedAnswer:
     """Return the response in a JSON object."""
-    return Answer(
+    return ServedAnswer(
         data["status"],
         data["headers"],
         tuple(Chunk(base64.b64decode(data), after_ns) for data, after_ns in data["chunks"]),

@@ -152,7 +152,7 @@ def _has_time_argument(name: str, args: tuple[Any, ...]) -> bool:
 def _replace(
     undo: list[Callable[[], None]], module: ModuleType, replacements: dict[str, Any]
 ) -> None:
-    """Replace functions of a module, also where other modules have imported them by name."""
+    """Replace functions of a module, including the names under which other modules have imported them."""
     by_original_id = {id(getattr(module, name)): new for name, new in replacements.items()}
     places = [module, *(each for each in list(sys.modules.values()) if _may_be_patched(each))]
     for each in places:

@@ -101,7 +101,7 @@ class PendingCalls:
         return None
 
     def counted_id(self, here: Place, name: str) -> str:
-        """Return an ID for a function that runs without a tool call of the model; it counts such runs in the lane."""
+        """Return an ID for a function that runs without a tool call of the model: its name and a count of such runs."""
         with self._lock:
             counts = self._session(here.session_id).counts
             counts[here.lane, name] += 1

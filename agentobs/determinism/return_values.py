@@ -127,7 +127,7 @@ def _as(base: Any, value: Any) -> Any:
 
 
 def _fields(value: Any, kind: type) -> dict[str, Any] | None:
-    """Return the fields to compare of a value of the caller's own class; None if the class has no fields.
+    """Return the compared fields of a value of the caller's own class; None if the class has no fields.
 
     Fields that a dataclass excludes from comparison, or that a model excludes from its JSON, are left out.
     """

@@ -4,8 +4,8 @@
 
 `AGENTOBS_JOIN` contains the session, the lane, the content mode, and the start and seed of the session's clock and
 random numbers. In a replay, `AGENTOBS_ANSWERS` contains a secret token and the socket over which the parent answers the
-child. Both are read once and removed from the environment, so that processes that the child starts do not join. A
-variable that does not have exactly this form is ignored.
+child. Both variables are read once and removed from the environment, so that processes that the child starts do not
+join. A variable that does not have exactly this form is ignored.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.errors import ReplayEnd, UsageError
 from agentobs.runtime import process
 
 MARK = "$py"
@@ -71,7 +71,9 @@ def _class_of(name: str) -> type | None:
 
 
 class ToolFailed(RuntimeError):
-    """Raised in a replay instead of an exception whose class cannot be instantiated; the text starts with its name."""
+    """Raised in a replay instead of an exception whose class cannot be instantiated; the text starts with the class
+    name.
+    """
 
 
 class NotKept(Exception):
@@ -176,7 +178,7 @@ def from_json(value: Any) -> Any:
 
 
 def error_from_json(value: dict[str, Any], modules: Iterable[object] = ()) -> BaseException:
-    """Convert JSON back to an exception with the same class and text, or to a `ToolFailed` with its name.
+    """Convert JSON back to an exception with the same class and text, or to a `ToolFailed` with the name of that class.
 
     Args:
         value: the JSON of the exception.
@@ -219,7 +221,7 @@ def _exception(name: str, modules: Iterable[object]) -> type[BaseException] | No
             found = inner
     if not isinstance(found, type) or not issubclass(found, Exception | SystemExit):
         return None
-    return None if issubclass(found, ReplaySays) else found
+    return None if issubclass(found, ReplayEnd) else found
 
 
 def kind_of(cls: type) -> str | None:
@@ -241,7 +243,8 @@ class Writer:
 
         Args:
             max_bytes: the maximum total size.
-            node_bytes: the size of a value that is neither a text nor bytes; for these, it is their length.
+            node_bytes: the size of a value that is neither a text nor bytes; the size of texts and bytes is their
+                length.
         """
         self._bytes_left, self._node_bytes = max_bytes, node_bytes
 

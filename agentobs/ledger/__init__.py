@@ -2,19 +2,19 @@
 
 `cost_of` prices one usage row, a `Meter` adds up costs while an agent runs, and the store multiplies the same unit
 prices in SQL. Prices come from genai-prices, which is pinned, dated and works offline. An overlay of agentobs adds the
-prices that it lacks. Nothing here reads a clock: each price is valid for a period.
+prices that genai-prices lacks. Nothing here reads a clock: each price is valid for a period.
 """
 
 from __future__ import annotations
 
 from agentobs.ledger.cost import Cost, Part, cost_of
-from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
+from agentobs.ledger.meter import Meter, Spent, load_prices, warn_unknown_model
 from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
 from agentobs.ledger.price_book import (
     PriceBook,
     book_of,
-    in_force,
+    current_prices,
     price_version,
     resolve,
     use_home,
@@ -40,12 +40,12 @@ __all__ = [
     "book_of",
     "canonical_model",
     "cost_of",
-    "in_force",
+    "current_prices",
+    "load_prices",
     "price_version",
     "resolve",
     "runaway",
-    "say_unknown",
     "to_usd",
     "use_home",
-    "warm",
+    "warn_unknown_model",
 ]

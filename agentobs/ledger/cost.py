@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
-from agentobs.ledger.price_book import PriceBook, in_force
+from agentobs.ledger.price_book import PriceBook, current_prices
 from agentobs.ledger.rates import Context, UnitPrices
 from agentobs.records.labels import is_label
 from agentobs.records.usage import Usage
@@ -101,7 +101,7 @@ def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
 
 def price_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> UnitPrices:
     """Return the unit prices of a usage row for its context, day and prompt size."""
-    return (book or in_force()).at(context_of(usage), at_ns, usage.prompt_tokens)
+    return (book or current_prices()).at(context_of(usage), at_ns, usage.prompt_tokens)
 
 
 def units_of(usage: Usage) -> tuple[int, ...]:
@@ -117,7 +117,7 @@ def units_of(usage: Usage) -> tuple[int, ...]:
 
 
 def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
-    """Return the certainty of a cost: that of the price if it is not exact, otherwise that of the counts."""
+    """Return the certainty of a cost: that of the price if the price is not exact, otherwise that of the counts."""
     if unit.certainty != "exact":
         return unit.certainty
     if usage.certainty == "exact" and usage.has_unpriced_requests:
@@ -126,7 +126,7 @@ def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
 
 
 UNNAMED = "unnamed"
-"""Replaces a name that is not a label, such as one of 10 kB."""
+"""Replaces a name that is not a label, such as a name of 10 kB."""
 
 
 def context_of(usage: Usage) -> Context:

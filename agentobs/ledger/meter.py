@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from agentobs.errors import say_once
+from agentobs.errors import warn_once
 from agentobs.ledger.cost import UNNAMED, price_of, status_of, units_of
 from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
-from agentobs.ledger.price_book import PriceBook, in_force
+from agentobs.ledger.price_book import PriceBook, current_prices
 from agentobs.ledger.rates import Context
 from agentobs.provider.registry import ANTHROPIC
 from agentobs.records.facts import UsageRow
@@ -53,7 +53,7 @@ class Spent:
 
     @property
     def calls_not_exact(self) -> int:
-        """Rows whose cost is not exact, unpriced ones included; lost records are not counted."""
+        """Rows whose cost is not exact, including unpriced rows; lost records are not counted."""
         return sum(self.uncertain.values())
 
     @property
@@ -208,7 +208,7 @@ class Meter:
         unit = price_of(usage, at_ns, self._book)
         status, name = status_of(unit, usage), canonical_model(unit.context.model)
         if status == "unknown_model":
-            say_unknown(name)
+            warn_unknown_model(name)
         found = self._sums.setdefault(name, _Sum())
         units, each = units_of(usage), unit.picodollars_each or _NO_PRICE
         found.calls += 1
@@ -225,18 +225,18 @@ def _add_each(sums: Iterable[int], addends: Iterable[int]) -> list[int]:
     return list(map(operator.add, sums, addends))
 
 
-def say_unknown(model: str) -> None:
+def warn_unknown_model(model: str) -> None:
     """Warn once that a model has no price."""
-    say_once(
+    warn_once(
         f"no price is known for model {model}: its calls cost NULL, not 0, and sums leave them out. "
         "Give it a price in prices.toml, or install a newer genai-prices.",
         about=f"no price for {model}",
     )
 
 
-def warm() -> None:
+def load_prices() -> None:
     """Load the price list, which takes 0.4 s once per process. Call this early, in a thread."""
-    in_force().resolve(Context(UNNAMED))
+    current_prices().resolve(Context(UNNAMED))
 
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Usage))

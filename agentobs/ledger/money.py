@@ -42,7 +42,7 @@ def price_of_one(price: Decimal, per: int) -> int:
 
     Args:
         price: the price of `per` units, in dollars.
-        per: the number of units that the price is for: a million tokens, or a thousand searches.
+        per: the number of units that the price covers: a million tokens, or a thousand searches.
 
     Raises:
         ValueError: the price of one unit is not a whole number of picodollars.

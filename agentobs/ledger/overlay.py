@@ -49,7 +49,8 @@ NEUTRAL_VALUES: dict[str, tuple[str | None, ...]] = {
 """Context values that do not affect prices."""
 
 _SINGLE_RELEASE = re.compile(r"20\d{6}|20\d\d-\d\d-\d\d|[@:/]|anthropic\.|-v\d")
-"""Matches in the name of a single release or platform, which applies only to that exact name."""
+"""Matches a part of the name of a single release or platform. An entry for such a name applies only to that exact name.
+"""
 
 Money = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=DIGITS)]
 
@@ -102,7 +103,7 @@ def _is_same(name: str, value: str | None, required: str) -> bool:
 
 
 def _is_named(model: str, names: Iterable[str]) -> bool:
-    """Return whether one of the names refers to a model, in any spelling; a dated ID only matches itself."""
+    """Return whether one of the names refers to a model, in any spelling; a dated ID matches only itself."""
     return any(
         name == model
         or (not _SINGLE_RELEASE.search(name) and canonical_model(name) == canonical_model(model))
@@ -154,7 +155,7 @@ class Factor(_Dated):
     except_models: list[str] = []
     """Models to which the factor does not apply."""
     unless_listed: bool = False
-    """If set, the factor does not apply if a price is listed for the context values that it requires."""
+    """Whether the factor is ignored if a price is listed for the context values that the factor requires."""
 
     def covers(self, model: str) -> bool:
         """Return whether the factor applies to a model."""
@@ -182,7 +183,7 @@ def parse(data: bytes, where: str) -> Overlay:
     """Parse a price file.
 
     Raises:
-        UsageError: the file is malformed; the message has the line, the value found and the value expected.
+        UsageError: the file is malformed; the message contains the line, the value found and the value expected.
     """
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")

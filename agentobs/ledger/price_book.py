@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentobs import world
-from agentobs.errors import AgentobsError, UsageError, say_once
+from agentobs.errors import AgentobsError, UsageError, warn_once
 from agentobs.ledger.rates import FOREVER, Context, UnitPrices
 from agentobs.runtime import process
 
@@ -27,7 +27,7 @@ FILE = "prices.toml"
 """The name of the user's price file in a home."""
 
 KNOWN_CONTEXTS = 4096
-"""The maximum number of contexts that a book caches; a provider that keeps inventing model names cannot fill memory."""
+"""The maximum number of contexts that a book caches, so that an endless series of model names cannot fill memory."""
 
 _INVALID_SIZE = "the number of tokens is out of range"
 
@@ -138,11 +138,11 @@ class PriceSource:
 def use_home(home: Path) -> None:
     """Use the prices of a home from now on; they are read at the first lookup."""
     process.state(PriceSource).path = home
-    in_force.cache_clear()
+    current_prices.cache_clear()
 
 
 @cache
-def in_force() -> PriceBook:
+def current_prices() -> PriceBook:
     """Return the current prices of this process; an invalid user file is reported once and ignored."""
     source = process.state(PriceSource)
     try:
@@ -150,19 +150,19 @@ def in_force() -> PriceBook:
         if book.has_user_file:
             book.overlays()
     except AgentobsError as error:
-        say_once(f"your prices are ignored: {error}", about="own prices")
+        warn_once(f"your prices are ignored: {error}", about="own prices")
         return _cached_book(None, "")
     return book
 
 
 def price_version() -> str:
     """Return the version of the current prices, without loading them."""
-    return in_force().version
+    return current_prices().version
 
 
 def resolve(context: Context) -> list[UnitPrices]:
     """Return the unit prices of a context at the current prices."""
-    return in_force().resolve(context)
+    return current_prices().resolve(context)
 
 
 @cache

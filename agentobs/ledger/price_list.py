@@ -34,7 +34,7 @@ _LIST_NAMES = {
     "cache_write_1h": "cache_write_1h_mtok",
     "web_search": "web_searches_kcount",
 }
-"""The names of the price classes, each with the name in genai-prices."""
+"""The price classes, each with its name in genai-prices."""
 
 
 def unit_prices(
@@ -209,7 +209,7 @@ class _Listing:
         return times, notes, frozenset(applied)
 
     def _unpriced_context(self, known: frozenset[str]) -> list[str]:
-        """Return notes about the context values without a price, which are priced like standard ones."""
+        """Return notes about the context values that have no price; they are priced like standard values."""
         return [
             f"no price is listed for {name} {value}: taken as standard"
             for name in CONTEXT
@@ -294,9 +294,9 @@ _CACHE_CLASSES = ("cache_read", "cache_write_5m", "cache_write_1h")
 
 
 def _assumed_classes(found: Mapping[str, _Listed], *, has_user_price: bool) -> Iterable[str]:
-    """Yield a note for each cache class without a price, which is priced like another class.
+    """Yield a note for each cache class that has no price; it is priced like another class.
 
-    A model that is listed without any cache price is older than the prompt cache, so it has no such tokens.
+    A model that is listed without any cache price is older than the prompt cache, so it has no cached tokens.
     """
     # `cache_write` in genai-prices is the price for the default lifetime, 5 minutes.
     listed = found.keys() | ({"cache_write_5m"} if "cache_write" in found else set())

@@ -30,8 +30,8 @@ def event(kind: str, /, **metadata: Metadata) -> None:
     Outside a session nothing is recorded. Fields that are None are omitted.
 
     Passing a plain string is an error in the program, not in its data: the same call fails each time, so the first test
-    that reaches it finds the error. It is therefore raised immediately, before anything is emitted. NaN is rejected in
-    the same way. Nothing is raised later, in another thread, or because of the recorder.
+    that reaches it finds the error. The error is therefore raised immediately, before anything is emitted. NaN is
+    rejected in the same way. Nothing is raised later, in another thread, or because of the recorder.
 
     Args:
         kind: the kind of the event: a constant word of letters, digits and `_.:-` that is not a built-in kind (see

@@ -1,7 +1,8 @@
 """The consumers of facts in this process: the cost meters of sessions, and the backends.
 
-The recorder passes each fact on after it was written, or dropped because of the disk: a budget must hold while the disk
-is full. A backend that raises an exception is removed; the journal and the other backends continue.
+The recorder passes each fact on after the fact was written, or was dropped because of a disk failure: a budget must be
+enforced even while the disk is full. A backend that raises an exception is removed; the journal and the other backends
+continue.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ BACKENDS_SECONDS = 0.25
 
 
 class FactConsumers:
-    """Passes facts to meters and backends; except for `meter`, for the worker thread only."""
+    """Passes facts to meters and backends. Any thread may call `meter` and `note_lost`; only the worker thread calls
+    `deliver` and `end_session`.
+    """
 
     def __init__(self, backends: tuple[Backend, ...], lost_records: Callable[[str], int]) -> None:
         """Serve `backends`; `lost_records` returns how many records of a session are not in the journal."""
@@ -49,7 +52,7 @@ class FactConsumers:
                 self._deliver_to(backend, each)
 
     def note_lost(self, session_id: str, records: int) -> None:
-        """Note that the costs of a session are a lower bound, because `records` of it are missing; from any thread."""
+        """Note that the costs of a session are a lower bound, because this number of its records is missing."""
         if meter := self._meters.get(session_id):
             meter.add_lost_records(records)
 

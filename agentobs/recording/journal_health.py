@@ -13,7 +13,7 @@ class DiskState(enum.Enum):
     WRITABLE = "writable"
     """No write was refused since the last successful one."""
     PAUSED = "paused"
-    """The last write was refused a moment ago; nothing is written until the pause is over."""
+    """The last write was refused; nothing is written until a pause is over."""
     RETRY_DUE = "retry_due"
     """The last write was refused, the pause is over, and the next write shows whether the disk works again."""
 
@@ -30,7 +30,7 @@ class JournalHealth:
     def __init__(self) -> None:
         """Start with a writable disk and no deleted segment."""
         self.refusal: str | None = None
-        """Why the operating system refused the last write, as one word; None if it did not."""
+        """Why the operating system refused the last write, as one word; None if the write succeeded."""
         self.is_segment_deleted = False
         """Whether the segment was deleted, and no record that needs a new segment has arrived since then."""
         self._retry_ns = 0

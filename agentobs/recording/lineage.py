@@ -1,18 +1,16 @@
 """Lineage: the parent session of the next session while a fork runs.
 
-The agent of a fork opens its session as usual and does not know that it is a fork. The code that runs the fork sets the
-parent session here.
+The agent of a fork opens its session as usual and does not know that it is a fork. The code that runs the fork sets
+`Runtime.fork_parent`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentobs.runtime import process
+from agentobs.runtime import current
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Parent:
     """The turn with the last replayed response, from 1."""
 
     def fork_name(self, name: str) -> str:
-        """Return the name of a fork of a session with the name `name`; it is a label if `name` is one."""
+        """Return the name of a fork of a session with the name `name`; the result is a label if `name` is a label."""
         suffix = f"-fork-{self.turn}"
         return f"{name[: NAME_MAX - len(suffix)]}{suffix}"
 
@@ -41,27 +39,19 @@ os.register_at_fork(
 
 
 class State:
-    """The fork that runs in this process."""
+    """Whether the fork that runs has opened its session."""
 
     def __init__(self) -> None:
-        self.parent: Parent | None = None
-        """The parent of the next session."""
-
-
-@contextlib.contextmanager
-def forking(parent: Parent) -> Iterator[None]:
-    """Make the next session of this process a fork of `parent`; later sessions are ordinary sessions."""
-    state = process.state(State)
-    before, state.parent = state.parent, parent
-    try:
-        yield
-    finally:
-        state.parent = before
+        self.is_taken = False
+        """Whether the parent was taken, so that later sessions are ordinary sessions."""
 
 
 def take_parent() -> Parent | None:
-    """Remove and return the parent of the next session, so that it applies to one session only."""
-    state = process.state(State)
+    """Return the parent of the next session if a fork runs; None after the first call, and if no fork runs."""
+    runtime = current()
+    if not isinstance(runtime.fork_parent, Parent):
+        return None
     with _lock:
-        parent, state.parent = state.parent, None
-    return parent
+        state = runtime.state(State)
+        is_taken, state.is_taken = state.is_taken, True
+    return None if is_taken else runtime.fork_parent

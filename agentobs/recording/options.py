@@ -23,7 +23,7 @@ content files and to the backends.
 
 Sync = Literal["process", "interval", "always"]
 """How durable a record is. `process`: it survives the end of the process. `interval`: it also survives a power loss,
-after 200 ms at most. `always`: each exchange is synced before the agent continues, which waits 50 ms at most.
+after 200 ms at most. `always`: each exchange is synced before the agent continues; the agent waits 50 ms at most.
 """
 
 CONTENT_VARIABLE = "AGENTOBS_CONTENT"

@@ -180,7 +180,7 @@ class Recorder:
         )
 
     def wait(self, seconds: float) -> bool:
-        """Like `flush`, and count a wait that was too short."""
+        """Like `flush`, but also count the wait if it ended too early."""
         return self._count_late(self.flush(seconds))
 
     async def settle(self, seconds: float) -> bool:
@@ -337,7 +337,7 @@ class Recorder:
         return None
 
     def _ensure_segment(self) -> None:
-        """Ensure that there is a segment; records in a new one do not refer to the previous one."""
+        """Ensure that there is a segment. Records in a new segment do not refer to the previous segment."""
         if self._writer.ensure_segment():
             self._interpreter.forget_bodies()
             self._health.note_new_segment()
@@ -529,7 +529,9 @@ class Recorder:
 
 
 def _counted_as(record: Record) -> tuple[str, str]:
-    """Return the session and the kind that a record is counted under; it is counted even after an internal error."""
+    """Return the session and the kind under which a record is counted; records are counted even after an internal
+    error.
+    """
     try:
         return session_of(record), kind_of(record)
     except BaseException:

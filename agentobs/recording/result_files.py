@@ -82,7 +82,8 @@ def _folder(home: Path, session_id: str) -> Path:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise HomeError(
-                "cannot keep results here: it is not a directory of yours", where=str(folder)
+                "results cannot be stored here: this is not a directory, or it belongs to another user",
+                where=str(folder),
             )
         if stat.S_IMODE(found.st_mode) & 0o077:
             folder.chmod(0o700)

@@ -106,7 +106,7 @@ class Writer:
         return self._segment is not None and self._segment.is_torn
 
     def is_in_place(self) -> bool:
-        """Return whether the segment still exists at its path, or there is none."""
+        """Return whether the segment still exists at its path; True if there is no segment."""
         return self._segment is None or self._segment.is_in_place()
 
     def sync(self) -> None:

@@ -122,9 +122,9 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
         client: an `Anthropic`, `AsyncAnthropic` or platform client, an `httpx2` client, or an object that holds one: an
             agent, a model or a provider of a framework.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
-        sdk_span: how to handle the OpenTelemetry span that the SDK creates for each call. `off`: no span. `adopt`: it
-            has no content, and the record refers to it. `leave`: as the client was created. Default `off` if a backend
-            exports spans, else `adopt`.
+        sdk_span: how to handle the OpenTelemetry span that the SDK creates for each call. `off`: no span. `adopt`: the
+            span has no content, and the record refers to it. `leave`: the client's own setting applies. Default `off`
+            if a backend exports spans, else `adopt`.
 
     Raises:
         UsageError: `client` does not contain a client that can be recorded.
@@ -367,8 +367,8 @@ class Session:
     def result(self, value: Any) -> None:
         """Record the result of this session; the last call replaces earlier ones.
 
-        A `with` block needs this; the return value of a decorated function is recorded unless this was called. A replay
-        compares the result, see `ReplayOptions.compare_result`.
+        This is necessary in a `with` block. The return value of a decorated function is recorded automatically unless
+        this method was called. A replay compares the result, see `ReplayOptions.compare_result`.
 
         Args:
             value: JSON values, dataclasses, pydantic models, enums, named tuples, and containers of these. It is read
@@ -564,8 +564,8 @@ class Session:
         ends with the generator, even if the consumer stops early or throws an exception into it. Only the code of the
         generator is in the session, not the code of its consumer.
 
-        The function's name and arguments are recorded, so that a replay can call it again, and its return value, so
-        that a replay can compare it; see `result`. The result of a generator is the list of its values.
+        The function's name and arguments are recorded so that a replay can call the function again. Its return value is
+        recorded so that a replay can compare it; see `result`. The result of a generator is the list of its values.
         """
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:

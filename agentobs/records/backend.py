@@ -36,5 +36,6 @@ A backend may have these attributes:
 - `close(seconds: float) -> bool` is called when the recorder is closed.
 - `exports_spans = False` declares that it does not export spans to the destination of the SDK's own spans. Otherwise
   the SDK's spans are switched off, so that no call is reported twice.
-- `destination` and `profile` are labels: where it sends telemetry, and in which convention. Sessions record both.
+- `destination` and `profile` are labels: where the backend sends telemetry, and in which convention. Sessions record
+both.
 """

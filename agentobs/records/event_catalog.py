@@ -360,8 +360,8 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "started_ns",
         "outcome",
         (
-            "attempt", "duration_ns", "headers_ns", "first_chunk_ns", "streamed", "status",
-            "retry_after_ms", "message_count", "tool_use_count", "request_bytes",
+            "attempt", "duration_ns", "headers_ns", "first_chunk_ns", "makes_turns", "streamed",
+            "status", "retry_after_ms", "message_count", "tool_use_count", "request_bytes",
             "response_bytes", "chunk_count", "redactions", "claims_success",
         ),
         (
@@ -500,7 +500,7 @@ def _log_event(
 
 
 def is_built_in(kind: str) -> bool:
-    """Return whether a kind is built in; reserved kinds are."""
+    """Return whether a kind is built in; this includes reserved kinds."""
     return kind in ROW_KINDS or kind in TABLE_KINDS or kind in VIEW_KINDS
 
 

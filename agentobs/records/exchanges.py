@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from agentobs.records.canonical_json import digest
 from agentobs.records.facts import SessionEnd, SessionStart
@@ -24,7 +24,7 @@ response arrived.
 
 
 class Origin(NamedTuple):
-    """The caller of a request, as far as the caller's code shows it; it distinguishes identical requests. Content."""
+    """The caller of a request, as far as it can be identified; it distinguishes identical requests. This is content."""
 
     attempt_id: str
     """The attempt that sent the request."""
@@ -83,22 +83,6 @@ class Failure:
     """The text of the error."""
 
 
-Point = Literal["head", "end", "stop"]
-"""Where a replayed response may be held back: `head` is before its headers, `end` is before its end, and `stop` is
-where the recorded client stopped reading.
-"""
-
-
-class Gate(Protocol):
-    """Holds back a response that is served in place of the provider."""
-
-    def check(self, point: Point) -> float | None:
-        """Return the seconds after which to check again, or None to continue; may raise to end the response."""
-
-    def close(self) -> None:
-        """Receive the notice that the response has continued, or is no longer needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The response to a request."""
@@ -115,12 +99,6 @@ class Answer:
     """The transport error, if `ending` is `cut` or `error`."""
     encoding: str = ""
     """The content encoding of the chunks, as on the wire; empty if they are decoded, as in all recordings."""
-    retry_ms: float | None = None
-    """How long the client waits before a retry, which overrides the headers. Only for responses that are served in
-    place of the provider; never recorded.
-    """
-    gate: Gate | None = field(default=None, repr=False, compare=False)
-    """Holds the response back. Only for responses that are served in place of the provider."""
 
     @property
     def body(self) -> bytes:

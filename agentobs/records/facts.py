@@ -122,6 +122,7 @@ class Attempt:
     duration_ns: int
     method: Label
     endpoint: Label
+    makes_turns: bool
     streamed: bool
     model_requested: Label | None
     model: Label | None

@@ -14,7 +14,7 @@ Metadata = bool | int | float | Label | None
 def numbers_and_labels(
     metadata: Mapping[str, Metadata],
 ) -> tuple[dict[str, float] | None, dict[str, Label] | None]:
-    """Return the numbers and the labels of metadata, by name; None for each of them that is empty.
+    """Return the numbers and the labels of metadata, by name; each is None if it is empty.
 
     An integer that does not fit in 64 bits becomes the nearest float, which all consumers support.
 

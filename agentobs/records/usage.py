@@ -18,7 +18,7 @@ unreadable.
 COUNT_MAX = 10**12
 """A larger count is invalid. No context window has even a millionth of this size. [tokens]"""
 
-UNREPORTED = "usage:not_told"
+UNREPORTED = "usage:unreported"
 """The note of a row without counts, because the response broke off or was abandoned before it reported its usage."""
 
 
@@ -67,7 +67,7 @@ class Usage:
     other_counts: Mapping[str, int] = field(default_factory=dict)
     """Counts that this version does not know, by name; a nested count as `<object>.<count>`."""
     note: str | None = None
-    """Why the counts are not exact: `<count>:<reason>`, several of them joined by `/`; `usage:not_told` if no counts
+    """Why the counts are not exact: `<count>:<reason>`, several of them joined by `/`; `usage:unreported` if no counts
     were reported.
     """
     batch_result_id: str | None = None

@@ -64,7 +64,7 @@ class Redactor:
         """Create a redactor.
 
         Args:
-            key: the key of the digits in placeholders; without a key, placeholders contain only the kind.
+            key: the key for the digits in placeholders; without a key, placeholders contain only the kind.
             rules: the user's rules.
         """
         self.rules = tuple(rules)

@@ -10,7 +10,9 @@ FAILED = b"[REDACTION FAILED]"
 """Replaces a text that could not be scanned."""
 FAILED_KIND = "redaction_failed"
 TAG_DIGITS = 8
-"""Hex digits of a tag, 32 bits: in one of 8,000 homes with 1,000 secrets, two secrets have the same tag. Our choice."""
+"""Hex digits of a tag (32 bits): of 8,000 homes with 1,000 secrets each, one has two secrets with the same tag. Our
+choice.
+"""
 
 _SPACING = re.compile(rb"\\+[nrt]|\s+")
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Before = Literal["any", "word", "name"]
-"""Which byte may precede a token. `any`: every byte; `word`: no letter or digit; `name`: no letter, digit, `_` or `-`.
+"""Which byte may precede a token. `any`: any byte; `word`: any byte except letters and digits; `name`: any byte except
+letters, digits, `_` and `-`.
 """
 
 

@@ -34,9 +34,11 @@ Patch = Literal["time", "uuid", "random"]
 SEED_PARTS = 8
 """The number of 16-bit numbers in a seed. Such short numbers are not mistaken for secrets."""
 SESSIONS_MAX = 1_000
-"""For how many sessions the sources are remembered. Our choice."""
+"""The maximum number of sessions whose sources are remembered. Our choice."""
 STREAMS_MAX = 10_000
-"""The maximum number of random streams per session; beyond it, the oldest is forgotten and starts again. Our choice."""
+"""The maximum number of random streams per session; beyond this number, the oldest stream is forgotten, and starts
+again if it is used. Our choice.
+"""
 MILLISECOND_NS = 1_000_000
 
 
@@ -82,7 +84,9 @@ class Ambient:
         return self._offsets.get(lane, 0)
 
     def now_ns(self, here: Place) -> int:
-        """Return the clock of a lane in nanoseconds since 1970; before its first request, that of its parent lane."""
+        """Return the clock of a lane in nanoseconds since 1970; before the lane's first request, the clock of its
+        parent lane.
+        """
         self._note_use(here)
         lane = here.lane
         while lane not in self._offsets and "/" in lane:
@@ -144,7 +148,7 @@ def begin(session_id: str, ambient: Ambient) -> None:
 
 
 def ambient_of(session_id: str) -> Ambient | None:
-    """Return the sources of a session; None if they are not known. In a replay, they are those of the replay."""
+    """Return the sources of a session; None if they are unknown. A replay returns its own sources."""
     state = process.state(State)
     replayed: Ambient | None = current().ambient
     return replayed or state.sessions.get(session_id)
@@ -159,7 +163,7 @@ def step(here: Place, at_ns: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The clock, IDs and random numbers at a place; outside a session those of the machine."""
+    """The clock, IDs and random numbers at a place; outside a session, those of the machine."""
 
     _ambient: Ambient | None
     _place: Place | None

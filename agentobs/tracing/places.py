@@ -46,7 +46,7 @@ class Opened:
         self.last_ns = last_ns
         """The time of the last known activity in the span, on the monotonic clock."""
         self.due_ns = last_ns
-        """The time until which it is expected to have no activity, on the same clock."""
+        """The time until which the span is expected to have no activity, on the same clock."""
         self.has_ended = False
 
 
@@ -67,9 +67,10 @@ class Frame:
         """Create a frame; `outer` is the previous frame of the context."""
         self.place, self.opened, self.outer = place, opened, outer
         self.is_block = is_block
-        """Whether it was entered by the block of a span."""
+        """Whether the place was entered by the block of a span."""
         self.is_generators = is_generators
-        """Whether a generator entered it. After a `yield`, such a frame stays current while the consumer runs."""
+        """Whether a generator entered the place. After a `yield`, such a frame stays current while the consumer runs.
+        """
 
 
 _frame: ContextVar[Frame | None] = ContextVar("agentobs_place", default=None)
@@ -200,7 +201,7 @@ def leave(frame: Frame) -> None:
 def carried(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function so that it runs in the caller's session and span in a thread, an executor or another task.
 
-      pool.submit(agentobs.carried(work), item)
+        pool.submit(agentobs.carried(work), item)
 
     Sync and async functions are supported. The result may be called repeatedly and from several threads.
     """

@@ -20,7 +20,7 @@ LENGTH_MAX = 256
 """Longer values are ignored; version 00 has 55 characters. Our choice."""
 
 SESSIONS_MAX = 10_000
-"""For how many sessions the trace context of their start is remembered. Our choice."""
+"""The maximum number of sessions whose trace context at their start is remembered. Our choice."""
 
 _FORM = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?",

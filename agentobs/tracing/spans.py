@@ -60,7 +60,8 @@ class State:
         """The spans that `sweep` has ended and whose handles still exist, by ID."""
         self.orphaned = self.late = 0
         self.lock = threading.RLock()
-        """Guards the counts. Reentrant, because a finalizer or a signal handler may end a span while it is held."""
+        """Guards the counts. Reentrant, because a finalizer or a signal handler may end a span while the lock is held.
+        """
 
 
 _place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
@@ -294,7 +295,7 @@ def _opened(
     """Open a span under the nearest open span.
 
     If the current span has ended, the new span links to it. If no enclosing span is open, the new span is the root of a
-    separate trace, because an operation that outlives an interaction is not part of it.
+    separate trace, because an operation that outlives an interaction is not a part of that interaction.
 
     Args:
         name: the name of the span.

@@ -66,7 +66,9 @@ class Keys:
     """The token in the printed URL; None if a password is required."""
     password: str | None = field(default=None, repr=False)
     secret: str = field(default_factory=lambda: new_secret(), repr=False)
-    """The value of the cookie. Not the token, which is in the history of the terminal and of the browser."""
+    """The value of the cookie. It differs from the token, because the token is in the history of the terminal and of
+    the browser.
+    """
 
     @property
     def cookie(self) -> str:
@@ -145,8 +147,8 @@ class Guard:
         if request_headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
             await _send(send, 303, b"", [*headers_to_set, (b"location", path.encode())])
             return
-        # If another page or a file linked here, the browser does not send a strict cookie after a redirect. So a
-        # page of the dashboard does the redirect.
+        # If the user follows a link on another page or in a file, the browser does not send a strict cookie after a
+        # redirect. So a page of the dashboard does the redirect.
         text = _CONTINUE.format(path=escape(path))
         await _send_page(
             send, 200, "Opened", text, [*headers_to_set, (b"refresh", b"0; url=" + path.encode())]
@@ -244,7 +246,7 @@ def _is_cross_site(method: str, headers: Mapping[str, str], scheme: str) -> bool
 
 
 def _token_in_url(scope: Scope) -> tuple[str, str] | None:
-    """Return the token in the URL, and the URL without it; None if there is no token."""
+    """Return the token in the URL, and the URL without the token. Return None if the URL contains no token."""
     pairs = _pairs(scope["query_string"])
     tokens = [value for name, value in pairs if name == "token"]
     if not tokens:

@@ -91,7 +91,10 @@ def previous_attempt(view: View, about: Row) -> Row | None:
 
 
 def _zones(view: View, about: Row) -> tuple[list[tuple[str, bool]] | None, Row | None]:
-    """Return each zone with whether it changed, and the compared attempt; None if nothing was compared."""
+    """Return the zones, each with a flag that is true if it changed, and the compared attempt.
+
+    Both are None if nothing was compared.
+    """
     key = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
     found = view.named("internal/zone_changes", **key)
     if not found:

@@ -1,4 +1,4 @@
-"""Endpoints that show content. It is requested with POST, and returned as a part of a page or as a file."""
+"""Endpoints that show content. Content is requested with POST, and returned as a part of a page or as a file."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST_OPEN = 2
 """The maximum number of open segments. A segment that is still being written is read into memory, up to 64 MB (see
 `recording.segment_writer`); the next read nearly always needs the same segment."""
 CONTENT_SLOTS = BoundedSemaphore(2)
-"""Limits the threads that read and render content: bodies are large, and each thread has some of them in memory."""
+"""Limits the threads that read and render content: bodies are large, and each thread keeps a few bodies in memory."""
 
 
 @dataclass(frozen=True, slots=True)

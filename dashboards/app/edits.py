@@ -60,7 +60,7 @@ class Part:
 
     name: str
     summary: str
-    """A summary of its changes."""
+    """A summary of the changes in this part."""
     edits: tuple[Edit, ...]
     more: int
     """The number of edits that are not shown."""

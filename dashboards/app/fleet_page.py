@@ -20,7 +20,7 @@ from dashboards.panels.panels import Panel, fleet_panels
 DEFAULT_DAYS = 30
 """The default number of days; the range ends with the last day on which a session started. Our choice."""
 MOST_LIVE_NS = 1_000_000_000
-"""The rendering time in nanoseconds from which the page has no live updates. Our choice."""
+"""A page that takes this long to render, or longer, has no live updates. [ns] Our choice."""
 INTERRUPT_SECONDS = 0.05
 """The interval at which the queries of a request are interrupted after the client disconnected. Our choice."""
 _DAY_NS = 86_400_000_000_000
@@ -85,7 +85,7 @@ class _RangePanels:
 def _range_panels(view: View, since_ns: int | None, until_ns: int | None) -> _RangePanels:
     started_ns = world.monotonic()
     panels = fleet_panels(
-        view.store, since_ns=since_ns, until_ns=until_ns, restore_names=view.texts.shown_dicts
+        view.store, since_ns=since_ns, until_ns=until_ns, restore_names=view.texts.replace_in_dicts
     )
     return _RangePanels(panels, world.monotonic() - started_ns)
 

@@ -1,4 +1,4 @@
-"""SQL queries of the page: each runs in a process with limits, few in parallel, and all are killed at shutdown."""
+"""SQL queries of the page. Each query runs in a process with limits, few run in parallel, and all end at shutdown."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class QueryRunner:
         return _query_result(columns, rows, note, failed, world.monotonic() - started_ns)
 
     def close(self) -> None:
-        """Kill the running queries, and those that start later."""
+        """Kill the running queries, and any query that starts later."""
         with self._lock:
             self._is_closed = True
             running = list(self._running)

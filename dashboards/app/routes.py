@@ -45,8 +45,9 @@ _PAGES = (
 BODY_BYTES = 1024 * 1024
 """The maximum size of a form in bytes; the form with an SQL statement is the largest. Our choice."""
 REVISION_THREADS = 2
-"""The number of threads, separate from those that render pages, in which requests wait for a check for new data. Our
-choice."""
+"""The number of threads in which requests wait for a check for new data. Pages are rendered in other threads. Our
+choice.
+"""
 RETRY_SECONDS = 5
 """The value of Retry-After for a page that could not be rendered. Our choice."""
 YEAR_SECONDS = 31_536_000

@@ -42,7 +42,7 @@ PORTS = 20
 THREADS = 8
 """The number of pages rendered in parallel. Our choice: each may briefly use hundreds of megabytes."""
 CONNECTIONS = 128
-"""The maximum number of concurrent connections; requests on further ones get a 503. A browser opens six."""
+"""The maximum number of concurrent connections; requests on further connections get a 503. A browser opens six."""
 PER_ADDRESS = 32
 """The maximum number of connections per network if other machines have access. Our choice: several browsers."""
 HEADER_BYTES = 32 * 1024

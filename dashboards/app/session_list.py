@@ -123,7 +123,8 @@ def filter_of(query: ListQuery, name: str | None = None) -> Filter:
 
     Args:
         query: the filters in the URL.
-        name: the digest of the search text, as the store contains it if the text is a name or tag that is not a label.
+        name: the digest of the search text. The store contains this digest if the text is a name or tag that is not a
+            label.
     """
     values, input_errors = dict[str, Any](), list[str]()
     if query.q:
@@ -200,7 +201,7 @@ def sessions_page(request: Request) -> Response:
             choices=filter_options(view),
             input_errors=chosen_filter.input_errors,
             has_signatures=view.has_signatures,
-            meanings={each.name: each.fires for each in SIGNATURES},
+            meanings={each.name: each.meaning for each in SIGNATURES},
         )
 
 
@@ -219,7 +220,10 @@ routes = [Route("/", sessions_page), Route("/compare/ticked", compare_selected)]
 
 
 def _digest(home: Home, text: str) -> str | None:
-    """Return the text as the store contains it if it is a name: its digest unless it is a label; None without a key."""
+    """Return the form in which the store contains a name: a label as it is, any other text as its digest.
+
+    Return None if the text is empty or the home has no key.
+    """
     key = known_key(home) if text else None
     return None if key is None else str(label(text, key))
 

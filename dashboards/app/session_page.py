@@ -34,7 +34,7 @@ session take about 400 kB, a thousand steps 2 MB. Our choice."""
 MOST_RESULT_ROWS = 2_000
 """Results with more rows than this are not cached. Our choice."""
 WINDOW_TURNS = 25
-"""The number of turns in the parts of the waterfall that the page of a longer session links to."""
+"""The number of turns per part of the waterfall. If a session is longer, its page links to the parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,10 @@ def session(request: Request) -> Response:
             panels=cache.get(
                 ("panels", time_range),
                 lambda: session_panels(
-                    view.store, session_id, window=time_range, restore_names=view.texts.shown_dicts
+                    view.store,
+                    session_id,
+                    window=time_range,
+                    restore_names=view.texts.replace_in_dicts,
                 ),
             ),
             turns=len(turns),
@@ -171,7 +174,7 @@ class EndedSessionCache:
     """
 
     key: tuple[Any, ...] | None
-    """The home, the session and its fingerprint. None if the session is running: then nothing is cached."""
+    """The home, the session and its fingerprint. None if the session is running; in that case nothing is cached."""
 
     @classmethod
     def of(cls, home: Home, view: View, about: Row) -> EndedSessionCache:

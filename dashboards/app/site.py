@@ -18,7 +18,9 @@ from dashboards.app.store_view import Reader
 from dashboards.panels.templates import page, plotly_script
 
 Compare = Callable[[Home, str, str], Mapping[str, Any]]
-"""Compares two sessions by ID, as `agentobs diff --json` does. Injected: readers do not import each other."""
+"""Compares two sessions by ID, as `agentobs diff --json` does. It is injected, because packages that read recordings do
+not import each other.
+"""
 
 _ASSETS = Path(__file__).parents[1] / "assets"
 PLOTLY = "plotly.min.js"

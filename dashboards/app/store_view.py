@@ -21,7 +21,7 @@ from agentobs.errors import AgentobsError, DamagedError, UsageError, error_kind
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, forms, is_alive
 from agentobs.store.backend import open_store
-from agentobs.store.label_texts import Texts
+from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import QueryError, Store
 
 PAUSE_SECONDS = 1.0
@@ -136,12 +136,12 @@ class View:
     """Whether `app.found_signatures` is complete. The failure signatures of all sessions are computed last."""
     cache: ResultCache
     """Cached results about this state, shared with other requests."""
-    texts: Texts
+    texts: LabelTexts
     """The original names and reasons."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
         """Return the rows of a named query (see `agentobs.store.named_queries`), with the original names."""
-        return self.texts.shown_dicts(self.store.rows(name, **parameters).dicts())
+        return self.texts.replace_in_dicts(self.store.rows(name, **parameters).dicts())
 
 
 class Reader:
@@ -178,7 +178,7 @@ class Reader:
         """
         opened, cursor = self._current_state()
         try:
-            texts = Texts(cursor, opened.texts)
+            texts = LabelTexts(cursor, opened.texts)
             yield View(cursor, opened.revision, opened.has_signatures, opened.cache, texts)
         finally:
             with self._condition:
@@ -240,7 +240,10 @@ class Reader:
         return [*self._older_states, *([self._current] if self._current else [])]
 
     def _current_state(self) -> tuple[_OpenState, Store]:
-        """Return the current state and a cursor. If the last check is old, wait for a new check, unless it is slow."""
+        """Return the current state and a cursor.
+
+        If the last check is old, wait for a new check, unless the check is slow.
+        """
         with self._condition:
             self._await_check()
             self._condition.wait_for(lambda: self._current or self._error or self._is_closed)

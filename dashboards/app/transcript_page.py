@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentobs.provider.registry import turn_paths
 from agentobs.records.canonical_json import Json
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
@@ -44,8 +43,7 @@ def transcript(request: Request, fields: Fields) -> Response:
     """Show one page of the content of one lane of a session."""
     with site_of(request).reader.view() as view:
         session_id = session_named(request, view)
-        endpoints = turn_paths()
-        lanes = view.named("internal/session_lanes", session_id=session_id, endpoints=endpoints)
+        lanes = view.named("internal/session_lanes", session_id=session_id)
         lane = _lane(lanes, fields.get("lane"))
         total = next((row["requests"] for row in lanes if row["lane"] == lane), 0)
         number, count, start = page_position(total, fields.get("page"), PAGE_SIZE)
@@ -53,7 +51,6 @@ def transcript(request: Request, fields: Fields) -> Response:
             "internal/lane_requests",
             session_id=session_id,
             lane=lane,
-            endpoints=endpoints,
             offset=max(start - 1, 0),
             limit=PAGE_SIZE + 1 if start else PAGE_SIZE,
         )

@@ -34,7 +34,7 @@ class Block:
 
     @property
     def is_folded(self) -> bool:
-        """Whether the block is collapsed: thinking is long, and other unnamed blocks are rarely read."""
+        """Whether the block is collapsed: thinking is long, and blocks of unknown types are rarely read."""
         return self.kind in ("thinking", "other")
 
 
@@ -55,7 +55,7 @@ class NewInput(NamedTuple):
     rewritten: int
     """The number of messages of the previous request that are missing or changed."""
     more: int
-    """The number of new messages that are not shown: the earliest ones."""
+    """The number of new messages that are not shown. The earliest messages are left out first."""
     system_and_tools: tuple[Block, ...]
     """The system prompt and the tools, if they changed."""
 
@@ -155,7 +155,7 @@ def _comparable(turn: Turn) -> list[Any]:
 
 
 def _changed_system_and_tools(previous_body: Mapping[str, Any], body: Json) -> tuple[Block, ...]:
-    """Return the system prompt and the tools as collapsed blocks, each if it differs from the previous request."""
+    """Return the system prompt and the tools as collapsed blocks; a part that did not change is left out."""
     if not isinstance(body, dict):
         return ()
     dialect = dialect_of_body(body)

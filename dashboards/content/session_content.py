@@ -66,7 +66,7 @@ class Budget:
         return self.bytes_left > 0
 
     def fit(self, message: Message) -> Message:
-        """Return a message with as many of its first blocks as fit, and the number of the others."""
+        """Return a message with as many of its first blocks as fit, and the number of blocks that are left out."""
         kept = []
         for block in message.blocks:
             if not self.reserve(block.title or message.role, block.text.shown):

@@ -81,7 +81,7 @@ def _pixel(sheet: Plot, ref: Any, letter: str, value: Any) -> float | None:
 
 
 def texts(pen: Pen, sheet: Plot) -> None:
-    """Draw the annotations; those that do not fit on the sheet are cut."""
+    """Draw the annotations; texts that do not fit on the sheet are cut."""
     for note in sheet.layout.get("annotations") or ():
         if note.get("visible") is not False:
             _draw_annotation(pen, sheet, note)

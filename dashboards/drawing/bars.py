@@ -44,10 +44,10 @@ def is_horizontal(trace: Trace) -> bool:
 def place_bars(
     traces: Sequence[Trace], layout: dict[str, Any], across: Axis, along: Axis
 ) -> list[list[Bar]]:
-    """Return the bars of each trace of those that share two axes.
+    """Return the bars of each trace. All traces share the same two axes.
 
     Args:
-        traces: the bar traces that share the two axes.
+        traces: the bar traces on these axes.
         layout: the layout of the figure.
         across: the axis of positions.
         along: the axis of values.
@@ -144,7 +144,8 @@ def draw(pen: Pen, trace: Trace, bars: Sequence[Bar], x: Axis, y: Axis) -> None:
         start, end = sorted((along.pixel(bar.start), along.pixel(bar.end)))
         if end - start < THINNEST:
             if bar.base is None and bar.start == bar.end:
-                # Draw no bar for a zero sum; but an interval of length zero is a point in time and must be visible.
+                # Draw no bar for a zero sum. However, an interval of length zero is a point in time and must be
+                # visible.
                 continue
             middle = (start + end) / 2
             start, end = middle - THINNEST / 2, middle + THINNEST / 2

@@ -35,4 +35,4 @@ class Plot(Protocol):
 
     @property
     def layout(self) -> Mapping[str, Any]:
-        """The layout as Plotly has it."""
+        """The layout, in plotly's JSON."""

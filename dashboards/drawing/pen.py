@@ -73,7 +73,7 @@ class Pen:
         return f"{f'<defs>{defined}</defs>' if defined else ''}{''.join(self._parts)}"
 
     def use_style(self, attributes: str) -> None:
-        """Draw the following elements with these attributes. Consecutive elements with equal ones share a group."""
+        """Draw the following elements with these attributes; elements with equal attributes share a group."""
         if attributes != self._style:
             if self._style:
                 self._parts.append("</g>")

@@ -46,7 +46,10 @@ Line = tuple[Run, ...]
 
 
 def lines_of(text: Any) -> list[Line]:
-    """Return the lines of a text with plotly's markup. Tags that plotly supports are removed, others are text."""
+    """Return the lines of a text with plotly's markup.
+
+    Tags that plotly supports are removed; other tags are kept as text.
+    """
     if text is None or text == "":
         return []
     lines: list[list[Run]] = [[]]
@@ -120,7 +123,9 @@ def fitted(line: Line, size: float, most: float) -> Line:
 
 
 Format = Callable[[Any, str], str]
-"""A function that formats a value of an axis. Its second argument is a format; empty means the format of the axis."""
+"""A function that formats a value of an axis. Its second argument is a format; if it is empty, the format of the axis
+is used.
+"""
 
 
 def hover_text(

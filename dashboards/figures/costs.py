@@ -309,7 +309,7 @@ def _hover_text(name: str, part: str, row: Row, column: str) -> str:
 def _annotate_ends(figure: go.Figure, ends: Sequence[tuple[float, str]]) -> None:
     """Annotate each bar at its end.
 
-    All annotations are set at once, because plotly copies all existing annotations for each one that is added.
+    All annotations are set at once, because plotly copies all existing annotations each time one is added.
     """
     common = dict(showarrow=False, xanchor="left", xshift=4, font_color=FAINT)
     notes = [dict(common, x=x, y=at, text=text) for at, (x, text) in enumerate(ends)]

@@ -1,4 +1,4 @@
-"""Date axes: with single days if there are few, else with weeks, months or years, so that bars stay visible."""
+"""Date axes of days, or of weeks, months or years if there are many days, so that bars stay visible."""
 
 from __future__ import annotations
 

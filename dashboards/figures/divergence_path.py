@@ -19,7 +19,8 @@ from dashboards.style import BLUE, FAINT, INK, RED, SILVER, STEEL, Mark, bar, la
 
 MOST_BEFORE = 10
 """The maximum number of matched requests that are all drawn. If there are more, the first two and the last six are
-drawn, and the number of the others."""
+drawn, with the number of omitted requests between them.
+"""
 MOST_AFTER = 6
 """The maximum number of drawn requests that were recorded but not made; the number of the others is shown."""
 MOST_LANES = 8
@@ -223,7 +224,7 @@ def _replayed_lines(report: Row) -> list[str]:
 
 
 def _add_lanes(figure: go.Figure, report: Row, last: float, low: float) -> float:
-    """Draw, below `low`, how many requests of each other lane matched; return the lower end of the drawing."""
+    """Draw how many requests of each other lane matched, below `low`. Return the lower end of the drawing."""
     lanes = [each for each in _list(report.get("lanes")) if isinstance(each, Mapping)]
     others = [each for each in lanes if each.get("lane") != report.get("lane")]
     shown = others[:MOST_LANES]
@@ -342,7 +343,7 @@ def _difference_path(difference: Row) -> str:
 
 
 def _difference_texts(report: Row, side: str) -> str:
-    """Return the recorded or the new values of the first differences (`side`), with their full paths."""
+    """Return the values of the first differences with their full paths. `side` selects recorded or new values."""
     differences = [each for each in _list(report.get("differences")) if isinstance(each, Mapping)]
     return "".join(
         f"<br>{plain(each.get('path') or '', CUT)}: {plain(each.get(side), CUT)}"

@@ -14,9 +14,9 @@ MANY_LANES = 8
 MOST_OWN_TRACKS = 24
 """The maximum number of lanes with their own tracks; the others share one. Our choice."""
 MOST_TRACKS = 90
-"""The number of tracks from which the number of parallel tracks per lane is reduced. Our choice."""
+"""If there are more tracks than this, the number of parallel tracks per lane is reduced. Our choice."""
 BANDS = ("interaction", "sub_agent")
-"""The kinds of intervals in the band of a lane, which contains all its other intervals."""
+"""The kinds of intervals that are in the band of a lane. They enclose all other intervals of the lane."""
 GROUPS: Final = (
     ("request", "requests", 6),
     ("tool", "tools", 10),
@@ -31,7 +31,7 @@ GROUPS: Final = (
 )
 """The tracks of a lane below its band: kind, name, and maximum number of parallel tracks."""
 MOST_PATHS = 3
-"""The maximum number of parallel critical paths, which concurrent interactions have. Our choice."""
+"""The maximum number of parallel critical paths. Only concurrent interactions have parallel paths. Our choice."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,8 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
 
     Args:
         rows: the rows of the query `signatures_by_day`.
-        days: the rows of the query `sessions_by_day`, for the row of all sessions on top; without them it is left out.
+        days: the rows of the query `sessions_by_day`, for the row of all sessions on top. If there are none, this row
+            is left out.
     """
     axis = calendar(day for row in (*rows, *days) if (day := day_of(row["day"])) is not None)
     if axis is None:
@@ -193,7 +194,7 @@ def _bars(
     peak: int = 0,
     row_heights: int = 1,
 ) -> None:
-    """Draw a row of bars on `base`: the highest, of `peak` sessions, takes `_BAR_SHARE` of `row_heights`."""
+    """Draw a row of bars on `base`. A bar of `peak` sessions takes `_BAR_SHARE` of the topmost row height."""
     starts = [start for start in sorted(row.sessions) if row.sessions[start]]
     figure.add_bar(
         name=name,

@@ -27,7 +27,8 @@ LETTER = 5.8
 MOST_TITLES = 300
 """The maximum number of bars with a label. Our choice."""
 LEAST_CUT = 4.4
-"""The minimum total height of the tracks if the axis has cuts, whose labels are vertical. [track heights]"""
+"""The minimum total height of the tracks if the axis has cuts, because the labels of cuts are vertical. [track heights]
+"""
 OUTLINED = 0.005
 """The minimum width of a bar with a full outline, as a fraction of the plot width: the outline takes space, too."""
 _LANE_FONT: Final = dict(size=12, color=INK, weight=700)
@@ -79,7 +80,7 @@ def draw_tracks(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go
         part_bars = [each for each in bars if each[1].part == part]
         if part_bars:
             figure.add_trace(_bars(part, part_bars, axis))
-            # The legend shows a trace like its first bar, which may have an outline. So use an empty trace instead.
+            # In the legend, a trace looks like its first bar, which may have an outline. So use an empty trace instead.
             figure.add_trace(
                 go.Bar(
                     name=NAMES[part], legendgroup=part, x=[None], y=[None], orientation="h", hoverinfo="skip",

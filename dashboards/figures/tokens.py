@@ -33,7 +33,7 @@ NAMES = {
 }
 """Display names of the classes of tokens, in stacking order."""
 FEW_BARS = 80
-"""Up to this number of bars, each has a mark on the cost line. Our choice."""
+"""If there are at most this many bars, each bar has a mark on the cost line. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
     shaded.sort(key=lambda each: each[0] - each[1])
     shown = shaded[:MOST_SHADED]
     named = [each for each in shown if (each[1] - each[0]) / len(rows) > 0.08]
-    # Add all at once, because plotly searches all existing ones for each one that is added.
+    # Add all at once, because plotly searches all existing shapes each time one is added.
     figure.update_layout(
         shapes=[_shaded_area(begin, end) for begin, end, _ in shown],
         annotations=[_lane_label(*each) for each in named],

@@ -14,7 +14,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from agentobs.store.analysis.wall_time import PARTS, Piece
+from agentobs.store.analysis.wall_time import PARTS, TimeSlice
 from dashboards.figures.elapsed_time import Elapsed, elapsed
 from dashboards.figures.lane_tracks import Track, tracks_of
 from dashboards.figures.phrases import Row, empty_figure, plain
@@ -43,7 +43,7 @@ _AUXILIARY: Final = re.compile(r"/[a-z_]+:[^/]*$")
 
 def session_waterfall(
     rows: Sequence[Row],
-    path: Sequence[Piece] = (),
+    path: Sequence[TimeSlice] = (),
     *,
     most: int = 1000,
     window: tuple[int, int] | None = None,
@@ -119,7 +119,7 @@ def _details(row: Row) -> str:
     return "<br>".join(lines)
 
 
-def _piece(piece: Piece, low: int, high: int) -> Interval | None:
+def _piece(piece: TimeSlice, low: int, high: int) -> Interval | None:
     if piece.started_ns >= high or piece.ended_ns <= low:
         return None
     return Interval(
@@ -142,7 +142,7 @@ def _axis(zero: int, low: int, high: int, shown: Iterable[Interval]) -> Elapsed:
 
 
 def _with_critical(shown: Sequence[Interval], path_pieces: Iterable[Interval]) -> list[Interval]:
-    """Return the intervals, each with whether it is on the critical path."""
+    """Return the intervals with the flag `is_critical`, which is true on the critical path."""
     lanes: dict[tuple[str, str], list[int]] = {}
     for number, each in sorted(enumerate(shown), key=lambda item: item[1].started_ns):
         kind = "request" if each.kind == "upkeep" else each.kind
@@ -163,7 +163,7 @@ def _with_critical(shown: Sequence[Interval], path_pieces: Iterable[Interval]) -
 def _waited_for(
     shown: Sequence[Interval], numbers: Iterable[int], instants: Iterable[int]
 ) -> Iterator[int]:
-    """Yield, for each time, the number of the interval that was waited for: of the running intervals, the last to end.
+    """For each time, yield the number of the interval that was waited for: the running interval that ended last.
 
     `numbers` must be sorted by the start of their intervals, and `instants` by time.
     """

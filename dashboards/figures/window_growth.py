@@ -18,7 +18,7 @@ MOST_LANES = 8
 MOST_LINES = 40
 """The maximum number of compactions that are drawn as a line. Our choice."""
 MOST_LABELS = 10
-"""Up to this number of compactions, their lines have labels. Our choice."""
+"""If there are at most this many compactions, their lines have labels. Our choice."""
 FULL = 0.2
 """The context window is drawn as a line only if the context reaches this fraction of it. Otherwise the line would be so
 high that the rest of the figure would look flat. Our choice."""

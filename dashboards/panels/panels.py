@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from agentobs.records.display import money, printable, seconds
-from agentobs.store.analysis.wall_time import PARTS, Piece, Split, interaction_times
+from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
 from dashboards.figures.phrases import certainty_prefix
@@ -162,7 +162,7 @@ def _waterfall(
     return panel("waterfall", "Waterfall", summary, figure, columns, pieces, is_wide=True)
 
 
-def _within(path: Sequence[Piece], start: int, end: int) -> list[Piece]:
+def _within(path: Sequence[TimeSlice], start: int, end: int) -> list[TimeSlice]:
     """Return the segments of a critical path between two times, clipped to this range."""
     clipped = (
         replace(piece, started_ns=max(piece.started_ns, start), ended_ns=min(piece.ended_ns, end))
@@ -172,7 +172,7 @@ def _within(path: Sequence[Piece], start: int, end: int) -> list[Piece]:
 
 
 def _path_summary(
-    splits: Sequence[Split], path: Sequence[Piece], window: tuple[int, int] | None
+    splits: Sequence[Split], path: Sequence[TimeSlice], window: tuple[int, int] | None
 ) -> str:
     """Return a sentence about the total duration of the interactions and the largest part of it."""
     start, end = window or (-math.inf, math.inf)
@@ -429,7 +429,7 @@ def _saved(rows: Sequence[Row]) -> str:
 
 
 def _wasted(rows: Sequence[Row]) -> str:
-    """Return the extra cost of cache misses, in words: always an estimate of what cache reads would have cost."""
+    """Return the extra cost of cache misses, in words. The amount is always an estimate."""
     known = [row["wasted_usd"] for row in rows if row["wasted_usd"] is not None]
     if not known:
         return "an unknown amount"

@@ -37,13 +37,13 @@ class Verdicts:
 
 def verdicts_of(store: Store, session_id: str, most: int) -> Verdicts:
     """Return the diagnosis of a session; each signature has at most `most` rows of evidence."""
-    meaning = {signature.name: signature.fires for signature in SIGNATURES}
+    meaning = {signature.name: signature.meaning for signature in SIGNATURES}
     verdicts = diagnose(store, session_id)
-    found = sorted((each for each in verdicts if each.fires), key=lambda each: -each.strength)
+    found = sorted((each for each in verdicts if each.is_found), key=lambda each: -each.strength)
     return Verdicts(
         [FoundSignature(each, meaning[each.signature], _strongest(each, most)) for each in found],
-        [each.signature for each in verdicts if not each.fires and not each.cannot_tell],
-        [each for each in verdicts if each.cannot_tell],
+        [each.signature for each in verdicts if not each.is_found and not each.unknown_reason],
+        [each for each in verdicts if each.unknown_reason],
     )
 
 

@@ -260,7 +260,7 @@ def _suggested_fixes(rows: Sequence[Row]) -> list[dict[str, Any]]:
         {
             "name": each.name,
             "sessions": counts[each.name],
-            "meaning": each.fires,
+            "meaning": each.meaning,
             "todo": each.todo,
         }
         for each in SIGNATURES
@@ -327,4 +327,4 @@ _HOOKS = (
     "max_ns",
 )
 _LOSSES = ("session_id", "where_lost", "what", "records", "at_ns")
-"""The columns of the tables."""
+"""The columns of the tables in reports."""

@@ -59,7 +59,7 @@ def metadata_attributes(interval: Interval) -> Attributes:
 
 
 def http(interval: Interval, attempt: Attempt) -> Attributes:
-    """Return the attributes of the HTTP request; if it is not sent to a model, also its method and path."""
+    """Return the attributes of the HTTP request, with its method and path if it is not a request to a model."""
     found: Attributes = {}
     if not interval.is_chat:
         found |= {"http.request.method": attempt.method, "url.template": attempt.endpoint}

@@ -119,7 +119,8 @@ class Interval:
     linked_span_id: str | None = None
     """The ID of the span that started this span, if the trace of that span is no longer known."""
     interaction_id: str | None = None
-    """The interaction that the span belongs to. The trace differs from it if a span encloses the interaction."""
+    """The interaction that the span belongs to. The trace ID differs from this ID if a span encloses the interaction.
+    """
     metadata: Mapping[str, float | str] = field(default_factory=dict)
     """The attributes that the program set: numbers and labels."""
     has_recorded_span: bool = True
@@ -190,8 +191,6 @@ class Follower:
     """Names of spans that are not exported; the parent of such a span becomes the parent of its children."""
     open: BoundedDict[str, Interval] = field(default_factory=BoundedDict)
     """The open intervals, by span ID."""
-    unknown_ends: int = 0
-    """The number of span ends without a known start."""
     late_ends: int = 0
     """The number of span ends that came too late: the span was exported as abandoned before, and no backend accepts a
     second end.
@@ -205,7 +204,7 @@ class Follower:
     """Intervals of interactions whose span has ended but whose own end is not known yet, by trace."""
     _by_attempt: BoundedDict[str, Interval] = field(default_factory=BoundedDict)
     _calls: BoundedDict[tuple[str, int], _Call] = field(default_factory=BoundedDict)
-    """Calls without a result yet, by the attempt that contains them and their position, because call IDs may recur."""
+    """Calls that have no result yet, by attempt ID and position in the response. Call IDs are not unique."""
     _call_positions: BoundedDict[tuple[str, str, str], deque[tuple[str, int]]] = field(
         default_factory=BoundedDict
     )
@@ -353,8 +352,6 @@ class Follower:
         if interval is None:
             if fact.late:
                 self.late_ends += 1
-            else:
-                self.unknown_ends += 1
             return
         self._note_activity(fact.session_id, fact.ended_ns)
         interval.ended_ns, interval.status = fact.ended_ns, fact.status

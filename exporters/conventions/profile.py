@@ -33,7 +33,7 @@ class Metrics:
     agent_duration: Measure
     cost: Measure
     call_attributes: Callable[[Interval], Attributes]
-    """The attributes of a model call's time to first chunk. Its duration has the same, and the error class."""
+    """The attributes of the time to first chunk of a call. The duration of a call also has the error class."""
     usage_attributes: Callable[[UsageRow, str | None], Attributes]
     """The attributes of token counts and cost, from a row of usage and the requested model."""
     token_counts: Callable[[Tokens], Iterator[tuple[Attributes, int]]]
@@ -80,6 +80,6 @@ def beta(profile: Profile) -> Profile:
 
 
 def with_error(attributes: Attributes, interval: Interval) -> Attributes:
-    """Return the attributes of a duration: the given ones, and the class of the error if there was one."""
+    """Return the attributes of a duration: the given attributes, and the class of the error if there was an error."""
     error_type = agentobs_attributes.error_of(interval)
     return {**attributes, **({"error.type": error_type} if error_type else {})}

@@ -22,9 +22,9 @@ from exporters.conventions.profile import Measure, Metrics, Profile, beta
 from exporters.conventions.span_content import content_of_call, content_of_request
 
 LATEST = "semantic-conventions-genai, Development, November 2026"
-"""The conventions that `genai-latest` follows. They have no separate release yet, and their names still change. Of the
-renamings in their unreleased notes, only those of the cache are applied, not those of metrics (two token metrics,
-durations of invocations).
+"""The conventions that `genai-latest` follows. They have no separate release yet, and their names still change. Their
+notes list unreleased renamings. Those of cache attributes are applied here; those of metrics (two token metrics,
+durations of invocations) are not.
 """
 RELEASED = "semantic-conventions 1.41.0"
 """The conventions that `genai-1.41` follows."""

@@ -30,7 +30,7 @@ class Content:
     cut_characters: int = 0
     """The number of characters that were removed."""
     cut_messages: int = 0
-    """The number of messages that were removed, from the earliest on."""
+    """The number of messages that were removed, starting with the earliest message."""
     is_unreadable: bool = False
     """Whether a part is missing because it could not be read."""
 

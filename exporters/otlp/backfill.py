@@ -324,7 +324,7 @@ class _Run:
             self._queue(signal, item)
 
     def _queue_metrics(self, running: _RunningSession) -> None:
-        """Queue the metrics since they were last read."""
+        """Queue the changes of the metrics since they were last read."""
         running.unread_facts = 0
         if "metrics" not in self._queues or (read := self._instruments.read()) is None:
             return

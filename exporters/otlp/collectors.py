@@ -47,7 +47,9 @@ RETRYABLE = frozenset({429, 502, 503, 504})
 _RETRYABLE_CODES = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""Source: https://opentelemetry.io/docs/specs/otlp/#failures. RESOURCE_EXHAUSTED is added only with a delay."""
+"""Source: https://opentelemetry.io/docs/specs/otlp/#failures. RESOURCE_EXHAUSTED is retried only if the response
+contains a delay.
+"""
 
 _RESPONSES: Mapping[Signal, type[Message]] = {
     "traces": ExportTraceServiceResponse,

@@ -1,6 +1,7 @@
-"""Delivery of one batch to a collector. It waits until the batch is accepted or the reason of its failure is known.
+"""Delivery of one batch to a collector. It waits until the outcome is known.
 
-Backfills use it, because waiting blocks no agent there. The live outbox drops items that do not fit.
+A backfill can wait for the collector, because it does not block an agent. The live outbox never waits: it drops items
+that do not fit into its queue.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class DeliveryResult:
     """The result of delivering a batch."""
 
     settled: int = 0
-    """How many items, from the first one on, are settled: they were accepted, or will never be accepted."""
+    """The number of settled items at the start of the batch. An item is settled if it was accepted or never will be."""
     lost: dict[LossReason, int] | None = None
     """The number of lost items among the settled items, by reason."""
     failure: Sent | None = None

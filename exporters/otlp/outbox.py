@@ -345,7 +345,7 @@ class Outbox:
             self._warn(sent)
 
     def _wait_for_retry(self, number: int, sent: Sent) -> bool:
-        """Wait for the backoff. Return whether to retry, which is not the case if the outbox was closed."""
+        """Wait for the backoff. Return whether to retry: False if the outbox was closed in the meantime."""
         limits = self._limits
         backoff = min(limits.backoff_seconds * 2 ** (number - 1), limits.backoff_seconds_max)
         pause = backoff * (0.8 + 0.4 * world.chance())

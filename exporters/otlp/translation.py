@@ -69,7 +69,7 @@ def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
         case "metrics":
             message = encode_metrics(MetricsData(resource_metrics=[]))
             for each in payloads:
-                # If two of them had the same resource, the encoder would keep only the last.
+                # Encode them one by one: the encoder would keep only the last of several with the same resource.
                 message.MergeFrom(encode_metrics(MetricsData(resource_metrics=[each])))
             return message
 

@@ -1,7 +1,7 @@
 """Ambient reads: values of the clock, `uuid` and `random` that the agent read without the session.
 
-A replay with `patch="report"` does not change these reads, but remembers them. If a request differs
-because it contains the value of such a read, the report names the line that read the value.
+A replay with `patch="report"` does not change these reads, but remembers them. If a request differs because it contains
+a value that was read in this way, the report names the line that read the value.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Reads:
         self._reads.append((name, value, site_at(frame)))
 
     def source_of(self, found: Sequence[Difference]) -> str | None:
-        """Describe the first read whose value is in one of some differences; None if there is none."""
+        """Describe the first read whose value appears in the differences; None if there is no such read."""
         reads = (read for each in found if (read := self._read_in(each)) is not None)
         return next((f"the return value of {name}() at {site.text}" for name, site in reads), None)
 
     def _read_in(self, found: Difference) -> tuple[str, Site] | None:
-        """Return the last read whose value is part of the new value but not of the recorded value; None if none is."""
+        """Return the last read whose value is part of the new, but not of the recorded value; None if there is none."""
         new, old = str(found.actual), str(found.expected)
         for name, value, site in reversed(self._reads):
             if any(text in new and text not in old for text in _texts(value)):

@@ -37,7 +37,7 @@ class Site:
     """A place in the agent's code."""
 
     file: str
-    """The file; relative to the project directory if it is inside that directory."""
+    """The path of the file; relative to the project directory if the file is inside that directory."""
     line: int
     """The line number, from 1."""
     function: str
@@ -90,13 +90,13 @@ def site_at(frame: FrameType) -> Site:
 def dns_lookup_site() -> Site | None:
     """Return the call site of the task that is waiting for a DNS lookup in an event loop's thread pool.
 
-    None unless there is exactly one such call site.
+    Returns None if there is no such call site, or if there are several.
     """
     try:
         tasks = list(
             getattr(asyncio.tasks, "_all_tasks", ())
         )  # asyncio.all_tasks returns the tasks of one loop
-    except RuntimeError:  # another thread has just started a task
+    except RuntimeError:  # another thread has just added a task to the set
         tasks = []
     chains = [list(suspended(task.get_coro())) for task in tasks if not task.done()]
     # A task that does not wait for the lookup yet is still on the stack of its thread.
@@ -114,7 +114,7 @@ _DNS_LOOKUP = "BaseEventLoop.getaddrinfo"
 
 
 def _innermost(frames: list[FrameType]) -> Site | None:
-    """Return the innermost of some frames that belongs to the agent; the frames are sorted from the outermost."""
+    """Return the innermost frame that belongs to the agent. `frames` starts with the outermost frame."""
     agent_frames = [frame for frame in frames if is_agents(frame.f_code.co_filename)]
     return _site(agent_frames[-1].f_code, agent_frames[-1].f_lineno) if agent_frames else None
 
@@ -143,7 +143,7 @@ def is_agents(file: str) -> bool:
 
 
 def _is_event_loop(code: CodeType) -> bool:
-    """Return whether a frame is the event loop that runs a task; outer frames did not cause the call."""
+    """Return whether a frame is the event loop that runs a task; the frames outside of it did not cause the call."""
     return code.co_name == "_run" and code.co_filename.endswith(
         ("asyncio/events.py", "asyncio\\events.py")
     )

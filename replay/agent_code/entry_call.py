@@ -159,7 +159,7 @@ def _innermost(function: Any) -> Any:
         elif isinstance(function, FunctionType | MethodType | type):
             break
         else:
-            function = getattr(type(function), "__call__", function)  # noqa: B004  # looked at, not tested
+            function = getattr(type(function), "__call__", function)  # noqa: B004  # the attribute itself is needed
     return function
 
 
@@ -194,7 +194,7 @@ def _run_script(spec: ModuleSpec, argv: list[str]) -> Any:
 
 
 def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool:
-    """Return whether a call is a call of the recorded entry with the recorded arguments; None means that it is."""
+    """Return whether a call is a call of the recorded entry with the recorded arguments; true if the call is None."""
     if call is None:
         return True
     module, name = (getattr(call.func, key, None) for key in ("__module__", "__qualname__"))
@@ -252,7 +252,7 @@ def _spec_of(package: str) -> ModuleSpec | None:
 
 
 def _folder_of(file: str) -> Path | None:
-    """Return the folder under the current directory that contains a script; None unless there is exactly one."""
+    """Return the only folder under the current directory that contains a script; None if there are several or none."""
     found: list[Path] = []
     for count, (folder, folders, files) in enumerate(os.walk(project())):
         folders[:] = sorted(
@@ -318,7 +318,7 @@ def _refused(fixture: Fixture, found: str, todo: str) -> UsageError:
 
 
 def close_coroutine(awaitable: Any) -> None:
-    """Let go of a coroutine that will not be as_coroutine, without a warning about it."""
+    """Close a coroutine that will not be awaited, so that Python does not warn about it."""
     if inspect.iscoroutine(awaitable):
         awaitable.close()
 
@@ -333,8 +333,8 @@ def drain(generator: Iterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
 
     Args:
         generator: the generator.
-        has_ended: is called after each value; returns whether the recorded consumer stopped at this value. Then the
-            generator is closed.
+        has_ended: is called after each value, and returns whether the recorded consumer stopped at this value. If so,
+            the generator is closed.
     """
     values: list[Any] = []
     for value in generator:

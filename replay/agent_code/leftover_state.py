@@ -2,7 +2,7 @@
 
 A cache, a module-level list or a shared client can make the second run of an agent differ from the first. The modules
 are measured when they are first seen (lengths, sizes of caches, plain values), and again when a replay starts. If the
-replay diverges, the report names the values that had changed by then.
+replay diverges, the report names the values that had changed before the replay.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class State:
 
 
 NAMED_STATE = "left state that can cause this"
-"""The part of a hint that shows that the hint names the changed state."""
+"""The words by which a hint that names the changed state is recognized."""
 
 
 def rely_on_isolation() -> None:
@@ -100,7 +100,7 @@ def observe() -> None:
 
 
 def begin(fixture: Fixture) -> str:
-    """Note the start of a replay; return a hint at state that an earlier run has left, or an empty string."""
+    """Record the start of a replay; return a hint at state that an earlier run has left, or an empty string."""
     state = process.state(State)
     entry = fixture.header.get("entry")
     where = process_history.first_test_of(entry) if isinstance(entry, str) else None
@@ -118,7 +118,7 @@ def begin(fixture: Fixture) -> str:
 
 
 def forget() -> None:
-    """Forget all earlier runs and measures."""
+    """Forget all earlier runs and measurements."""
     state = process.state(State)
     state.seen = 0
     state.first.clear()

@@ -1,9 +1,9 @@
 """The stacks of all threads of the process, read without executing other code.
 
 `sys._current_frames` allocates memory while it holds a lock of the interpreter. In CPython up to 3.11.7 and 3.12.0, the
-garbage collector may run at that point and a finalizer may release the GIL. If a thread ends at the same time, it waits
-for the lock while it holds the GIL, and the process is in a deadlock (gh-106883). So only this module calls the
-function, with the garbage collector switched off.
+garbage collector may run at that point and a finalizer may release the GIL. If another thread ends at that moment, that
+thread waits for the lock while it holds the GIL, and the process is in a deadlock (gh-106883). So only this module
+calls the function, with the garbage collector switched off.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def python_threads() -> dict[int, threading.Thread]:
 
 
 def native_id(thread: threading.Thread) -> int:
-    """Return the ID of a thread in the operating system; also correct in a forked process.
+    """Return the ID of a thread in the operating system. The result is also correct in a forked process.
 
     After a fork, `Thread.native_id` of the main thread is still the ID in the parent (CPython 3.11). On Linux, the
     native ID of the main thread is the process ID.

@@ -38,7 +38,7 @@ from replay.progress.replay_state import ReplayState
 STEPS_BACK = 4
 """The maximum number of earlier responses in a trace. Our choice."""
 TRACED_MIN = 4
-"""The minimum number of characters that two texts must share if one is traced to the other. Our choice."""
+"""The minimum number of characters that two texts must have in common before one is traced to the other. Our choice."""
 ARGUMENTS_SHOWN = 60
 """The maximum number of characters of a call's arguments that are shown."""
 
@@ -279,7 +279,7 @@ def _message_cause(
 
 
 def _prompt_cause(state: ReplayState, request: DifferingRequest, first: Difference) -> Cause:
-    """Describe the section of the system prompt that differs: by its name, otherwise by its line and heading."""
+    """Describe the section of the system prompt that differs: by its name if it has one, or by its line and heading."""
     old, new = _string(first.expected), _string(first.actual)
     at = common_prefix(old, new)
     text = new if first.change != "removed" else old
@@ -319,7 +319,7 @@ _HEADING = re.compile(r"#{1,6} .+|<[A-Za-z][\w -]*>|[^\n]{1,60}:")
 
 
 def _heading(text: str) -> str | None:
-    """Return the last heading of a text, not counting its last line; None if there is none."""
+    """Return the last heading above the last line of a text; None if there is none."""
     for line in reversed(text.split("\n")[-400:-1]):
         if _HEADING.fullmatch(line.strip()):
             return line.strip()[:60]
@@ -418,7 +418,7 @@ def _with_contained_fact(first: Difference, cause: Cause) -> Cause:
 
 
 def _facts_of_this_run() -> Iterator[tuple[str, str]]:
-    """Yield facts about this machine, process and moment: a name that does not reveal the fact, and its text."""
+    """Yield facts about this machine, this process and today: a name that does not reveal the fact, and its value."""
     today = datetime.fromtimestamp(world.now() / 1e9, UTC).date()
     environment = world.environment()
     home = environment.get("HOME") or environment.get("USERPROFILE") or ""
@@ -442,7 +442,7 @@ def _facts_of_this_run() -> Iterator[tuple[str, str]]:
 
 
 def _contains_word(value: str, text: str) -> bool:
-    """Return whether a text contains a value as a separate word, not as a part of a longer one."""
+    """Return whether a text contains a value as a separate word, not as a part of a longer word."""
     return re.search(rf"(?<![\w]){re.escape(value)}(?![\w])", text) is not None
 
 

@@ -116,7 +116,7 @@ def _extra(state: ReplayState, lane: Lane, question: Question) -> Divergence:
         summary += f", a repetition of request {lane.position_of(repeated)}"
     why = "the recording of this lane ends before this request"
     if (call := state.exchanges.calls.changed_outcome(lane.name)) is not None:
-        # A run that was stopped while its tools ran may continue if the outcome of a tool has changed.
+        # The recorded run was stopped while its tools ran. It may continue if the outcome of a tool has changed.
         why = f"{why}; the probable cause is a changed tool call: {call.summary} ({call.cause})"
     return report(state, "extra", lane, summary, why=why, live=True)
 
@@ -299,7 +299,8 @@ def report(
         trace: the origins of the differences.
         nature: what the differences have in common, if `trace` is not given.
         live: whether the divergence is raised while the agent runs, not at the end of the replay.
-        waiting: the waiting tasks and threads, if already known; otherwise those of the running event loop.
+        waiting: the waiting tasks and threads, if already known; by default, the waiting tasks of the running event
+            loop.
     """
     due = None if between else due or next(iter(lane.due()), None)
     sent = call_site() if live else None
@@ -362,7 +363,7 @@ def _commands(state: ReplayState, found: Divergence) -> tuple[str, ...]:
     if not header.get("entry") or header.get("arguments") is None:
         return ()
     if not runs_recorded(state.agent.call, state.setup.fixture):
-        # The command line starts the recorded call, not this one.
+        # The command line starts the recorded call, not the call in this replay.
         test = f"pytest {shlex.quote(state.agent.test_id)}"
         update = [f"{test} --replay-update"] if found.kind == "content" else []
         return (test, *update) if state.agent.test_id else ()
@@ -387,7 +388,7 @@ def _commands(state: ReplayState, found: Divergence) -> tuple[str, ...]:
 
 
 def _options(state: ReplayState) -> str:
-    """Return the options of this replay as options of the command line, if it has them."""
+    """Return the options of this replay as command-line options, except options that the command line does not have."""
     tools, text = state.setup.options.tools, ""
     if isinstance(tools, str):
         text = f" --tools {tools}" if tools != "recorded" else ""

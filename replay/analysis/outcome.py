@@ -30,8 +30,9 @@ DIFFERENT_RESULT = (
     "all requests and tool calls match the recording, but the agent returned a different result. If this value changes "
     "in each run, add a normalizer for it, or set compare_result=False"
 )
-"""The cause in the report if the agent returned a different result after the recorded path, and what to do if that
-result is expected."""
+"""The cause in the report if the agent returned a different result after the recorded path, and what to do if the new
+result is expected.
+"""
 DIGEST = "digest:"
 """The prefix of a label that replaces a text which is not a label itself."""
 
@@ -53,7 +54,7 @@ def judge_path(state: ReplayState) -> None:
         if not is_of_abandoned_agent(state.setup.fixture, answer.lane):
             raise state.findings.diverge(unused_answer(state, answer))
     now = results_of(record for record, _ in state.observations.records)
-    # Outside of a session, the loop does not emit the calls that it answers itself, nor its end.
+    # Outside of a session, the loop emits neither its end nor the calls that it answers itself.
     if call := state.exchanges.calls.first_changed(functions_only=not now):
         raise state.findings.diverge(changed_call(state, call))
     if now and state.setup.fixture.interaction_results is not None:
@@ -104,7 +105,7 @@ def judge_outcome(state: ReplayState) -> None:
 
 
 def reason_now(state: ReplayState, end: SessionEnd) -> str | None:
-    """Return the reason of the live session; the recorded reason if the two match."""
+    """Return the reason why the live session failed; the recorded reason if the two match."""
     recorded: str | None = state.setup.fixture.header["reason"]
     if end.reason is None or recorded is None:
         return end.reason
@@ -152,8 +153,8 @@ def judge_result(state: ReplayState) -> None:
 def compared_results(state: ReplayState) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the recorded and the live result of the session, each as an object with the key `result`.
 
-    The two are equal if the results match, up to secrets and normalized values. Both are empty if nothing is compared;
-    the live one is empty if the session returned nothing.
+    The two are equal if the results match, up to secrets and normalized values. Both objects are empty if nothing is
+    compared; the live object is empty if the session returned nothing.
     """
     recorded, now = state.setup.fixture.result, state.observations.result
     if recorded is None or is_not_kept(recorded.value) or not state.setup.options.compare_result:

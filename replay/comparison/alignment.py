@@ -15,9 +15,11 @@ from typing import Any
 from agentobs.records.differences import Difference, Span, common_prefix, unequal_spans
 
 CONTEXT = 24
-"""How many characters of an equal part are shown next to a difference, if not all of it fits. Our choice."""
+"""The number of characters of an equal part that are shown next to a difference, if the equal part is too long. Our
+choice.
+"""
 TOKENS_MAX = 400
-"""How many words of two long texts are compared, from the first difference on. Our choice."""
+"""The maximum number of words of two long texts that are compared, from the first difference on. Our choice."""
 LABEL = 10
 """The width of the label before a value: `recorded  `."""
 
@@ -361,7 +363,7 @@ def _text(value: Any) -> str:
 
 
 def _differ_in_marks(old: str, new: str, spans: list[Span]) -> bool:
-    """Return whether texts differ only in combining marks or Unicode normalization, so that these must be visible."""
+    """Return whether texts differ only in combining marks or Unicode normalization, so that marks must be visible."""
     if unicodedata.normalize("NFC", old) == unicodedata.normalize("NFC", new):
         return True
     starts = [text[at : at + 1] for s in spans for text, at in ((old, s[0]), (new, s[2]))]

@@ -78,7 +78,7 @@ def _is_redaction(each: Difference) -> bool:
 
 
 _TOKEN = re.compile(r"\[redacted\]|\s+|(?:(?!\[redacted\])\S)+")
-"""A placeholder, whitespace, or a word that ends before one of them."""
+"""A placeholder, whitespace, or a word; a word ends before a placeholder or whitespace."""
 
 
 def _is_masked(masked: str, plain: str) -> bool:

@@ -1,17 +1,17 @@
 """Normalizers: rules for values that are new in each run, such as a UUID in a prompt.
 
 No rule is active by default. Before a recorded text and a live text are compared, an active rule replaces the values
-that it finds in both of them by typed placeholders, and pairs the values with each other. When a live value first
-appears in the place of a recorded value, the two are paired; from then on, the live value must appear wherever the
-recorded value did. This also applies to equal values: a value that was the same in both texts must stay the same. So
-the report still shows if the agent confuses two UUIDs.
+that it finds in both texts by typed placeholders, and pairs the values with each other. When a live value first appears
+in the place of a recorded value, the two are paired; from then on, the live value must appear wherever the recorded
+value did. This also applies to equal values: a value that was the same in both texts must stay the same. So the report
+still shows if the agent confuses two UUIDs.
 
 Clock readings and durations are different: two readings may be equal in one run and differ in the next, because a
-replay is faster than its recording. So each of them is paired separately.
+replay is faster than its recording. So each occurrence of such a value is paired separately.
 
-A value that the agent received in a recorded answer (of the model, a tool or the world) only matches itself. A value
-can be of both kinds: if the agent created a value and an answer quotes it, the agent receives the recorded value. Then
-it may use the live or the recorded value, because both stand for the same value.
+A value that the agent received in a recorded answer (of the model, a tool or the world) only matches itself. If the
+agent created a value and a recorded answer quotes it, the agent receives the recorded value. After that, the agent may
+use the live or the recorded value, because both stand for the same value.
 """
 
 from __future__ import annotations
@@ -187,11 +187,11 @@ class ActiveNormalizers:
         self._functions.clear()
 
     def note_answer(self, answer: Callable[[], str]) -> None:
-        """Note that the agent receives a recorded answer. `answer` returns its JSON text, searched when needed."""
+        """Remember that the agent receives a recorded answer. `answer` is called later, and returns its JSON text."""
         self._unsearched_answers.append(answer)
 
     def with_recorded_values(self, recorded: str, live: str) -> str:
-        """Return a live text in which values are replaced by recorded values if they are or can be paired."""
+        """Return a live text in which each value is replaced by its recorded value, if the two are or can be paired."""
         if not self.rules:
             return live
         pairs = _Pairs(self._pairs)
@@ -228,7 +228,7 @@ class ActiveNormalizers:
         return "".join([*parts, text[at:]])
 
     def _add_if_consistent(self, pairs: _Pairs, pair: Pair) -> bool:
-        """Add a pair if it is consistent with the other pairs; return whether it is."""
+        """Add a pair if it is consistent with the other pairs; return whether it is consistent."""
         name, old, new = pair
         if name in _MEASURED:
             if can_pair := self._can_pair_readings(pairs, name, old, new):
@@ -254,7 +254,7 @@ class ActiveNormalizers:
     def _can_pair_readings(self, pairs: _Pairs, name: str, old: str, new: str) -> bool:
         """Return whether a live reading can replace a recorded one.
 
-        If they differ and the recorded reading has no pair yet, neither of them may come from an answer.
+        If the two readings differ and the recorded reading has no pair yet, neither reading may come from an answer.
         """
         if old == new or (name, old) in pairs.live:
             return True
@@ -271,7 +271,7 @@ class ActiveNormalizers:
         return value
 
     def _was_in_answer(self, name: str, value: str, *, as_prefix: bool = False) -> bool:
-        """Return whether a received answer contained a value; with `as_prefix`, also as the start of a longer value."""
+        """Return whether a received answer contained a value or, with `as_prefix`, a longer value with this prefix."""
         while self._unsearched_answers:
             text = self._unsearched_answers.pop()()
             for rule, found in self._with_placeholders(text)[1]:

@@ -72,7 +72,7 @@ class Renaming:
         return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def clean_outcome(self, text: str) -> str:
-        """Like `clean_text`, but for the outcome of a session, which may also contain credentials of requests."""
+        """Like `clean_text`, but for the outcome of a session, which may also contain the credentials of requests."""
         return self.clean(text.encode("utf-8", "surrogatepass"), self.secrets).decode(
             "utf-8", "surrogatepass"
         )
@@ -83,7 +83,7 @@ class Renaming:
         return tuple(self._secrets)
 
     def note_answer(self, answer: Callable[[], str]) -> None:
-        """Note that the agent receives a recorded answer, whose JSON text `answer` returns."""
+        """Remember that the agent receives a recorded answer. `answer` returns its JSON text."""
         if self.normalizers is not None:
             self.normalizers.note_answer(answer)
 
@@ -129,7 +129,7 @@ class Renaming:
         return self.all_match([*more, (texts[0], texts[1])])
 
     def with_recorded_names(self, recorded: str, live: str) -> str:
-        """Return a cleaned live text in which unpaired secrets get the numbers of the recorded secrets there."""
+        """Return a cleaned live text in which unpaired secrets get the numbers of the recorded secrets they replace."""
         guessed: dict[str, str] = {}
         for old, new in zip(PLACEHOLDER.findall(recorded), PLACEHOLDER.findall(live), strict=False):
             if old[0] == new[0] and old[1] and new[1] and old[1] not in self._live:

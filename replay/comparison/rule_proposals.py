@@ -134,7 +134,7 @@ def proposals(found: Sequence[Difference]) -> tuple[Proposal, ...]:
 
 
 def _combinations(old: str, new: str) -> Iterator[Sequence[Form]]:
-    """Yield the sets of forms that might hide a difference, smallest sets first. Each form finds values that differ."""
+    """Yield sets of forms that might hide a difference, smallest first. No form finds the same values in both texts."""
     candidates = [form for form in FORMS if _values(form, old) != _values(form, new)]
     for size in range(1, min(RULES_MAX, len(candidates)) + 1):
         yield from itertools.combinations(candidates[:CANDIDATES_MAX], size)

@@ -68,7 +68,7 @@ class ReplayEnded(BaseException):
 
 
 class NotNamedError(UsageError, AnthropicError, ReplayEnd):
-    """Raised if a mutating tool would run that was not named.
+    """Raised if a mutating tool that was not named would run.
 
     It is raised again by each later request, because an agent may treat it as a failure of the tool.
     """

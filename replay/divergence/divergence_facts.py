@@ -39,11 +39,11 @@ class Progress:
     tools_matched: int
     """The number of recorded tool calls that were made."""
     tools: int
-    """The number of recorded tool calls, which only the agentobs loop and recorded functions report."""
+    """The number of recorded tool calls. Only the agent loop of agentobs and recorded functions report tool calls."""
     answers_matched: int = 0
     """Other recorded exchanges that occurred: exchanges with the world, except model requests and tool calls."""
     answers: int = 0
-    """Exchanges of the recording with the world, except model requests and tool calls."""
+    """Recorded exchanges with the world, except model requests and tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LaneProgress:
     lane: str
     """The name of the lane."""
     asked: int
-    """How many requests of the lane matched the recorded requests."""
+    """The number of requests of the lane that matched recorded requests."""
     of: int
     """How many requests the lane has in the recording."""
 
@@ -154,7 +154,7 @@ class Cause:
     message: int | None = None
     """The index of the message, from 0."""
     contains: str | None = None
-    """What the new value contains of the environment, such as `the current directory` or the date."""
+    """The fact about the environment that the new value contains, such as `the current directory` or `today's date`."""
 
 
 @dataclass(frozen=True, slots=True)

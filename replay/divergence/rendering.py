@@ -148,7 +148,7 @@ def _proposed(found: DivergenceFacts) -> list[str]:
 
 
 def _waiting(found: DivergenceFacts) -> list[str]:
-    """Return the places where tasks wait, each once, or, if it is known, what each task waits for."""
+    """Return the places where tasks wait, without duplicates; or what each task waits for, if that is known."""
     places = Counter(each.site for each in found.waiting if not each.what)
     known = [
         f"{safe(each.task)} {_activity(each)} at {safe(each.site.text)}"

@@ -32,7 +32,9 @@ MEASURES = (
     "cost_usd",
     "duration_ns",
 )
-"""The usage of a step. It is shown and summed, but a different usage is not a change, because it varies in each run."""
+"""The usage of a step. Usage is shown and summed, but a different usage is not a change, because usage varies in each
+run.
+"""
 COMPARED = (
     "name",
     "model",
@@ -53,13 +55,13 @@ class Part:
 
     kind: StepKind
     lane: str
-    """The lane, names after the calls that started it and their order, because call IDs differ in each run."""
+    """The lane, named after the calls that started it and their order, because call IDs differ in each run."""
     turn: int | None
     name: str
     """The endpoint of a request, or the name of the tool."""
     model: str | None = None
     outcome: str | None = None
-    """The outcome; for an approval, the decision, and who made it."""
+    """The outcome. The outcome of an approval is the decision, and who made the decision."""
     stop_reason: str | None = None
     calls: str | None = None
     """The names of the tools that a response calls, separated by spaces; None if it calls none."""
@@ -184,7 +186,7 @@ def _cost_status(used: Sequence[Part]) -> CostStatus:
 
 
 def response_parts(turn: Turn) -> list[Any]:
-    """Return the blocks of a response without IDs, which differ in each run."""
+    """Return the blocks of a response. IDs are removed, because they differ in each run."""
     return [_without_id(block) for block in turn.blocks]
 
 

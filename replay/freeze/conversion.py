@@ -35,8 +35,8 @@ class Frozen:
     test: Path
     """The path of the test next to it."""
     files: tuple[tuple[Path, bool], ...]
-    """All files, each with whether it was written. An edited test, a custom README and unchanged files are not
-    written.
+    """All files, each with a flag that is true if the file was written. An edited test, a custom README and unchanged
+    files are not written.
     """
     requests: int
     """The number of requests in the fixture, including retries."""
@@ -72,8 +72,8 @@ def freeze(
         versions: the versions of the packages.
         until: the turn after which the session is cut off; None for the complete session.
         normalizers: the rules that are applied in each replay; None for the rules of the existing fixture.
-        failing_turn: the turn in which the session failed, which may also be a session that completed with a wrong
-            answer; None to determine it from the recording (see `replay.fixture.failing_turn`).
+        failing_turn: the turn in which the session failed; also allowed if the session completed, but with a wrong
+            answer. None to determine the turn from the recording (see `replay.fixture.failing_turn`).
 
     Raises:
         RecordingError: the session cannot be replayed; nothing is written.

@@ -12,7 +12,7 @@ from replay.fixture.format import Fixture
 
 
 def generated_test(fixture: Fixture) -> str:
-    """Return the source of the test of a fixture: of the fix if the session failed, otherwise of the complete path."""
+    """Return the test for a fixture as source. It tests the fix if the session failed, otherwise the complete path."""
     failure = failure_of(fixture)
     is_callable = fixture.header.get("entry") and fixture.header.get("arguments") is not None
     arguments = "" if is_callable else _PLACEHOLDER
@@ -36,7 +36,7 @@ def generated_test(fixture: Fixture) -> str:
 
 
 def _tools(failure: Failure) -> str:
-    """Return the `tools` argument. It names functions, because those with side effects run only if they are named."""
+    """Return the `tools` argument. It names functions, because mutating functions run only if they are named."""
     if not failure.tools:
         return ', tools="live"'
     return f", tools=[{', '.join(f'{chr(34)}{name}{chr(34)}' for name in failure.tools)}]"

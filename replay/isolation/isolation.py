@@ -33,9 +33,11 @@ from replay.isolation.transfer import merge_coverage, merge_snapshots, record_wa
 UNSHARED_FIXTURES = frozenset(("benchmark", "record_testsuite_property", "record_xml_attribute"))
 """Fixtures that write into objects of this process; a test that uses one of them runs in this process."""
 UNSHARED_MARKS = frozenset(("dependency", "incremental"))
-"""Marks of plugins that keep results of tests in this process."""
+"""Marks of plugins that store test results in this process; a test with one of these marks runs in this process."""
 SILENT_SECONDS = 600.0
-"""For how long a test may be silent. Our choice: the deadlines of a replay and of pytest-timeout are much shorter."""
+"""How long a test process may send nothing before it is killed. Our choice: the deadlines of a replay and of
+pytest-timeout are much shorter.
+"""
 WARM_UP = "replay.isolation.warmup"
 PRELOADED = (
     "agentobs.recording.session",
@@ -49,7 +51,7 @@ SESSION = "session"
 
 
 def is_switched_off(config: pytest.Config) -> bool:
-    """Return whether replayed tests run in this process: because of an option, a debugger, or a missing `fork`."""
+    """Return whether replayed tests run in this process, because of an option, a debugger, or a missing `fork`."""
     option = config.option
     chosen = option.replay_no_fork or not config.getini("replay_fork")
     debugs = option.usepdb or getattr(option, "trace", False) or _is_debugged()
@@ -222,7 +224,7 @@ class Isolation:
         results.fail(text, sections)
 
     def _tear_down(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Tear down fixtures that earlier tests have set up in this process and the next test does not use."""
+        """Tear down the fixtures that earlier tests have set up in this process, except fixtures of the next test."""
         state = self._session._setupstate
         needed = nextitem.listchain() if nextitem is not None else []
         if list(state.stack) == needed[: len(state.stack)]:
@@ -281,7 +283,7 @@ class _ReceivedResults:
         )
         _log_report(self.item, failed)
         if "call" not in self.phases:
-            # Some reporters complete a test at its teardown.
+            # Some reporters count a test as complete only after its teardown.
             ended = pytest.TestReport(**common, outcome="passed", longrepr=None, when="teardown")
             _log_report(self.item, ended)
 
@@ -339,20 +341,20 @@ def _handle(item: pytest.Item, kind: str, value: Any) -> None:
 
 
 def _seconds(config: pytest.Config) -> float | None:
-    """Return for how long a child may be silent; None for live tests, whose duration depends on the provider."""
+    """Return how long a child may send nothing; None for live tests, because their duration depends on the provider."""
     if config.option.replay_live or config.option.replay_update:
         return None
     return SILENT_SECONDS
 
 
 def _outliving_fixtures(item: pytest.Item) -> Iterator[Any]:
-    """Yield the fixtures of a test that may outlive it."""
+    """Yield the fixtures of a test that may outlive the test."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     return (each for defs in known.values() for each in defs if each.scope != "function")
 
 
 def _shared_fixtures(item: pytest.Item) -> Iterator[Any]:
-    """Yield the fixtures of a test that may outlive it, except pytest's own and per-process fixtures."""
+    """Yield the fixtures of a test that may outlive the test, except pytest's own and per-process fixtures."""
     for each in _outliving_fixtures(item):
         module = str(getattr(each.func, "__module__", ""))
         if not module.startswith("_pytest.") and not is_per_process(each.func):

@@ -1,8 +1,8 @@
 """The sandbox: one test in a forked process, from its setup to its teardown.
 
 The child runs pytest's own protocol with all plugins. Everything that pytest would show or count (reports, warnings,
-snapshots, coverage) is sent to the waiting process. Fixtures that were set up before the fork are used as they are, and
-are torn down by the process that set them up.
+snapshots, coverage) is sent to the pytest process, which waits for the test. Fixtures that were set up before the fork
+are used as they are, and are torn down by the process that set them up.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run_test(
     _forget_children()
     _forward(item.config, send)
     warnings.filters[:] = filters  # type: ignore[index]  # a list, at run time
-    # It is not imported at the top, because it needs the recorder, which the process of pytest need not import.
+    # This module is not imported at the top, because it needs the recorder, which the pytest process need not import.
     importlib.import_module("replay.agent_code.leftover_state").rely_on_isolation()
     snapshots, coverage = Snapshots(item), Coverage()
     send("begun", None)
@@ -99,7 +99,8 @@ class _Forwarder:
     def __init__(self, config: pytest.Config, send: Send) -> None:
         self._config, self._send = config, send
         self.is_on = False
-        """Whether warnings are sent; not at first, because pytest repeats past warnings when a plugin is registered."""
+        """Whether warnings are sent. False at first, because pytest repeats past warnings when a plugin is registered.
+        """
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)

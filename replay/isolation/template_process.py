@@ -1,9 +1,9 @@
 """Test processes: a template that is forked early, and a child of it for each test.
 
 The template is a copy of this process that only waits. For each `Template.run` it forks a child. The child starts with
-the state that the template had when it was forked, whatever has happened in this process since. A child sends messages
-through its own pipe; the template reaps it and reports its exit status. When this process dies, the socket of the
-template is closed, so it kills its child and exits.
+the state that the template had when the template was forked, regardless of later changes in this process. A child sends
+messages through its own pipe; the template reaps it and reports its exit status. When this process dies, the socket of
+the template is closed, so the template kills its child and exits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INTERRUPT_SECONDS = (1.0, 2.0, 5.0)
 OWN_PACKAGES = ("agentobs", "replay", "exporters")
 """Packages of agentobs, which the template imports in advance like third-party packages."""
 CLOSE_SECONDS, CLOSE_POLLS = 5.0, 1000
-"""How long a template may take to exit, and how often that is checked."""
+"""How long a template may take to exit, and how often this is checked during that time."""
 _FRAME = struct.Struct("!I")
 _COMMAND = struct.Struct("!ci")
 
@@ -59,7 +59,7 @@ class Death:
     status: int
     """The exit code; below 0, the signal that killed it."""
     is_late: bool = False
-    """Whether it was killed because it took too long."""
+    """Whether the child was killed because it took too long."""
 
     def text(self) -> str:
         """Return the end as a predicate: `exited with code 3`, `was killed by SIGSEGV`."""
@@ -158,7 +158,7 @@ class Template:
     def _messages_of_child(
         self, messages: _Messages, seconds: float | None
     ) -> Iterator[tuple[str, Any]]:
-        """Yield the messages of a child; kill it if it sends none for too long."""
+        """Yield the messages of a child; kill the child if it sends no message for too long."""
         poll = select.poll()
         for descriptor in (messages.descriptor, self._socket.fileno()):
             poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -288,7 +288,7 @@ class _Server:
                 os.close(writer)
 
     def _run(self, number: int, writer: int) -> None:
-        """Do the work. Runs in the child."""
+        """Do the work; runs in the child."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
         os.set_inheritable(writer, False)
         known = set(sys.modules)
@@ -385,7 +385,7 @@ class _Messages:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Discard output and warnings, which a child that does the same work shows again."""
+    """Discard output and warnings, because a child that does the same work shows them again."""
     dropped = io.StringIO()
     with (
         contextlib.redirect_stdout(dropped),
@@ -415,7 +415,7 @@ def _fork() -> int:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
-    """Block signals, so that a new process gets none before it has installed its own handlers."""
+    """Block signals, so that a new process gets no signal before it has installed its own handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield

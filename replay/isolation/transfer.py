@@ -51,7 +51,7 @@ def record_warning(item: pytest.Item, value: tuple[dict[str, Any], Any, str, Any
 
 
 class Snapshots:
-    """The snapshots of syrupy that a test compares with or writes."""
+    """The syrupy snapshots that a test reads or writes."""
 
     def __init__(self, item: pytest.Item) -> None:
         """Remember the snapshots that existed before the test."""

@@ -1,4 +1,4 @@
-"""Warm-up: work that the SDK does at its first use is done once, before test processes are forked.
+"""Warm-up: the work that the SDK does at its first use is done once, before test processes are forked.
 
 The SDK's models build their validators when the first response is parsed, which takes longer than a complete replay.
 Here a client parses one made-up response of each kind: a message, a stream and an error. Nothing leaves the process.

@@ -50,7 +50,7 @@ NumberedResults = dict[str, str | None]
 def different_end(
     recorded: Results, now: Results
 ) -> tuple[str, NumberedResults, NumberedResults] | None:
-    """Return the first lane whose interactions ended differently, with the results of both; None if there is none.
+    """Return the first lane whose interactions ended differently, with its old and new results; None if there is none.
 
     An interaction that was abandoned in the recording may end in any way, or not start at all, because the reason for
     abandoning it may not recur. Concurrent interactions may start in any order.
@@ -81,7 +81,7 @@ def _numbered(results: list[str | None]) -> NumberedResults:
 
 
 def was_abandoned(fixture: Fixture, lane: str) -> bool:
-    """Return whether a run of a lane was abandoned from outside: by a cancellation, or by its consumer."""
+    """Return whether a run of a lane was abandoned from outside: it was cancelled, or its consumer stopped."""
     lane = _owner_of(fixture, lane)
     if fixture.interaction_results is None:
         signature = fixture.header["signature"] or ""

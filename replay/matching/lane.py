@@ -31,7 +31,7 @@ class Guess:
     """A match of a request that could not be distinguished from identical concurrent requests of its lane."""
 
     chosen: int
-    """The recorded request that was chosen: the first unused one."""
+    """The recorded request that was chosen: the first unused request."""
     others: tuple[int, ...]
     """The other recorded requests that match equally well."""
 
@@ -81,7 +81,8 @@ class Lane:
         self.turns = 0
         """The last turn of the used requests that have a response."""
         self.guesses: list[Guess] = []
-        """The matches that were determined only by the order of identical requests, so the responses may be swapped."""
+        """The matches that were determined only by the order of identical requests, so that responses may be swapped.
+        """
 
     @property
     def used_count(self) -> int:
@@ -94,11 +95,11 @@ class Lane:
         return list(self._unused)
 
     def has_unused_until(self, number: int) -> bool:
-        """Return whether the request with a number, or a request before it, is unused."""
+        """Return whether a request with this number, or with a lower number, is unused."""
         return bool(self._unused) and self._unused[0].number <= number
 
     def first_after(self, turn: int, path: str | None) -> RecordedRequest | None:
-        """Return the first request after a turn to a path, or, if `path` is None, to any path that makes turns."""
+        """Return the first request to `path` after a turn; None means any path whose requests make turns."""
         last = max(at for at, each in enumerate(self.requests) if each.turn == turn)
         later = self.requests[last + 1 :]
         if path is None:
@@ -205,7 +206,7 @@ class Lane:
     def _by_caller(
         self, due: list[RecordedRequest], question: Question, previous: int | None
     ) -> Iterator[tuple[RecordedRequest, list[RecordedRequest]]]:
-        """Yield candidate requests, best caller match first; each with the candidates that tie with it."""
+        """Yield candidate requests, best caller match first, each with the candidates that match equally well."""
         with_caller = [each for each in due if each.caller is not None]
         scores = _caller_scores(with_caller, question, previous)
         best_first = iter(sorted(with_caller, key=lambda each: scores[each.number], reverse=True))
@@ -221,7 +222,7 @@ class Lane:
                 )
 
     def _may_match(self, request: RecordedRequest, question: Question) -> bool:
-        """Return whether a live request could match a recorded request; no secrets are paired."""
+        """Return whether a live request could match a recorded request, without pairing secrets."""
         if not same_headers(request, question) or request.path != question.path:
             return False
         texts = []

@@ -1,4 +1,4 @@
-"""The nearest request: the one of several due requests with which an unknown request is compared in a report.
+"""The nearest request: the due request with which a report compares a live request that matches no recorded request.
 
 Concurrent requests may come in any order. An unknown request most likely belongs to the conversation that it continues,
 and a comparison with the request of that conversation shows the fewest differences.

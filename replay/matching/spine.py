@@ -1,8 +1,8 @@
 """The spine of a request, which identifies requests of clients whose bodies vary from run to run.
 
 The spine of a conversation consists of its prompts, the model's responses and the answered tool calls. Reminders that
-the client inserts, the tools and the system prompt are not part of it. A replay that matches by spine matches a request
-with the first recorded request that has the same spine; all other differences are reported as drift.
+the client inserts, the tools and the system prompt are not part of it. With `match="spine"`, a live request matches the
+first recorded request that has the same spine; all other differences are reported as drift.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentobs.records.differences import Difference
 from replay.comparison.placeholders import bare
 
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-"""Text that clients insert into prompts; this is the tag that Claude Code uses."""
+"""Text that clients insert into prompts, in the tag that Claude Code uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Drift:
     """Whether the request was sent before it was due."""
     differences: tuple[Difference, ...]
     more: int
-    """How many differences are not in `differences`."""
+    """The number of differences that are not in `differences`."""
 
 
 def spine_of(body: Any) -> str | None:

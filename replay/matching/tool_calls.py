@@ -111,7 +111,7 @@ class Calls:
         return next(iter(unmatched or known[-1:]), None)
 
     def unused_functions(self, lane: str, name: str) -> list[RecordedTool]:
-        """Return the recorded calls of a function in a lane that were not made yet, counted IDs first."""
+        """Return the recorded calls of a function in a lane that were not made yet, counted IDs (`name@1`) first."""
         unused = [
             tool
             for tool in self._tools
@@ -148,14 +148,14 @@ class Calls:
             self._matched.add(id(recorded))
 
     def note_answer(self, lane: str, tool_use_id: str, answer: ToolAnswer) -> ToolAnswer:
-        """Note the answer that the world returns for a call; return the answer."""
+        """Remember the answer that the world returns for a call; return the answer."""
         self._answers.setdefault((lane, tool_use_id), []).append(answer)
         if (lane, tool_use_id) not in self.live:
             self._renaming.note_answer(lambda: canonical(answer.content))
         return answer
 
     def note_end(self, exchange: ToolExchange) -> None:
-        """Note the end of a call. If the loop itself answered the call as in the recording, it counts as made."""
+        """Remember the end of a call, which counts as made if the loop itself answered it as in the recording."""
         key = exchange.place.lane, exchange.question.tool_use_id
         if not any(answer is exchange.answer for answer in self._answers.get(key, ())):
             recorded = self.find(*key)
@@ -181,11 +181,11 @@ class Calls:
         return [*self._answers.get(key, ()), *([] if end is None else [end])]
 
     def note_permission(self, permission: Permission) -> None:
-        """Note the permission decision about a call."""
+        """Remember the permission decision about a call."""
         self._permissions[permission.lane, permission.tool_use_id] = permission
 
     def first_changed(self, *, functions_only: bool = False) -> ChangedCall | None:
-        """Return the first recorded call that had a different outcome, or was required and not made; None if none.
+        """Return the first recorded call that had a different outcome, or was required but not made; None if all match.
 
         With `functions_only`, only calls of recorded functions count, because other clients do not report their calls.
         """
@@ -239,7 +239,7 @@ class Calls:
         return "the agent's own code answered it, with a result that differs from the recording"
 
     def _function_answers(self, lane: str, name: str) -> list[ToolAnswer]:
-        """Return the answers to the calls of a function that have counted IDs; none if one of the calls ran live."""
+        """Return the answers to the calls of a function that have counted IDs; no answers if any of them ran live."""
         counted = [key for key in self._answers if key[0] == lane and key[1].startswith(f"{name}@")]
         if any(key in self.live for key in counted):
             return []
@@ -281,7 +281,7 @@ def same_answer(recorded: ToolAnswer, live: ToolAnswer, renaming: Renaming) -> b
 
 
 def issuing_request(fixture: Fixture, tool: RecordedTool) -> RecordedRequest | None:
-    """Return the request whose response contains a recorded call; if none does, a request of the same turn."""
+    """Return the request whose response contains a recorded call; if there is none, a request of the same turn."""
     requests = [each for each in fixture.requests if each.lane == tool.lane]
     with_call = [each for each in requests if tool.question.tool_use_id in _call_ids(each)]
     of_turn = [each for each in requests if each.turn is not None and each.turn == tool.turn]
@@ -292,7 +292,7 @@ def _optional_count(fixture: Fixture, lane: str, tool_use_id: str) -> int:
     """Return how many of the recorded calls with an ID are not required to recur.
 
     If a response breaks off, a call that started during the response may not start in the replay. In an abandoned run,
-    no call is required, because it is unknown which calls were made before it was abandoned.
+    no call is required, because it is unknown which calls were made before the run was abandoned.
     """
     if was_abandoned(fixture, lane):
         return len(fixture.tools)

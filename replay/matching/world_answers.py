@@ -117,7 +117,7 @@ class WorldAnswers:
         return lane in self._stopped
 
     def was_stopped_at(self, lane: str, point: str, count: int) -> bool:
-        """Return whether the run was stopped at a point in the recording; called for each event of a stream."""
+        """Return whether the recorded run was stopped at this point; called for each event of a stream."""
         return any(self._has_abort(lane, each, count) for each in _points(point))
 
     def _has_abort(self, lane: str, point: str, count: int) -> bool:
@@ -131,10 +131,10 @@ class WorldAnswers:
 
 
 def _points(point: str) -> tuple[str, ...]:
-    """Return the points under which the recording may contain an abort at this point.
+    """Return the names under which the recording may contain an abort at this point.
 
-    If a run is stopped while it sends a request, it is not known whether the request was sent. If it was not, the
-    recorded abort comes after fewer requests, and is found before this request is sent.
+    If a run is stopped while it sends a request, it is not known whether the request was sent. If the request was not
+    sent, the recorded abort comes after fewer requests, and is found before this request is sent.
     """
     prefix, _, suffix = point.partition(":unsent:")
     return (point, f"{prefix}:streaming:{suffix}") if suffix else (point,)

@@ -26,6 +26,7 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     WorldQuestion,
 )
+from agentobs.runtime import ServedAnswer
 from agentobs.world import World
 from replay.analysis.divergence_report import mismatch, tool_mismatch, world_mismatch
 from replay.comparison.placeholders import has_masked
@@ -57,7 +58,7 @@ from replay.scenario.fork_plan import message_ids
 from replay.scenario.tool_policies import Policy, policy_of
 
 REFUSALS_MAX = 50
-"""How many requests after the recorded path raise an `Exception`; no agent retries after the next one. Our choice."""
+"""How many requests without an answer raise an `Exception`; the next request raises `ReplayEnded`. Our choice."""
 
 
 class Answerer:
@@ -120,7 +121,7 @@ class Answerer:
             )
 
     def _check_divergence(self) -> None:
-        """Raise the first divergence again; if an agent has caught it too often, raise an error that it does not catch.
+        """Raise the first divergence again, or, if the agent has caught it too often, `ReplayEnded`.
 
         Raises:
             DivergenceError: there is a divergence.
@@ -133,9 +134,9 @@ class Answerer:
         self._findings.raise_first()
 
     def _with_gate(
-        self, response: Answer, ask: RecordedRequest, lane: Lane, *, is_agent_loop: bool
-    ) -> Answer:
-        """Return a response that is held until the responses that ended before it have ended; most are not held."""
+        self, response: ServedAnswer, ask: RecordedRequest, lane: Lane, *, is_agent_loop: bool
+    ) -> ServedAnswer:
+        """Return a response, held until the responses that ended before it have ended; most responses are not held."""
         was_cancelled = response.ending == "cancelled" and not is_agent_loop
         cancelled_at_ms = ask.cancelled_at_ms if was_cancelled else None
         is_free = (
@@ -143,7 +144,7 @@ class Answerer:
             and ask.last_issued_before_end is None
         )
         if is_free and cancelled_at_ms is None:
-            # The thread that reads this response may hold up another one.
+            # The thread that reads this response may block the reader of another response.
             self._state.requests.threads[ask.number] = threading.get_ident()
             return response
 
@@ -169,11 +170,11 @@ class Answerer:
         return ReplayStopped("in the recording, the client stopped reading here")
 
     def _is_past_abandonment(self, lane: Lane, expected: object = None) -> bool:
-        """Return whether an agent that was abandoned in the recording has come further now."""
+        """Return whether an agent that was abandoned in the recording is now past that point."""
         return expected is None and is_of_abandoned_agent(self._setup.fixture, lane.name)
 
     def _departs(self, question: Question, mismatch: Mismatch) -> bool:
-        """Record that the agent leaves the recorded path with this request, if it may; return whether it does."""
+        """Record that the agent leaves the recorded path with this request, if it may; return whether it leaves."""
         departure, due = self._path.departure, mismatch.expected
         if departure is None:
             return False
@@ -252,7 +253,7 @@ class Answerer:
         )
 
     async def _sleep(self, live: World, seconds: float) -> None:
-        """Sleep in virtual time, or in real time once everything runs live."""
+        """Sleep in virtual time, or in real time after everything has gone live."""
         await (live if self._path.is_live else self._setup.ambient).sleep(seconds)
 
     async def _ask(self, live: World, question: WorldQuestion) -> Any:
@@ -273,7 +274,7 @@ class Answerer:
             elif recorded is None and question.kind in SILENT:
                 return missing_answer(question.kind)
             elif has_ended or self._path.depart():
-                # Nothing after the recorded path is answered, in particular no approval by a person.
+                # After the recorded path, no question is answered, in particular no request for approval.
                 answer = world.answer_unattended(question)
             elif recorded is None and self._is_past_abandonment(lane):
                 describe = functools.partial(world_mismatch, self._state, lane, question, None)
@@ -289,7 +290,7 @@ class Answerer:
         self._state.observations.sections[current_lane()] = sections
 
     def _recorded_tool_name(self, name: str, former: Sequence[str]) -> str:
-        """Return the recorded name of a tool: its own, otherwise the first of its aliases."""
+        """Return the recorded name of a tool: its name if that was recorded, otherwise the first recorded alias."""
         recorded = self._setup.fixture.tool_names
         if not former or name in recorded:
             return name
@@ -336,7 +337,7 @@ class Answerer:
     def _injected_failure(
         self, question: ToolQuestion, recorded: RecordedTool | None
     ) -> ToolAnswer | None:
-        """Return the result of a call that a fault makes fail; None if no fault does."""
+        """Return the result of a call that an injected fault makes fail; None if there is no such fault."""
         turn = self._exchanges.calls.turn_of(recorded) if recorded is not None else None
         if (answer := self._exchanges.faults.tool_result(question.name, turn)) is not None:
             self._exchanges.calls.mark_matched(recorded)

@@ -1,4 +1,4 @@
-"""Child processes: programs that the agent starts in a replay are answered from the same recording.
+"""Child processes: the requests of programs that the agent starts in a replay are answered from the same recording.
 
 When the agent starts the first program, the replay opens a Unix socket in a new directory. A client must send a random
 token, which only the environment of the child contains. Each child has its own lane, and its divergence is the
@@ -93,11 +93,11 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a child that disconnects: its missing requests are reported at the end."""
+        """Ignore a child that disconnects, because its missing requests are reported at the end."""
 
 
 class _ChildAnswerer:
-    """AnswerRequest the messages of child processes, which are lines of JSON."""
+    """Answers the messages of child processes. Each message is a line of JSON."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _ChildAnswerer:
         except ReplayEnd as error:
             return {"raises": str(error)}
         except Exception as error:
-            # The child raises it, because this thread has no caller that could handle it.
+            # The child raises the error, because this thread has no caller that could handle it.
             return {"raises": f"the replay cannot answer: {type(error).__name__}: {error}"}
 
     def _answer_to(self, message: dict[str, Any]) -> Any:
@@ -183,4 +183,4 @@ def _call(message: dict[str, Any]) -> Call:
 
 
 def _foreign_function() -> None:
-    """Stand for a function of another process."""
+    """Represent a function of another process, which this process cannot call."""

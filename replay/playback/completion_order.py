@@ -1,14 +1,15 @@
 """Completion order: concurrent responses end in the order in which they ended in the recording.
 
 If an agent waits for the first of several responses, the order in which they end determines its path. Replayed
-responses arrive immediately, so each one is held until the responses that ended before it have ended. If the code has
-changed, they may never come; or they may wait for this one, if their requests were sent in another order by chance. As
-soon as nothing else can happen, the response that ended first in the recording continues, which a report of a later
-divergence mentions. At the deadline it is a divergence itself.
+responses arrive immediately, so each response is held until the responses that ended before it have ended. If the code
+has changed, these responses may never come; or they may wait for the held response, if their requests happened to be
+sent in another order. As soon as nothing else can happen, the held response that ended first in the recording
+continues, and the report of a later divergence mentions this. If the wait lasts until the deadline, this is a
+divergence itself.
 
-If the recorded client gave up a request, its response is held until the live client gives up as well. That is often a
-timeout, to which the virtual clock jumps as soon as nothing else can run. The held response has its own alarm, so that
-a client that waits longer than the recorded one does not wait forever.
+If the recorded client cancelled a request, the response is held until the live client cancels it as well. The reason is
+often a timeout, and the virtual clock jumps to it as soon as nothing else can run. The held response has its own alarm,
+so that a client that waits longer than the recorded client does not wait forever.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from agentobs import world
-from agentobs.records.exchanges import Point
+from agentobs.runtime import Point
 from replay.divergence.divergence import DivergenceError
 from replay.divergence.divergence_facts import Suspicion
 from replay.fixture.format import RecordedRequest
@@ -28,23 +29,24 @@ from replay.virtual_time.thread_states import Activity
 from replay.virtual_time.virtual_clock import Hold, VirtualClock
 
 SETTLING_CHECKS = 32
-"""How many times other tasks may run after a response has ended, before the next one ends. By then the task that sent
-the request has ended, and the code that waits for the task continues. Our choice: each layer of tasks takes two or
-three.
+"""How many times other tasks may run after a response has ended, before the next response ends. By then, the task that
+sent the request has ended, and the code that waits for the task continues. Our choice: each layer of tasks takes two or
+three runs.
 """
 SETTLING_NS = 20_000_000
-"""How long threads may run in the same case, in nanoseconds, if it is unknown whether they still run. Our choice."""
+"""How long threads may run in the same situation, in nanoseconds, if it is unknown whether they still run. Our choice.
+"""
 RUNNING_CHECKS = 250
-"""How many checks may find that other tasks still run, before the response continues anyway. Our choice: half a second
-or more.
+"""How many checks may find that other tasks still run before the response continues anyway. Our choice; the checks take
+half a second or more.
 """
 QUICK_CHECKS = 300
 CHECK_SECONDS = 0.002
 """The number of checks without a pause in between, and the pause between later checks. Our choice."""
 IDLE_CHECKS = 64
 IDLE_NS = 1_000_000_000
-"""How many consecutive checks must find the event loop idle, and for how long the agent must have sent nothing,
-before nothing more is expected. Our choice.
+"""How many consecutive checks must find the event loop idle, and for how long the agent must have sent nothing, before
+the replay assumes that nothing more will happen. Our choice.
 """
 BLOCKED_NS = 20_000_000
 """For how long the virtual clock must have found that nothing can run. Our choice."""
@@ -55,7 +57,7 @@ PATIENCE = 0.5
 among threads without a virtual clock, or while a thread waits for something real. Our choice.
 """
 MARGIN_MS = 5_000
-"""How much longer than the recorded client the live one may take to give up its request. Our choice."""
+"""How much longer than the recorded client the live client may take to cancel its request. Our choice."""
 PAUSES_SECONDS = 1.0
 """For how many virtual seconds other tasks may pause before they send a request that a held response waits for. Our
 choice.
@@ -81,8 +83,8 @@ class ResponseGate:
             state: the progress of the replay.
             lane: the lane of the request.
             request: the recorded request.
-            cancelled_at_ms: when its client gave it up, see `RecordedRequest.cancelled_at_ms`; None if it did not give
-                up, or is the agent loop of agentobs.
+            cancelled_at_ms: when the client cancelled the request, see `RecordedRequest.cancelled_at_ms`; None if the
+                client did not cancel it, or is the agent loop of agentobs.
             describe: returns a description of the requests that the response waits for, given their numbers.
             error: creates the error if these requests do not end.
         """
@@ -122,7 +124,7 @@ class ResponseGate:
         return self._continue_out_of_order(missing)
 
     def _lacks_request(self) -> bool:
-        """Return whether a request was not sent yet that had been sent when the recorded response ended."""
+        """Return whether a request is missing that had already been sent when the recorded response ended."""
         return self._request.last_issued_before_end is not None and self._lane.has_unused_until(
             self._request.last_issued_before_end
         )
@@ -135,9 +137,9 @@ class ResponseGate:
         return all(self._state.requests.threads.get(number) == here for number in missing)
 
     def _continue_out_of_order(self, missing: list[int]) -> float | None:
-        """Let the response continue if it is the first of the held ones, because nothing else can happen."""
+        """Let the response continue if it is the first of the held responses, because nothing else can happen."""
         if not missing:
-            return None  # a concurrent request is no longer sent: that is reported at the end
+            return None  # a concurrent request is no longer sent, which is reported at the end
         state = self._state
         if state.agent.idle_ns() > state.setup.options.deadline_seconds * 1e9:
             raise self._error(missing)
@@ -194,7 +196,7 @@ class ResponseGate:
         return activity == "blocked" or settling_ns >= SETTLING_NS
 
     def _await_cancellation(self) -> float | None:
-        """Hold the response of a client that gave up its request in the recording until it gives up again."""
+        """Hold the response to a request that was cancelled in the recording, until the client cancels it again."""
         if self._cancelled_ms is None:
             return None if self._is_wait_over(1.0) else self._pause()
         clock = self._virtual()
@@ -209,12 +211,12 @@ class ResponseGate:
         return None if is_late or self._is_wait_over(1.0) else self._pause()
 
     def _has_alarm_rung(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
-        """Set an alarm at the first call; return whether it has rung, after so many seconds in which nothing could run.
+        """Set an alarm at the first call; return whether it has rung. It counts only time in which nothing can run.
 
         Args:
             clock: the clock.
-            alarm: identifies the alarm; another value sets a new one.
-            seconds: when it rings.
+            alarm: identifies the alarm; a different value sets a new alarm.
+            seconds: the number of seconds until the alarm rings.
         """
         if alarm != self._alarm:
             self._alarm = alarm
@@ -222,9 +224,9 @@ class ResponseGate:
         return clock.has_rung(id(self))
 
     def _hold_seconds(self) -> float:
-        """Return how long to hold the response at most: its recorded duration, plus a margin for pauses of other tasks.
+        """Return the maximum time to hold the response: its recorded duration, plus a margin for pauses of other tasks.
 
-        The timeout of its client is longer, so that it does not fire first.
+        The timeout of the client is longer, so the response is released before the timeout.
         """
         took_ms = self._request.chunks[-1][1] if self._request.chunks else 0
         return (took_ms / 1000 or UNKNOWN_SECONDS) + PAUSES_SECONDS
@@ -243,7 +245,7 @@ class ResponseGate:
         return 0.0 if is_quick else CHECK_SECONDS
 
     def _is_wait_over(self, patience: float = PATIENCE) -> bool:
-        """Return whether nothing can happen any more that the response might wait for."""
+        """Return whether nothing that the response might wait for can still happen."""
         state = self._state
         state.requests.held.add(self._request.number)
         if (clock := self._virtual()) is not None:

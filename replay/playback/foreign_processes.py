@@ -24,7 +24,7 @@ from replay.analysis.divergence_report import report
 from replay.progress.replay_state import ReplayState
 
 POLL_SECONDS = 0.05
-"""The interval between checks for requests, after the first such process was started. Our choice."""
+"""The interval between two checks for requests, after the first such process has been started. Our choice."""
 WHY = (
     "a replay only answers its own process and those that are started with subprocess and the environment of "
     "agentobs.child_environment(name): start the process that way, or run its work in a thread or a task"
@@ -66,7 +66,7 @@ def watched_processes(state: ReplayState) -> Iterator[None]:
 
 
 def _has_request(state: ReplayState, file: Path) -> bool:
-    """Return whether a request was made, after recording it as a divergence."""
+    """Return whether a request was made; if so, record it as a divergence."""
     if state.findings.divergence is not None or not file.exists():
         return False
     cause = cause_of("other", WHY)

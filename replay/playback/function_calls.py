@@ -1,7 +1,7 @@
 """Calls of recorded functions (`agentobs.record_tool`) in a replay: whether each one runs, and what it returns.
 
-A call is identified by the ID that the model gave it. If that is unknown, calls with the same name and lane are
-distinguished by their arguments, because their order may have been chance.
+A call is identified by the ID that the model gave it. If this ID is unknown, calls with the same name and lane are
+distinguished by their arguments, because their order may have been random.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FunctionCalls:
         self._lock = threading.RLock()  # a finalizer may call a recorded function
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
-        """Return a call with its recorded ID, and its result; None instead of a result if the function must run."""
+        """Return a call with its recorded ID, and its recorded result; the result is None if the function must run."""
         state = self._state
         with state.lock:
             self._findings.raise_first()
@@ -86,7 +86,7 @@ class FunctionCalls:
             return call, calls.note_answer(*key, recorded.answer)
 
     def ended(self, call: Call, answer: ToolAnswer) -> None:
-        """Note the result of a function that ran, and compare it if its policy is `verify`."""
+        """Remember the result of a function that ran, and compare it if the policy of the function is `verify`."""
         state, lane = self._state, call.place.lane
         with self._lock:
             recorded = self._verified.pop(id(call), None)
@@ -126,7 +126,7 @@ class FunctionCalls:
         return next(same, next(iter(likely), None))
 
     def _is_moved(self, recorded: RecordedTool) -> bool:
-        """Return whether a call is at another position of its lane than recorded, before the end of the path."""
+        """Return whether a call before the end of the path is at a different position in its lane than recorded."""
         lane = self._exchanges.lane(recorded.lane)
         return recorded.after not in (None, lane.used_count) and not self._path.has_ended(lane)
 
@@ -164,7 +164,7 @@ def _raised(failed: ToolAnswer) -> ToolAnswer:
 
 
 def moved_call(state: ReplayState, recorded: RecordedTool) -> Divergence:
-    """Describe a call that is made before a request although it was recorded after it, or the reverse."""
+    """Describe a call that was recorded after a request but is made before this request, or the reverse."""
     lane, call = state.exchanges.lane(recorded.lane), recorded.question
     assert recorded.after is not None
     summary = (

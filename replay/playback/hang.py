@@ -1,14 +1,14 @@
 """Hang detection: an agent that makes no more progress is reported as a divergence, so that the test ends.
 
-A thread watches whether the agent makes progress, which means that it makes a request or records something. Without
+A thread watches whether the agent makes progress: whether it makes a request or records something. Without
 progress, there are three cases:
 
 - Nothing can run any more: each thread waits for another one, and no timer is left. This is a deadlock, which is
   reported after a second.
 - Nothing is pending: the agent only wakes up and waits again, as in a polling loop whose condition never becomes
   true. This is reported after the deadline.
-- Something is pending: the agent computes, or waits for a child process, a file or a connection. How long that takes
-  is unknown, so it is reported after ten times the deadline.
+- Something is pending: the agent computes, or waits for a child process, a file or a connection. How long this takes is
+  unknown, so it is reported only after ten times the deadline.
 
 The divergence is raised in the main thread by a signal, even during a wait. It is raised repeatedly until the replay
 has ended, because the agent may catch it, and may hang again while it exits. Other threads and other lanes get the
@@ -39,21 +39,22 @@ from replay.virtual_time.thread_states import WATCH
 from replay.virtual_time.time_patches import loops_in_use
 
 SIGNAL: int | None = getattr(signal, "SIGURG", None)
-"""The signal that interrupts the main thread: Python does not use it otherwise, and by default it does nothing. Not on
-Windows.
+"""The signal that interrupts the main thread; None on Windows. Python does not use this signal otherwise, and by
+default it does nothing.
 """
 REPEAT_SECONDS = 0.5
 """The interval between two interruptions. Our choice."""
 WATCH_SECONDS = 0.25
-"""The longest interval between two checks of the watching thread. Our choice."""
+"""The longest interval between two checks by the watching thread. Our choice."""
 DEADLOCK_NS = 1_000_000_000
-"""For how long nothing must have been able to run before the agent counts as deadlocked. Our choice."""
+"""The agent counts as deadlocked if nothing has been able to run for this long. Our choice."""
 PENDING_FACTOR = 10
 """The factor by which the deadline is longer if the agent computes or waits for something real. Our choice."""
 COMPUTING = 0.2
 """The share of CPU time above which an agent counts as computing. Our choice."""
 JUMP_CPU_NS = 2_000_000
-"""CPU time per jump of the virtual clock that does not count as computing, because polling uses some. Our choice."""
+"""CPU time per jump of the virtual clock that does not count as computing, because polling uses CPU time. Our choice.
+"""
 
 Cause = Literal["deadlock", "nothing pending", "computes", "waits outside"]
 CAUSES: dict[Cause, str] = {
@@ -85,7 +86,7 @@ def ended_out_of_order(
 
 
 def awaited_ends(lane: Lane, request: RecordedRequest, missing: list[int]) -> str:
-    """Describe the ends of other responses that a response waits for."""
+    """Describe the other responses that must end before a held response ends."""
     position = lane.position_of(request)
     sent = {each.number for each in lane.requests} - {each.number for each in lane.unused}
     awaited = " and ".join(_awaited_request(lane, number, number in sent) for number in missing)
@@ -177,11 +178,11 @@ class Watch:
         self._state = state
         self._limit_ns = int(_seconds(state) * 1e9)
         self._idle_ns = self._checked_ns = 0
-        """For how long nothing was pending, and when the last check was."""
+        """For how long nothing was pending, and the time of the last check."""
         self._pending_ns = self._used_ns = 0
         """For how long something was pending, and the CPU time since the last check.
 
-        Computing counts in CPU time, so that the load of the machine makes no difference.
+        Computing is measured in CPU time, so that the load of the machine makes no difference.
         """
         self._cpu_ns, self._jumps = world.process_cpu(), 0
         self._last_pending: Cause = "computes"
@@ -233,7 +234,7 @@ class Watch:
         return 0 if clock is None or clock.is_live else clock.blocked_ns
 
     def _deadlock_ns(self) -> int:
-        """Return for how long nothing must be able to run in a deadlock; 0 if that cannot be known."""
+        """Return how long nothing must have been able to run in a deadlock; 0 if a deadlock cannot be detected."""
         clock = self._state.agent.clock
         is_certain = clock is not None and not clock.has_foreign_threads()
         return min(DEADLOCK_NS, self._limit_ns) if is_certain else 0
@@ -254,7 +255,7 @@ def _is_due(state: ReplayState) -> bool:
 
 
 def _seconds(state: ReplayState) -> float:
-    """Return the deadline; if responses take their recorded time, the longest one is added."""
+    """Return the deadline. If responses take their recorded time, the duration of the longest response is added."""
     pace = speed_factor(state.setup.options)
     longest = max(
         (request.chunks[-1][1] for request in state.setup.fixture.requests if request.chunks),
@@ -264,6 +265,6 @@ def _seconds(state: ReplayState) -> float:
 
 
 def _main_position() -> tuple[int, int]:
-    """Return the position of the main thread; outside of `run`, it hangs as long as this does not change."""
+    """Return the position of the main thread. Outside of `run`, the thread hangs if its position does not change."""
     frame = thread_frames().get(threading.main_thread().ident or 0)
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)

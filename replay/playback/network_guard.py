@@ -1,12 +1,12 @@
 """The network guard: nothing leaves the process during a replay, and attempts are reported with their caller.
 
 An audit hook sees every attempt of this process to connect, to send a datagram or to look up a name, in any library.
-Hooks cannot be removed, so one is installed at the first replay and checks whether a replay is open. Child processes
-that Python starts get environment variables for a proxy which refuses connections.
+Audit hooks cannot be removed, so one hook is installed at the first replay, and checks each time whether a replay is
+open. Child processes that Python starts get environment variables for a proxy which refuses connections.
 
 Not covered are connections from before the replay, native code that opens sockets without the interpreter, children
 that ignore proxies, and `multiprocessing` children that are spawned. Unix sockets are allowed, because they do not
-leave this machine, and the replay answers child processes over one.
+leave this machine, and because the replay answers child processes through a Unix socket.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Opened:
         self.stack = ExitStack()
         """The cleanup at the end of the replay."""
         self.has_ended = False
-        """Whether it should end; it does when all nested replays have ended."""
+        """Whether this replay should end; it ends when all nested replays have ended."""
         self._thread, self._task = threading.current_thread(), _task()
         with _lock:
             if state.open and not state.open[-1]._may_contain(self):
@@ -41,14 +41,15 @@ class Opened:
     def _may_contain(self, other: Opened) -> bool:
         """Return whether a replay may be nested in this one.
 
-        It must be in the same thread and task; in any task if this one was opened outside of tasks.
+        Both must be in the same thread and task. If this replay was opened outside of tasks, the nested replay may be
+        in any task.
         """
         return self._thread is other._thread and self._task in (None, other._task)
 
     def end(self) -> None:
         """Clean up when all nested replays have ended.
 
-        Each replay restores the state that it found, so only the innermost one can be cleaned up.
+        Each replay restores the state that it found, so only the innermost replay can be cleaned up.
         """
         state = process.state(State)
         with _lock:
@@ -56,7 +57,7 @@ class Opened:
             ended: list[Opened] = []
             while state.open and state.open[-1].has_ended:
                 ended.append(state.open.pop())
-            # The stack closes the replays in reverse order, and all of them even if one raises.
+            # The stack closes the replays in reverse order, and closes all of them even if one raises an exception.
             with ExitStack() as cleanup:
                 for each in reversed(ended):
                     cleanup.push(each.stack)

@@ -21,7 +21,7 @@ from agentobs import runtime, world
 from agentobs.determinism import patches
 from agentobs.determinism.process_history import in_event_loop
 from agentobs.errors import UsageError
-from agentobs.recording import lineage
+from agentobs.recording.lineage import Parent
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
 from agentobs.tracing.ambient import Patch
@@ -73,10 +73,9 @@ from replay.scenario.script import Scripted
 from replay.virtual_time.time_patches import real_time, virtual_time
 
 Entry = Callable[..., Any] | EllipsisType | None
-"""How to start the agent: a function, the `...` of a frozen test that was not filled in, or the recorded entry point.
-"""
+"""How to start the agent: a function; None for the recorded entry point; or `...` from an incomplete generated test."""
 KEYS = ("ANTHROPIC_API_KEY",)
-"""Variables for the API key, which the SDK requires before it sends anything; a replay sets them to a dummy."""
+"""The variables for the API key. The SDK sends nothing without a key, so a replay sets a dummy key."""
 
 
 class Replayer:
@@ -100,9 +99,6 @@ class Replayer:
         with self._opening() as stack:
             self._state.findings.leftovers = leftover_state.begin(self.fixture)
             forks = self.options.fork is not None
-            if self.options.fork is not None:
-                parent = lineage.Parent(self.fixture.session_id, self.options.fork.turn)
-                stack.enter_context(lineage.forking(parent))
             functions = FunctionCalls(self._state)
             stack.enter_context(self._answering(functions))
             receive = sink.observed if forks else sink.redirect
@@ -128,8 +124,10 @@ class Replayer:
 
     def _answering(self, functions: FunctionCalls) -> contextlib.AbstractContextManager[object]:
         """Return the context in which everything is answered from the fixture."""
-        forks = self.options.fork is not None
+        fork = self.options.fork
+        forks = fork is not None
         return runtime.replaced(
+            fork_parent=None if fork is None else Parent(self.fixture.session_id, fork.turn),
             answerer=self._answerer.answer,
             overread_error=self._answerer.stopped,
             continues_live=forks,
@@ -168,7 +166,7 @@ class Replayer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop answering; raises the divergence if there was one, in place of any other exception."""
+        """Stop answering; if there was a divergence, raise it in place of any other exception."""
         self.stop()
         if error is None or (
             self._state.findings.divergence is not None and not isinstance(error, DivergenceError)
@@ -220,16 +218,16 @@ class Replayer:
     ) -> Next:
         """Replay up to the response of a turn, let the agent continue, and return the next step of the agent.
 
-        The last recorded response that the agent gets is the one of turn `turn` of the main lane. The agent's next
+        The last recorded response that the agent gets is the response of turn `turn` of the main lane. The agent's next
         request to the model is kept, and gets a response only if `then` has defined one.
 
         Args:
             function: the function that starts the agent; by default the recorded entry point.
             args: its arguments.
             turn: the turn, from 1.
-            tools: which tools of the agent loop, and which recorded functions, run live in that turn. In earlier turns
-                none run live. The calls of a scripted response run, except mutating tools that are not named here.
-                Other tools of foreign agents are part of the agent's code, and always run.
+            tools: which tools of the agent loop, and which recorded functions, run live in that turn. In earlier turns,
+                no tools run live. The calls of a scripted response run, except calls of mutating tools that are not
+                named here. All other tools of foreign agents are part of the agent's code, and always run.
             expect: a condition on the step: it asserts, or returns False if it does not hold.
             kwargs: its arguments by name.
 
@@ -362,7 +360,7 @@ class Replayer:
         self._end_path_here()
 
     def _depart_if_fixed_early(self, departure: Departure, error: BaseException | None) -> None:
-        """Treat it as a departure if the agent ended successfully before the failing turn, which a fix may cause."""
+        """If the agent ended successfully before the failing turn, which a fix may cause, treat this as a departure."""
         state, end = self._state, self._state.observations.session_end
         failed = (
             error is not None
@@ -397,7 +395,7 @@ class Replayer:
         return step
 
     def _changed_step(self, departure: Departure, result: Any, error: BaseException | None) -> Next:
-        """Return the step at which the agent left the recorded path, or its end."""
+        """Return the step at which the agent left the recorded path; if it never left it, the end of the session."""
         main, turn = self._state.exchanges.main, departure.turn or self._state.exchanges.main.turns
         due = departure.expected
         if due is None and not departure.has_happened:
@@ -573,7 +571,7 @@ class Replayer:
         return await as_coroutine(result) if inspect.isawaitable(result) else result
 
     def _consumer_stopped(self) -> bool:
-        """Return whether the recorded consumer of a generator stopped at this point, where all requests were made."""
+        """Return whether the recorded consumer of a generator stopped here: it stopped, and all requests were made."""
         if self.fixture.header.get("reason") != GeneratorExit.__name__:
             return False
         return not self._state.exchanges.has_unused_requests
@@ -585,7 +583,7 @@ class Replayer:
             judge_path(self._state)
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
-        """Raise the first divergence again, if there was one; `cause` is the resulting exception."""
+        """Raise the first divergence again, if there was one. `cause` is the exception that resulted from it."""
         self._state.findings.raise_first(cause)
 
     def raised(self, error: BaseException) -> Raised:
@@ -612,7 +610,7 @@ class Replayer:
 
     @property
     def later_requests(self) -> int:
-        """How many requests were sent after the recorded path."""
+        """The number of requests that were sent after the recorded path."""
         return len(self._state.path.later_requests)
 
     @property
@@ -645,7 +643,7 @@ class Replayer:
 
     @property
     def suspicions(self) -> tuple[Suspicion, ...]:
-        """What was accepted as the recorded path but may not be, such as responses matched by order alone."""
+        """Accepted events that may not belong to the recorded path, such as responses matched by order alone."""
         return tuple(self._state.findings.suspicions)
 
     @property
@@ -689,7 +687,7 @@ class Replayer:
         return self._recorded_end()
 
     def _recorded_after(self, turn: int) -> RecordedRequest | None:
-        """Return the next recorded request after a turn, with the same path as the live request if there is one."""
+        """Return the next recorded request after a turn, if possible one with the same path as the live request."""
         later = self._state.path.later_requests
         return self._state.exchanges.main.first_after(turn, later[0][0] if later else None)
 

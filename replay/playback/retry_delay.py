@@ -1,7 +1,7 @@
 """Retry delays: the time that the SDK waits between two attempts if no response determines it.
 
 After a response, its headers determine the delay, and the replay provides them. After a failed connection or a timeout,
-the SDK (anthropic 2.12, `_base_client._calculate_retry_timeout`) waits according to a constant of that module. All
+the SDK (anthropic 2.12, `_base_client._calculate_retry_timeout`) waits according to a constant in `_base_client`. All
 other waits are in the agent's own code.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from anthropic import _base_client
 
 DELAY = "INITIAL_RETRY_DELAY"
-"""The name of that constant, in seconds."""
+"""The name of that constant; its value is in seconds."""
 
 
 @contextlib.contextmanager
 def backoff(pace: float) -> Iterator[None]:
-    """Let the SDK retry `pace` times as fast as usual; 0 means immediately.
+    """Make the SDK retry `pace` times as fast as usual; 0 means immediately.
 
     In versions of the SDK without this constant, the delays do not change.
     """

@@ -1,6 +1,6 @@
-"""Waiters: the threads and tasks of the agent that wait, where in its code they wait, and for what.
+"""Waiters: the waiting threads and tasks of the agent, where in its code they wait, and what they wait for.
 
-Everything is read from frames, without running code of the agent, so that another thread can do it at any time.
+All information is read from frames, without running code of the agent, so another thread can read it at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from replay.divergence.rendering import COMPUTES
 from replay.virtual_time.thread_states import OWN_THREADS, is_running
 
 WAITERS_MAX = 20
-"""How many waiters a report describes. Our choice."""
+"""The maximum number of waiters that a report describes. Our choice."""
 
 NAMES = {
     "Thread.join": "the end of a thread",
@@ -89,7 +89,7 @@ def _threads(
             continue
         frame = frames[ident]
         if ident in in_loops and _runs_selector(frame):
-            continue  # its tasks wait, not the thread
+            continue  # the tasks of the thread wait, not the thread itself
         chain = list(outer_frames(frame))
         yield from _waiting(f"thread {thread.name}", chain, _wait_of_thread(thread, frame))
 
@@ -105,7 +105,7 @@ def _tasks(loops: list[asyncio.AbstractEventLoop]) -> Iterable[Waiting]:
     for loop in loops:
         try:
             tasks = asyncio.all_tasks(loop)
-        except RuntimeError:  # its thread adds tasks at this moment
+        except RuntimeError:  # the thread of the loop is adding tasks at this moment
             continue
         for task in sorted(tasks, key=lambda each: (len(each.get_name()), each.get_name())):
             if not task.done():

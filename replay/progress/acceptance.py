@@ -27,7 +27,7 @@ from replay.fixture.format import SHAPE, Fixture, RecordedRequest, RecordedTool
 from replay.matching.lane import cleaned_body, compared_form
 
 SHOWN = 3
-"""How many differences of a request are shown before it is accepted."""
+"""The maximum number of differences that are shown for an accepted request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,15 @@ class Accepted:
     """A live request that replaced a recorded one, or a result that replaced the recorded result."""
 
     request: int | None
-    """Its number in the fixture; None for the result of the session."""
+    """The number of the request in the fixture; None for the result of the session."""
     lane: str
     differences: tuple[Difference, ...]
     more: int
-    """How many new differences are not listed."""
+    """The number of new differences that are not listed."""
     repeated: int = 0
-    """How many differences an earlier request of the lane already had; each request repeats the history."""
+    """The number of differences that an earlier request of the lane already had, because each request repeats the
+    history.
+    """
 
     def text(self, columns: int = 100) -> str:
         """Return a description of the accepted differences, `columns` wide."""
@@ -76,16 +78,16 @@ class Acceptance:
         self._replacements: dict[int, tuple[bytes, dict[str, str]]] = {}
         """Body and headers of the accepted requests, by the number of the recorded request."""
         self._result: dict[str, Any] | None = None
-        """The result that replaced the recorded one; None if the recorded one stays."""
+        """The result that replaced the recorded result; None if the recorded result stays."""
         self.refusal: str = ""
-        """Why the last request was not accepted; empty if it was."""
+        """Why the last request was not accepted; empty if it was accepted."""
         self.changes: list[Accepted] = []
         """What was accepted so far."""
         self._known_differences: set[str] = set()
-        """Digests of the differences that an earlier request of their lane already had."""
+        """Digests of the differences that earlier requests of the same lane had."""
 
     def accept_request(self, due: RecordedRequest | None, question: Question) -> bool:
-        """Accept a live request in place of the one that was due, if it may replace it; return whether it does."""
+        """Accept a live request in place of the request that was due, if it fits; return whether it was accepted."""
         if due is None or due.number < self.first:
             return False
         if (due.method, due.path) != (question.method, question.path):
@@ -105,10 +107,10 @@ class Acceptance:
         return True
 
     def accept_result(self, found: Sequence[Difference], result: dict[str, Any]) -> None:
-        """Accept the result of the session in place of the recorded one.
+        """Accept the result of the session in place of the recorded result.
 
         Args:
-            found: the differences between the two.
+            found: the differences between the two results.
             result: the key `result` of a fixture's first line with its value; empty if nothing was returned.
         """
         self._result = result

@@ -16,7 +16,7 @@ class AgentRun:
     def __init__(self) -> None:
         """Create the state before the agent starts."""
         self.call: functools.partial[Any] | None = None
-        """The function that this replay calls; None for the recorded entry point."""
+        """The call with which this replay starts the agent; None for the recorded call."""
         self.test_id = ""
         """The ID of the pytest test that replays; empty outside of a marked test."""
         self.process_id = world.process_id()
@@ -25,7 +25,7 @@ class AgentRun:
         self.earlier_threads = frozenset(threading.enumerate())
         """The threads that existed before the replay, which do not belong to the agent."""
         self.clock: VirtualClock | None = None
-        """The virtual clock of the agent; None if its time is real."""
+        """The virtual clock of the agent; None if the agent uses real time."""
         self.active_count = 0
         """How many calls of the agent are in progress."""
         self.is_stopping = False

@@ -11,7 +11,7 @@ from replay.progress.answer_delivery import speed_factor
 from replay.scenario.replay_options import ReplayOptions
 
 DEFAULTS = {"seed": [0], "utc_offset_s": 0, "patch": [], "started_ns": 0}
-"""Values for code that did not read them in the recording. They are constant and easy to recognize."""
+"""The ambient values of a replay if the recording contains none. They are constant and easy to recognize."""
 
 
 def recorded_ambient(fixture: Fixture, options: ReplayOptions) -> Ambient:

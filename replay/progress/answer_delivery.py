@@ -1,8 +1,8 @@
 """Delivery: the chunks and the timing with which a client receives a recorded response.
 
 A fixture holds the complete response, and the size and time of each recorded chunk. By default, a response arrives
-immediately and in one chunk, because clients read that fastest. Custom parsers may fail if a chunk splits an event, a
-character or a line; interfaces that show a response while it arrives may depend on delays. Both can be tested.
+immediately and in one chunk, because this is fastest. Custom parsers may fail if a chunk splits an event, a character
+or a line; interfaces that show a response while it arrives may depend on delays. Both can be tested.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from dataclasses import replace
 
 from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import Answer, Chunk
+from agentobs.runtime import ServedAnswer
 from replay.fixture.format import RecordedRequest
 from replay.scenario.faults import error_response
 from replay.scenario.replay_options import ReplayOptions
 
 IMMEDIATE_RETRY_MS = 0.001
-"""The delay in the `retry-after` header of a replay. The SDK (anthropic 2.12) ignores 0 and chooses a delay itself."""
+"""The delay in the `retry-after` header of a replay. The SDK (anthropic 2.12) ignores 0, and then chooses a delay
+itself.
+"""
 
 
 def delivered_response(
@@ -28,13 +31,13 @@ def delivered_response(
     *,
     is_agent_loop: bool,
     is_stopped: bool = False,
-) -> Answer:
+) -> ServedAnswer:
     """Return the recorded response to a request, with the chunks and delays that the options specify.
 
     Args:
         request: the recorded request.
         options: the options of the replay.
-        is_agent_loop: whether the agent loop of agentobs sent it, which waits by the world's clock.
+        is_agent_loop: whether the agent loop of agentobs sent the request; the agent loop waits by the world's clock.
         is_stopped: whether a run of its lane was stopped in the recording. The response then arrives event by event,
             so that the events after the stop are not delivered.
     """
@@ -55,18 +58,17 @@ def delivered_response(
         or is_stopped
     ):
         response = replace(response, chunks=tuple(_chunks(request, options, pace)))
-    if response.status is not None and response.status >= 400 and not is_agent_loop:
-        response = replace(response, retry_ms=_retry_ms(request, pace))
-    return response
+    is_retried = (response.status or 0) >= 400 and not is_agent_loop
+    return ServedAnswer.of(response, retry_ms=_retry_ms(request, pace) if is_retried else None)
 
 
 def is_unread(response: Answer) -> bool:
-    """Return whether a response is an error whose body was not read, as when a client retries."""
+    """Return whether a response is an error whose body was not read, for example because the client retried."""
     return (response.status or 0) >= 400 and response.ending == "cancelled" and not response.chunks
 
 
 def speed_factor(options: ReplayOptions) -> float:
-    """Return by which factor time passes faster than recorded; 0 if no time passes."""
+    """Return the factor by which time passes faster than recorded; 0 if no time passes."""
     return 1.0 if options.pace == "recorded" else options.pace or 0.0
 
 

@@ -26,20 +26,20 @@ class Findings:
         self.rejection: Rejection | None = None
         """The first rejection."""
         self.suspicions: list[Suspicion] = []
-        """What was accepted as the recorded path but may not be, such as responses matched by order alone."""
+        """Accepted events that may not belong to the recorded path, such as responses matched by order alone."""
         self.leftovers = ""
         """A hint at state that an earlier run in this process has left; see `replay.agent_code.leftover_state`."""
         self.divergence_checks: list[Callable[[], object]] = []
-        """Each records a divergence that happened elsewhere, such as in another process."""
+        """Functions, each of which records a divergence that happened elsewhere, such as in another process."""
 
     def diverge(self, divergence: Divergence) -> DivergenceError:
-        """Record a divergence, unless there was one before, and return the error of the first divergence."""
+        """Record a divergence if it is the first one; return the error of the first divergence."""
         if self.divergence is None:
             self.divergence = divergence
         return DivergenceError(self.divergence)
 
     def reject(self, rejection: Rejection) -> Rejection:
-        """Record a rejection, unless there was one before, and return the first rejection."""
+        """Record a rejection if it is the first one; return the first rejection."""
         self.rejection = self.rejection or rejection
         return self.rejection
 
@@ -47,7 +47,7 @@ class Findings:
         """Raise the first divergence again, otherwise the first rejection, if there was one.
 
         Args:
-            cause: the exception that resulted from it in the agent.
+            cause: the exception in the agent that resulted from it.
         """
         for check in self.divergence_checks:
             check()

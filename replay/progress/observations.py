@@ -19,18 +19,18 @@ class Observations:
     def __init__(self) -> None:
         """Start without observations."""
         self.records: list[tuple[Record, int | None]] = []
-        """The emitted records, each with the number of the recorded request that has its body, if any."""
+        """The emitted records, each with the number of the recorded request that has the same body, or None."""
         self._results: dict[str, ReturnValue | None] = {}
         """The results of the sessions that have ended, by session ID."""
         self.sections: dict[str, Sequence[tuple[str, str]]] = {}
         """The sections of the last system prompt of each lane, if the agent loop reported them."""
         self.function_finders: list[Callable[[str], Callable[..., Any] | None]] = []
-        """Each returns the function that a tool runs; one for each replayed world."""
+        """Functions that return the function of a tool; one for each replayed world."""
         self.reads = Reads()
         """The reads of the real clock, IDs and random numbers, if they are reported."""
 
     def add(self, record: Record, number: int | None = None) -> None:
-        """Keep a record. `number` is the recorded request that has its body, so that the body need not be kept."""
+        """Keep a record. `number` is the recorded request that has the same body, so that the body need not be kept."""
         if isinstance(record, SessionReturn):
             self._results[record.end.session_id] = record.result
             record = record.end
@@ -40,7 +40,7 @@ class Observations:
 
     @property
     def session_end(self) -> SessionEnd | None:
-        """How the session ended this time; None if it has not."""
+        """How the session ended in this replay; None if it has not ended."""
         ends = [record for record, _ in self.records if isinstance(record, SessionEnd)]
         return settled(ends[-1], last_own_end(r for r, _ in self.records)) if ends else None
 

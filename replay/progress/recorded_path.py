@@ -28,7 +28,8 @@ class RecordedPath:
         self.tools: ToolPolicy = options.tools
         """Which tools run: according to the options, unless `stop_after` or `allow_departure` changes it."""
         self.last_turn: int | None = None
-        """The last turn of the main lane that is answered from the recording; None if all turns are."""
+        """The last turn of the main lane that is answered from the recording; None if all turns are answered from it.
+        """
         self.first_live_turn: int | None = None
         """The turn of the main lane from which `tools` applies; None means from the start."""
         self.departure: Departure | None = None
@@ -36,7 +37,7 @@ class RecordedPath:
         self.later_requests: list[tuple[str, bytes]] = []
         """Path and body of each request that was sent after the end of the recorded path."""
         self.script: Sequence[Scripted] = ()
-        """The responses to these requests; the replay ends after the last one."""
+        """The responses to these requests; the replay ends after the last response."""
         first = options.accept_from
         self.acceptance = None if first is None else Acceptance(fixture, setup.renaming, first)
         """Accepts live requests in place of recorded ones; None if no request is accepted."""
@@ -94,7 +95,7 @@ class RecordedPath:
     def tolerate(
         self, lane: Lane, question: Question, mismatch: Mismatch
     ) -> RecordedRequest | Mismatch:
-        """Return the recorded request if a live request that differs from it may replace it; otherwise the mismatch."""
+        """Return the recorded request if the differing live request may replace it; otherwise the mismatch."""
         due = mismatch.expected
         if mismatch.elsewhere is not None or due is None:
             return mismatch
@@ -127,7 +128,7 @@ class RecordedPath:
         return True
 
     def is_cut_off(self, lane: Lane) -> bool:
-        """Return whether this is the main lane of a session that was frozen up to a turn, and is used completely."""
+        """Return whether the session was frozen up to a turn, and `lane` is its main lane without unused requests."""
         return (
             self._setup.fixture.until_turn is not None and lane.name == "main" and not lane.unused
         )
@@ -159,7 +160,7 @@ class RecordedPath:
     ) -> NotNamedError | None:
         """Check whether a call after the end of the recorded path may run.
 
-        The recording has no result for it. So if the tool is mutating, its name must be in the policy.
+        The recording has no result for the call. So if the tool is mutating, the policy must name it.
 
         Returns:
             The error if a scripted response made the call and the tool is not named; None if it may run.

@@ -17,7 +17,8 @@ class RequestProgress:
     def __init__(self) -> None:
         """Start without requests."""
         self._numbers: dict[str | int, int] = {}
-        """The recorded request for each live one until the agent emits it, by attempt or identity of the body."""
+        """The recorded request for each live request that was not emitted yet, by attempt or by identity of the body.
+        """
         self._numbers_by_attempt: dict[str, int] = {}
         """The recorded request for each attempt of a client that does not name its lane."""
         self.finished: set[int] = set()
@@ -27,7 +28,9 @@ class RequestProgress:
         self.threads: dict[int, int] = {}
         """The thread that sent each request."""
         self.unread_errors: dict[int, Site | None] = {}
-        """Requests whose responses are errors with an unread body, and where in the agent each was sent."""
+        """The requests whose responses are errors with an unread body, and the place in the agent's code that sent each
+        request.
+        """
         self._jobs: dict[int, Job] = {}
         """The task, work item or thread that made each request, if it is known."""
 
@@ -46,11 +49,11 @@ class RequestProgress:
                 self._jobs[ask.number] = origin.job
 
     def note_answered(self, question: Question, ask: RecordedRequest) -> None:
-        """Record which recorded response a live request gets."""
+        """Record the request whose recorded response a live request gets."""
         self._numbers[_key(question)] = ask.number
 
     def note_emitted(self, question: Question) -> int | None:
-        """Record that a request is finished, and return its number; None if its response was not recorded."""
+        """Record that a request is finished; return its number, or None if its response was not recorded."""
         number = self._numbers.pop(_key(question), None)
         if number is not None:
             self.finished.add(number)

@@ -26,21 +26,21 @@ class RecordedSession:
 
     name: str
     entry: str | None
-    """The function that started it, `module:qualified.name`; None if that was not recorded."""
+    """The function that started the session, `module:qualified.name`; None if it was not recorded."""
     arguments: dict[str, Any] | None = field(repr=False)
-    """Its arguments by name; None if they were not JSON values."""
+    """The arguments of that function by name; None if they were not JSON values."""
     outcome: str | None
     """How it ended: `completed`, `failed` or `crashed`; `running` if it was frozen up to a turn."""
     reason: str | None
     """Why it failed."""
     requests: int
-    """How many model requests there were, retries included."""
+    """The number of model requests, including retries."""
     tools: int
-    """How many tool calls there were."""
+    """The number of tool calls."""
     lanes: tuple[str, ...]
     """The main agent, `main`, and the agents that it started."""
     result: Any = field(default=None, repr=False)
-    """The return value of its function, as JSON; None if that was not recorded."""
+    """The return value of the function that started the session, as JSON; None if it was not recorded."""
 
 
 def session_of(fixture: Fixture) -> RecordedSession:
@@ -81,7 +81,7 @@ def world_of(client: AsyncAnthropic) -> World:
 
 
 def _refuse(request: httpx2.Request) -> httpx2.Response:
-    """Refuse a request that was sent after the end of the replay, when the recording no longer answers."""
+    """Reject a request that was sent after the end of the replay, when the recording no longer answers."""
     raise httpx2.ConnectError("the replay has ended", request=request)
 
 

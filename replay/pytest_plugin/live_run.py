@@ -104,14 +104,14 @@ class RecordingRun(LiveRun):
         self._home, self._replays = home, False
 
     def __enter__(self) -> RecordingRun:
-        """Start recording into the home, after ending a recording that is in progress."""
+        """Start recording into the home. If another recording is in progress, end it first."""
         stop_recorder()
         start_recorder(str(self._home), Options(redactors=tuple(self.options.redactors)))
         super().__enter__()
         return self
 
     def stop(self) -> None:
-        """End the recording, or the replay that it became."""
+        """End the recording, or the replay if this run has become a replay."""
         is_open = self._opened is not None
         super().stop()
         if is_open and not self._replays:
@@ -138,7 +138,7 @@ class RecordingRun(LiveRun):
         await Replayer.areach(self, *args, **kwargs)
 
     def until_change(self, *args: Any, **kwargs: Any) -> Next:
-        """Answer from the existing fixture, until the agent does something different."""
+        """Answer from the existing fixture until the agent does something different."""
         self._replay()
         return Replayer.until_change(self, *args, **kwargs)
 
@@ -163,7 +163,7 @@ class RecordingRun(LiveRun):
         """End the recording and return it; None if this run has become a replay.
 
         Raises:
-            UsageError: no session was recorded, or several sessions fit.
+            UsageError: no session was recorded, or it is unclear which of several sessions belongs to the fixture.
         """
         self.stop()
         if self._replays:

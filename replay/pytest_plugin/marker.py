@@ -53,9 +53,9 @@ def paths_of(mark: Mark | None) -> list[Path]:
 
 
 def located(path: Path, test_folder: Path, root: Path) -> Path:
-    """Return the absolute path for a path in a marker: in the test's folder, otherwise under the root directory.
+    """Return the absolute path for a path in a marker: in the test's folder, or else under the root directory.
 
-    If it exists in neither, the path in the test's folder is returned.
+    If neither path exists, the path in the test's folder is returned.
     """
     if path.is_absolute():
         return path
@@ -65,7 +65,7 @@ def located(path: Path, test_folder: Path, root: Path) -> Path:
 
 
 def several_fixtures(mark: Mark, test_folder: Path, root: Path) -> dict[str, Path] | None:
-    """Return the fixtures by name if a marker selects a folder, a pattern or several paths; None if it selects one.
+    """Return the fixtures by name if a marker contains a folder, a pattern or several paths; None if it names one.
 
     Raises:
         UsageError: the marker contains no path.

@@ -27,7 +27,7 @@ from replay.freeze.conversion import versions
 from replay.freeze.line_stability import stabilized
 
 LINES_MAX = 60
-"""How many lines of a change are shown; of the rest, only the number."""
+"""The maximum number of lines of a change that are shown; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@
         replay.run()
         assert replay == trajectory
 
-They do not depend on the time, the machine or the user of the replay. Prices are those of the day of the recording.
+Snapshots do not depend on the time, the machine or the user of the replay. Costs are calculated with the prices on the
+day of the recording.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def snapshot_text(records: Iterable[Record], day: str | None) -> str:
 
     Args:
         records: what the agent emitted.
-        day: the day of the prices, an ISO date; None omits them.
+        day: the day whose prices are used, as an ISO date; None to omit the costs.
     """
     emitted = list(records)
     models = [each for each in emitted if isinstance(each, ModelExchange)]
@@ -89,7 +90,7 @@ def _costs(models: list[ModelExchange], day: str | None) -> Iterator[str]:
     for exchange, rows in priced:
         lane = exchange.place.lane
         numbers[lane] += 1
-        # Responses are counted, because the turns of foreign agents are only known in a recording.
+        # Responses are counted, because the turns of foreign agents are known only in a recording.
         place = f"{'' if lane == 'main' else safe(lane) + ' '}answer {numbers[lane]}"
         for row in rows:
             usd = cost_of(row, _noon(day)).usd

@@ -30,7 +30,8 @@ def note_used(used: dict[str, set[str]], mark: Mark, test_folder: Path, root: Pa
         return  # the test fails with this error when it runs
     for path in paths:
         place = located(path, test_folder, root)
-        # The path as written decides: a test next to its recording does not make other recordings unused.
+        # The path in the marker decides: a test with its recording in the same folder does not make other recordings
+        # unused.
         written = fixtures_folder(path)
         folder = place if place.is_dir() and not is_fixture(place) else written
         home = str(located(folder, test_folder, root).resolve()) if folder is not None else ""
@@ -65,7 +66,7 @@ def _is_collected(config: pytest.Config) -> bool:
 def _is_complete(config: pytest.Config, folder: Path) -> bool:
     """Return whether a run collected all tests that may use fixtures of a folder.
 
-    It did if it was started without paths in the root directory, or with a directory that contains the folder.
+    It did if it was started in the root directory without paths, or with a directory that contains the folder.
     """
     source = pytest.Config.ArgsSource
     if config.args_source is source.TESTPATHS:

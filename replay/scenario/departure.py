@@ -1,11 +1,11 @@
-"""Departures: the first place where an agent leaves the recorded path, for tests that expect it to.
+"""Departures: the first place where an agent leaves the recorded path, for tests that expect the agent to leave it.
 
 A test of a fix does not fail when the agent does something that differs from the recording; it examines this action.
 From the first response on, a different reaction of the agent is a departure. The first request is sent before any
-response: if it differs, the prompt, the tools or the options have changed. That is drift, which is only noted: the
-recorded responses still lead the agent's code to the failure, although only the provider could show how a model reacts
-to the new prompt. Different tool results before the failing turn are drift as well, because the model's reaction to
-them is unknown.
+response: if it differs, the prompt, the tools or the options have changed. Such a difference is called drift, and is
+only reported: the recorded responses still lead the agent's code to the failure, although only the provider could show
+how a model reacts to the new prompt. Different tool results before the failing turn are drift as well, because the
+model's reaction to them is unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Departure:
     """The turn from which any difference is a departure; before it, different tool results are drift."""
     has_happened: bool = False
     turn: int = 0
-    """How many turns of the main lane were answered before the departure."""
+    """The number of turns of the main lane that were answered before the departure."""
     expected: RecordedRequest | None = None
     """The recorded request that was due; None if no request was due, or if the departure is not a request."""
     is_stopped: bool = False
@@ -53,7 +53,7 @@ class Departure:
     """The IDs of the tool calls before the failing turn whose results differed."""
 
     def remarks(self) -> list[str]:
-        """Return caveats for judging the agent by this replay, one sentence each, without a full stop."""
+        """Return caveats for judging the agent by this replay, one sentence each, without the final period."""
         found = []
         if self.keys:
             found.append(PROMPT_DRIFT.format(", ".join(self.keys)))
@@ -65,7 +65,7 @@ class Departure:
 
     def is_early(self) -> bool:
         """Return whether the agent left the path before the failing turn was answered."""
-        # If no turn was answered, the failure is the first request itself, or its retries.
+        # If no turn was answered, the first request itself failed, and so did its retries.
         return self.has_happened and 0 < self.turn < self.failing_turn
 
 
@@ -79,7 +79,7 @@ def is_refused(ask: RecordedRequest) -> bool:
 
 
 def is_reaction(expected: RecordedRequest, recorded: Any, live: Any) -> bool:
-    """Return whether two request bodies differ only in their new messages, which are the reaction to a response.
+    """Return whether two request bodies differ only in their new messages, with which the agent reacts to a response.
 
     Args:
         expected: the recorded request.
@@ -98,7 +98,7 @@ def is_reaction(expected: RecordedRequest, recorded: Any, live: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How two request bodies differ although the agent does the same."""
+    """The differences of two request bodies with which the agent does the same."""
 
     keys: tuple[str, ...]
     """The differing top-level keys; the key of the history refers to the messages before the first response."""

@@ -1,8 +1,8 @@
 """Faults: failures that a replay injects, to test how an agent handles them.
 
-Each fault replaces a recorded response once; the retry then gets that response. An agent that handles the fault follows
-the recorded path; otherwise it diverges, or ends with an error. A tool failure changes the input of the model, so the
-replay ends with the next request of the agent.
+Each fault replaces a recorded response once; the retry then gets the recorded response. An agent that handles the fault
+follows the recorded path; otherwise it diverges, or ends with an error. A tool failure changes the input of the model,
+so the replay ends with the next request of the agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replay.matching.lane import Lane
 Kind = Literal["status", "cut", "slow", "tool"]
 
 GRAMMAR = "529 at turn 3, 429 x2 at request 1, cut after event 12 at turn 2, slow at turn 1, tool NAME fails at turn 2"
-"""An example of each fault. Without the part that starts with `at`, a fault happens at the first opportunity."""
+"""An example of each fault. A fault whose text has no part that starts with `at` happens at the first opportunity."""
 
 FAILED = "injected failure"
 """The result of a tool that is made to fail."""
@@ -34,15 +34,15 @@ class Fault:
 
     kind: Kind
     turn: int | None = None
-    """The turn of the main lane; None: at `request`, or at the first opportunity."""
+    """The turn of the main lane. If it is None, the fault happens at `request`, or at the first opportunity."""
     request: int | None = None
     """The request of the main lane, from 1."""
     times: int = 1
-    """How many times in a row."""
+    """How many times in a row the fault happens."""
     status: int = 529
     """The injected status, if it is an HTTP error."""
     events: int = 0
-    """After how many events of the stream the connection breaks, if it does."""
+    """The number of events of the stream after which the connection breaks, if the fault is a broken connection."""
     tool: str = ""
     """The tool that fails, if it is a tool failure."""
 
@@ -112,7 +112,7 @@ class Faults:
         return [fault for n, fault in enumerate(self.all) if self._remaining[n] == fault.times]
 
     def response(self, request: RecordedRequest, lane: Lane) -> Answer | None:
-        """Return the response that replaces the recorded one; None if there is no fault."""
+        """Return the response that replaces the recorded response; None if there is no fault."""
         if request.lane != "main":
             return None
         place = lane.position_of(request)

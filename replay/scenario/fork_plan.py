@@ -23,16 +23,16 @@ class Fork:
     """Where a replay continues live, and the changes of all later requests."""
 
     turn: int
-    """The turn of the main lane whose response is the last recorded one, from 1."""
+    """The turn of the main lane with the last recorded response, from 1."""
     model: str | None = None
-    """The model of the live requests; None leaves the agent's choice."""
+    """The model of the live requests; None to keep the agent's model."""
     system: str | None = None
-    """The system prompt of the live requests; None leaves the agent's prompt."""
+    """The system prompt of the live requests; None to keep the agent's prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Other options of the live requests, such as `{"max_tokens": 2000}`; the value None removes an option."""
 
     def changed(self, body: bytes) -> bytes | None:
-        """Return the changed body of a request; None if it is not changed.
+        """Return the changed body of a request; None if the body is not changed.
 
         Raises:
             UsageError: the body must be changed but is not a JSON object.
@@ -62,8 +62,8 @@ class Fork:
 def tools_of(fixture: Fixture, turn: int) -> list[str]:
     """Return the names of the tools that run live as soon as a fork at a turn starts.
 
-    These are the tools that the recorded response of the turn calls, and recorded functions that the agent called after
-    it.
+    These are the tools that the recorded response of the turn calls, and the recorded functions that the agent called
+    after that response.
     """
     requests = [each for each in fixture.requests if (each.lane, each.turn) == ("main", turn)]
     called = [call for each in requests for call in calls_of(each.path, each.answer)]

@@ -79,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The live step after a turn, and the recorded one."""
+    """The live and the recorded step after a turn."""
 
     now: Step = field(repr=False)
     recorded: Step = field(repr=False)
@@ -113,7 +113,7 @@ class Next:
         return not (self.is_early or self.repeats) and _essence(self.now) != _essence(self.recorded)
 
     def tool(self, name: str) -> ToolOutcome:
-        """Return the first call of a tool in the turn, as executed now.
+        """Return the first live call of a tool in the turn.
 
         Raises:
             LookupError: the tool was not called in that turn.
@@ -132,7 +132,7 @@ class Next:
         raise LookupError(f"no decision was made about {name}")
 
     def require(self, expect: Expectation) -> None:
-        """Raise if a condition does not hold for this step: `expect` asserts it, or returns False.
+        """Raise if a condition does not hold for this step. `expect` asserts the condition, or returns False.
 
         Raises:
             AssertionError: the condition does not hold; the message contains both steps.

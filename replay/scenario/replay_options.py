@@ -34,45 +34,46 @@ class ReplayOptions:
     (one per event), `recorded`, or a number of bytes per chunk.
     """
     pace: Literal["recorded"] | float | None = None
-    """The factor by which responses arrive faster than recorded, and clients retry sooner; `recorded` means 1.0. With a
-    pace, other waits of the agent take real time. By default no time passes: waits end as soon as nothing else can run,
-    see `replay.virtual_time.time_patches`.
+    """The factor by which responses arrive faster than recorded, and by which clients retry sooner; `recorded` means
+    1.0. If a pace is set, other waits of the agent take real time. By default, no time passes: waits end as soon as
+    nothing else can run, see `replay.virtual_time.time_patches`.
     """
     match: Literal["strict", "spine"] = "strict"
-    """How a live request is matched: by its complete body, or for foreign clients with varying bodies by its spine.
-    With `spine`, other differences are reported in `Replayer.drift`. See `replay.matching.spine`.
+    """How a live request is matched: by its complete body, or by its spine, for foreign clients whose bodies vary. With
+    `spine`, other differences are reported in `Replayer.drift`. See `replay.matching.spine`.
     """
     normalizers: Sequence[NormalizerRule] = ()
     """Rules for values that are new in each run, in addition to those of the fixture: names such as `uuid`, custom
     rules, or functions that receive the JSON text of both sides. See `replay.comparison.normalizers`.
     """
     deadline_seconds: float = 30.0
-    """After how many seconds an agent hangs if it makes no request, records nothing and has nothing pending. If it
-    computes or waits for something real, ten times as many apply. See `replay.playback.hang`.
+    """The number of seconds after which an agent counts as hanging if it makes no request, records nothing and has
+    nothing pending. If it computes or waits for something real, the limit is ten times as long. See
+    `replay.playback.hang`.
     """
     patch: Sequence[Patch] | Literal["report"] | None = None
     """The parts of the standard library that return recorded values: `time`, `uuid`, `random`; None means the same as
-    in the recording. With `report` they return real values, and a divergence names the line of code that read a
+    in the recording. With `report`, they return real values, and a divergence names the line of code that read a
     differing value.
     """
     serve_rest: bool = False
-    """Whether a client may read on after the point where the recorded client stopped: it gets the rest of the recorded
-    chunks, and then the end of the stream. By default, it is stopped there.
+    """Whether a client may continue to read after the point where the recorded client stopped. If so, it gets the rest
+    of the recorded chunks, and then the end of the stream. By default, the client is stopped at that point.
     """
 
     compare_result: bool = True
-    """Whether the result of the session is compared with the recorded one. A normalizer can hide a value that differs
-    in each run.
+    """Whether the result of the session is compared with the recorded result. A normalizer can hide a value that
+    differs in each run.
     """
 
     faults: Sequence[Fault | str] = ()
     """Faults to inject, such as `529 at turn 3`; see `replay.scenario.faults`."""
     accept_from: int | None = None
-    """The number of the request in the fixture from which live requests replace recorded ones, if the recorded
-    responses fit; see `replay.progress.acceptance`. None: never.
+    """The number of the request in the fixture from which live requests replace recorded requests, if the recorded
+    responses fit; None if they never do. See `replay.progress.acceptance`.
     """
     fork: Fork | None = None
-    """Where to continue live with the real provider; None: nowhere."""
+    """Where to continue live with the real provider; None to replay to the end."""
 
     def __post_init__(self) -> None:
         """Check the values.

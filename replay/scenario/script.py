@@ -27,7 +27,7 @@ class Scripted:
     """The type of the error."""
 
     def __add__(self, other: Scripted) -> Scripted:
-        """Return a response with the content of both, such as a text and calls, or several calls."""
+        """Return a response with the content of both responses, such as a text and calls, or several calls."""
         return Scripted(self.blocks + other.blocks)
 
     def answer(self, number: int, request: Mapping[str, Any]) -> Answer:

@@ -1,4 +1,4 @@
-"""Tool policies: which tools run in a replay, which ones answer from the recording, and which ones do both."""
+"""Tool policies: which tools run in a replay, which tools answer from the recording, and which tools do both."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _Call:
-    """A callable that replaces a built-in function. Like the original, it is not bound if it is a class attribute."""
+    """A callable that replaces a built-in function. Like the original, it does not become a method in a class."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function, self.__name__ = function, name

@@ -1,8 +1,8 @@
 """The trial of a fixture: two replays in fresh processes before the fixture is used.
 
 The first run has the environment of the later test. The second run has a different working directory, hash seed, date
-and time zone, so a fixture that depends on this directory or on today's date fails now. If only the second run fails,
-four more runs change one of the four at a time, to find the change that causes the failure.
+and time zone, so a fixture that depends on the current directory or on today's date fails now. If only the second run
+fails, four more runs each make only one of the four changes, to find the change that causes the failure.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ ROUNDS_MAX = 8
 HASH_SEED = "1234567"
 """An arbitrary seed that users are unlikely to set themselves."""
 DAYS_AHEAD = 500
-"""About 16 months, so the year, the month and the season differ. In the future, because the test will run then."""
+"""About 16 months, so the year, the month and the season differ. The date is in the future, because the test will run
+in the future.
+"""
 HOURS_AHEAD = timedelta(hours=7, minutes=23, seconds=11)
 ZONES = {"Pacific/Kiritimati": (14, "<+14>-14"), "Pacific/Pago_Pago": (-11, "<-11>11")}
-"""Two time zones that are 25 hours apart, so that the date in one of them always differs from the local date. Each has
-its hours ahead of UTC, and its POSIX notation for systems without a time zone database."""
+"""Two time zones that are 25 hours apart, so that the date in one of them always differs from the local date. The value
+is the number of hours ahead of UTC, and the POSIX notation for systems without a time zone database.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Verdict:
     replays: bool
     """Whether both runs match without additional rules."""
     failed: Outcome | None = None
-    """The failure of the first runs, or a later failure if additional rules hide the first one but not the later."""
+    """The failure of the first runs. If additional rules hide this failure, the later failure that they do not hide."""
     changes: Sequence[Change] = ()
     """The changes that cause the failure; empty if the run without changes fails, too."""
     rules: Sequence[str] = ()
@@ -174,7 +177,7 @@ class Trials:
         )
 
     def _outcome(self, worker: Worker, spec: RunSpec) -> Outcome:
-        """Wait for the end of a run, and return its outcome."""
+        """Wait until a run has ended, and return its outcome."""
         code = worker.wait(self._limit_s + GRACE_SECONDS)
         result, stacks = Path(spec.result), Path(spec.stacks)
         if result.is_file():

@@ -138,13 +138,13 @@ def _raised(replayer: Replayer, error: BaseException, reads: _FileReads) -> Outc
 
 
 class _FileReads:
-    """Finds the first relative path that does not exist in the current directory but in the project directory."""
+    """Finds the first relative path that exists in the project directory but not in the current directory."""
 
     def __init__(self) -> None:
         self.first_missing = ""
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Check a path that is about to be read; an audit hook (docs.python.org/3/library/audit_events.html)."""
+        """Check a path that is about to be read, as an audit hook (docs.python.org/3/library/audit_events.html)."""
         if (
             self.first_missing
             or event not in _READS
@@ -175,7 +175,7 @@ _READS = frozenset(("open", "os.listdir", "os.scandir", "os.chdir", "sqlite3.con
 
 
 def _is_read(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Return whether an audit event reads a path. Everything does except opening a file for writing."""
+    """Return whether an audit event reads a path. All events do, except opening a file for writing."""
     if event != "open":
         return True
     mode, flags = arguments[1], arguments[2]

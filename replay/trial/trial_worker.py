@@ -1,6 +1,6 @@
 """A trial worker: a process that has imported the SDK, and forks a new process for each run.
 
-So the cost of a run is only the import and the execution of the agent. Only the forked process imports the agent, so
+So a run takes only the time to import and run the agent. Only the forked process imports the agent, so
 the agent starts in the same state as in a new interpreter.
 """
 

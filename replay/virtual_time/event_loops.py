@@ -39,20 +39,21 @@ def pending_timers(
         return None
     others = sorted(timer for timer in scheduled if timer._callback is not wake)
     check_timers = len(scheduled) - len(others)
-    # The check of each held response is ready or scheduled, except the one that runs now. One file belongs to the loop
-    # itself: threads wake it through that file.
+    # The check of each held response is ready or scheduled, except the check that runs now. One file belongs to the
+    # loop itself: threads wake the loop through this file.
     if ready + check_timers >= held_count or files > 1 or busy_threads(loop, earlier_threads):
         return None
     return others if not others or others[0].when() > loop.time() else None
 
 
 def busy_threads(loop: Any, earlier_threads: frozenset[threading.Thread]) -> bool:
-    """Return whether there is a thread that may wake this one.
+    """Return whether there is a thread that may wake this thread.
 
-    Threads that existed before the replay do not count, nor does the loop's own thread pool if all of it is idle.
+    Threads that existed before the replay do not count, nor does the loop's own thread pool if all of its threads are
+    idle.
     """
     pool = loop._default_executor if loop is not None else None
-    # A thread of a pool counts as idle from the end of its first work item until the next one is submitted.
+    # A thread of a pool counts as idle from the end of its first work item until the next work item is submitted.
     idle_threads = (
         pool._threads if pool and pool._idle_semaphore._value >= len(pool._threads) else ()
     )

@@ -50,8 +50,8 @@ ThreadState = Activity | Literal["waking"]
 timer.
 """
 Parking = Literal["lock", "loop", "loop with files", "held"]
-"""How a thread that has announced its wait does so: for a lock, in an event loop without or with open files, or with a
-held response.
+"""How a thread that has announced its wait waits: for a lock, in an event loop without open files, in an event loop
+with open files, or with a held response.
 """
 
 REAL_SLEEP = time.sleep
@@ -71,16 +71,22 @@ TASKS = Path("/proc/self/task")
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """The system call that waits for a lock (Linux, asm/unistd.h), by machine."""
 ACCEPT = {"x86_64": (43, 288), "aarch64": (202, 242)}
-"""`accept` and `accept4`: in a replay only child processes connect, and they are counted separately."""
+"""The system calls `accept` and `accept4`, by machine. In a replay only child processes connect, and they are counted
+separately.
+"""
 POOL_WORKERS = frozenset({("trio._core._thread_cache", "_work")})
 """Functions in which an idle worker of a thread pool waits with a timeout."""
 GIL_MARGIN_NS = 3_000_000
-"""A wait with a timeout that lasts this much longer than the switch interval of the interpreter is not for the GIL.
-Our choice."""
+"""If a wait with a timeout lasts longer than the interpreter's switch interval plus this margin, it is not a wait for
+the GIL. Our choice.
+"""
 QUIET_NS = 10_000_000
-"""How long a process must be idle to count as blocked if the system does not show what threads wait for. Our choice."""
+"""How long a process must be idle to count as blocked, if the system does not show what its threads wait for. Our
+choice.
+"""
 STILL_CPU_NS, STILL_CPU = 2_000_000, 0.1
-"""The CPU time that threads of agentobs may use meanwhile: a fixed amount, and a share of the time. Our choice."""
+"""The CPU time that threads of agentobs may use during that time: a fixed amount, plus a share of the time. Our choice.
+"""
 UNKNOWN_NS = 500_000_000
 """The idle time that is needed if a thread is in a call that is not known to wait for a lock. Our choice."""
 WAITING_MODULES = frozenset(
@@ -107,7 +113,7 @@ class ThreadStates:
     """Reports whether anything in this process can still run; created when a replay opens."""
 
     def __init__(self) -> None:
-        """Remember the existing threads: except for the caller, they do not work for the agent, at least not yet."""
+        """Remember the existing threads. Except the caller, they work for the agent only if they run its code later."""
         here = threading.get_ident()
         frames = thread_frames()
         self._earlier = weakref.WeakSet(
@@ -123,8 +129,8 @@ class ThreadStates:
         self.is_guess = False
         """Whether the last result was `running` only because threads that are not the agent's may have been woken."""
         self.switch_counts: object = None
-        """Changes whenever a thread of the agent has run, except event loops and threads with a held response; None if
-        the system does not show it.
+        """A value that changes whenever a thread of the agent has run, except event loops and threads with a held
+        response; None if the system does not show this.
         """
         self._last_movement: dict[int, tuple[object, int, int]] = {}
         """For each thread that checks: the positions of the agent's threads, since when these have been the same, and
@@ -160,9 +166,9 @@ class ThreadStates:
     def has_foreign_threads(self) -> bool:
         """Return whether there are threads whose waits cannot be known.
 
-        They were started in other languages, or by code of the agent that does not use `threading`. A thread that waits
-        for a lock without a timeout, such as an idle worker of a library, does not count, because nothing happens in it
-        by itself.
+        Such threads were started in other languages, or by code of the agent that does not use `threading`. A thread
+        that waits for a lock without a timeout, such as an idle worker of a library, does not count, because nothing
+        happens in it by itself.
         """
         if not self._can_see_calls:
             return False
@@ -244,7 +250,7 @@ class ThreadStates:
         parking: Parking | None,
     ) -> ThreadState:
         if call is None:
-            return "blocked"  # it has ended
+            return "blocked"  # the thread has ended
         if switches is None:
             return "running"
         number = call.partition(" ")[0]
@@ -355,7 +361,7 @@ def _is_locked(call: str | None) -> bool:
 
 
 def _may_read_calls() -> bool:
-    """Return whether this process may read its own system calls, which it may not after it has changed its user."""
+    """Return whether this process may read its own system calls. It may not after it has changed its user."""
     try:
         return _system_call(threading.get_native_id()) is not None
     except OSError:
@@ -364,7 +370,7 @@ def _may_read_calls() -> bool:
 
 def _tasks() -> list[int]:
     """Return the native identities of all threads."""
-    names = os.listdir(TASKS)  # noqa: PTH208 - it runs in each check, and pathlib costs as much as the rest of the check
+    names = os.listdir(TASKS)  # noqa: PTH208 - pathlib would double the time of each check
     return [int(name) for name in names]
 
 
@@ -378,10 +384,10 @@ def _system_call(native: int) -> str | None:
 
 
 def _switches(native: int) -> str | None:
-    """Return how many context switches a thread has had, as text; None if it runs or is about to.
+    """Return how many context switches a thread has had, as text; None if the thread runs or is about to run.
 
-    The number changes whenever the thread has run. The state is needed as well: a thread that another CPU is waking
-    is still in its system call (Linux, TASK_WAKING in include/linux/sched.h).
+    The number changes whenever the thread has run. The state is checked as well, because a thread that another CPU is
+    waking is still in its system call (Linux, TASK_WAKING in include/linux/sched.h).
     """
     status = _read(f"/proc/self/task/{native}/status") or ""
     if status.partition("\nState:")[2].lstrip().startswith("R"):

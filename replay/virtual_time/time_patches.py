@@ -1,6 +1,6 @@
 """Virtual time: waits with a timeout in the agent's code use the virtual clock of the replay.
 
-Virtual while a replay is open, unless it has a pace:
+The following are virtual while a replay is open, unless the replay has a pace:
 
 - `time.sleep` of the agent and its libraries, even if the name was imported or is a default argument;
 - `threading.Condition.wait(timeout)`, which `Event`, `Semaphore`, `Barrier`, `Timer`, `queue.Queue`,
@@ -9,13 +9,14 @@ Virtual while a replay is open, unless it has a pace:
   on asyncio), and the deadlines of trio;
 - `time.monotonic`, `perf_counter`, `time` and their `_ns` forms, `datetime.now`, `utcnow` and `today`, `date.today`,
   except for code of the standard library and of packages that need the real time
-  (`agentobs.determinism.patches.UNPATCHED_PACKAGES`): they include the jumps.
+  (`agentobs.determinism.patches.UNPATCHED_PACKAGES`): the returned times include the jumps.
 
-Real: `lock.acquire(timeout=...)`, `SimpleQueue.get(timeout=...)`, `select.select`, timeouts of sockets and of
-`subprocess`, `signal.alarm`, `multiprocessing`, event loops that are not written in Python (uvloop, Windows' proactor),
-gevent, and functions of `time` in places where they cannot be replaced (a closure, a container, an attribute of an
-object). While an agent waits for one of these, time passes at its real speed. Child processes are real: while a child
-of the agent is alive, time does not jump. Threads of pytest, its plugins and agentobs always use real time.
+The following are real: `lock.acquire(timeout=...)`, `SimpleQueue.get(timeout=...)`, `select.select`, timeouts of
+sockets and of `subprocess`, `signal.alarm`, `multiprocessing`, event loops that are not written in Python (uvloop,
+Windows' proactor), gevent, and functions of `time` in places where they cannot be replaced (a closure, a container, an
+attribute of an object). While an agent waits for one of these, time passes at its real speed. Child processes are real:
+while a child of the agent is alive, time does not jump. Threads of pytest, its plugins and agentobs always use real
+time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ from replay.virtual_time.thread_states import Parking, ThreadStates, note_child
 from replay.virtual_time.virtual_clock import VirtualClock
 
 SCHEDULERS = frozenset({"asyncio", "concurrent", "threading", "queue", "sched"})
-"""Modules of the standard library that compute deadlines, and therefore read the clock that ends the waits."""
+"""Modules of the standard library that compute the deadlines of waits, and therefore read the clock that ends these
+waits.
+"""
 RUNNERS = SCHEDULERS | {"functools", "contextvars", "_thread", "contextlib"}
 """Modules of the standard library that may call a function of the agent."""
 JOBS = "agentobs.determinism.jobs"
@@ -80,7 +83,7 @@ class State:
         self.loop_offsets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = (
             weakref.WeakKeyDictionary()
         )
-        """How many seconds the clock of a loop is ahead of the real one, for loops from earlier replays."""
+        """How many seconds the clock of a loop is ahead of the real clock, for loops from earlier replays."""
         self.first_timers: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[float | None, int | None]
         ] = weakref.WeakKeyDictionary()
@@ -88,7 +91,7 @@ class State:
 
 
 def current_clock() -> VirtualClock | None:
-    """Return the virtual clock of the open replay; None if no replay is open, or its time is real."""
+    """Return the virtual clock of the open replay; None if no replay is open, or if its time is real."""
     return process.state(State).clock
 
 
@@ -171,7 +174,7 @@ def _waiting_clock(frame: FrameType) -> VirtualClock | None:
     for each in outer_frames(frame):
         package = package_of(each)
         if each.f_globals.get("__name__") == JOBS:
-            continue  # the work item that it runs may be the agent's
+            continue  # a wrapper of agentobs; the function that it runs may belong to the agent
         if package not in sys.stdlib_module_names:
             if _is_untouched(package):
                 return None
@@ -255,8 +258,8 @@ _REPLACEMENTS: dict[str, Callable[..., Any]] = {
         if name != "sleep"
     },
 }
-"""The replacements of the functions of `time`. They are created once, so that names that are imported during a replay
-stay valid.
+"""The replacements of the functions of `time`. They are created only once, so that names that were imported during a
+replay stay valid.
 """
 
 
@@ -290,7 +293,7 @@ def _replace_functions(
     The functions are replaced in `time` itself, in modules that imported them, and in default arguments.
 
     Args:
-        new: the new functions, by the identity of the old ones.
+        new: the new functions, by the identity of the old functions.
         modules: the modules in which to look for the old functions.
     """
     changed: list[ModuleType] = []
@@ -299,7 +302,7 @@ def _replace_functions(
         if not isinstance(module, ModuleType):
             continue
         names = vars(module)
-        # This runs in each replay for all imported modules, and ends here for nearly all of them.
+        # This code runs in each replay for all imported modules, and nearly all of them are skipped here.
         if wanted.isdisjoint(map(id, names.values())) or not (
             module is time or _may_use_time(module)
         ):
@@ -498,7 +501,7 @@ def _can_be_virtual(loop: Any, selector: object) -> bool:
 
 
 def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None], Any]) -> Any:
-    """Wait for the loop's files, or for its next timer on the virtual clock; held responses check in real time."""
+    """Wait for the loop's files, or for its next timer on the virtual clock. Checks of held responses use real time."""
     state = process.state(State)
     timers = [timer for timer in loop._scheduled if not timer._cancelled]
     checks = [timer for timer in timers if timer._callback is check_again]

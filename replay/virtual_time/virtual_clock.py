@@ -8,12 +8,12 @@ thread or event loop, and no timeout fires while another thread still computes t
 Between jumps, the clock follows the CPU time of the process, so that the speed and the load of the machine do not
 change which of two timers fires first. A wait whose deadline passes this way is woken after `OVERDUE_SECONDS`, even if
 other threads compute. While a thread waits for something real (a child process, a pipe, a lock with a timeout that is
-not virtual), the clock follows the real one.
+not virtual), the virtual clock follows the real clock.
 
-The clock that the agent reads (`ahead_ns`) is the real one plus all jumps. Therefore it always advances, even in code
+The clock that the agent reads (`ahead_ns`) is the real clock plus all jumps. Therefore it always advances, even in code
 that waits in a way that this module does not know.
 
-From `go_live` on, as in the live part of a fork, the clock follows the real one and never jumps.
+After `go_live`, as in the live part of a fork, the virtual clock follows the real clock and never jumps.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from agentobs import world
 from replay.virtual_time.thread_states import CLOCK, REAL_SLEEP, Activity, Parking, ThreadStates
 
 OVERDUE_SECONDS = 0.05
-"""How much CPU time other threads may use after a deadline before its wait is woken anyway. Our choice: a shorter
-computation ends first, as it would on a fast machine.
+"""How much CPU time other threads may use after a deadline before the wait with this deadline is woken anyway. Our
+choice: a shorter computation ends before the wait, as on a fast machine.
 """
 CHECK_SECONDS = (0.0003, 0.005)
-"""The shortest and the longest pause between two checks of the threads, if some run while others wait. Our choice: a
-check costs about 50 us.
+"""The shortest and the longest pause between two checks of the threads, if some threads run while others wait. Our
+choice: a check costs about 50 us.
 """
 HELD_CHECKS = 2
 """How many times a held response must check that it may not continue before time jumps."""
 BLOCKED_CHECKS = 5
-"""How many consecutive checks must find that nothing can run before it counts. Our choice."""
+"""How many consecutive checks must find that nothing can run before the process counts as blocked. Our choice."""
 BURST, BURST_NS = 2_000, 1_000_000_000
-"""The number of jumps, within a time in nanoseconds, that are allowed without a pause. Our choice: an endless polling
-loop must not occupy a whole CPU.
+"""The maximum number of jumps without a pause, and the period in nanoseconds for which it applies. Our choice: an
+endless polling loop must not use a whole CPU.
 """
 PAUSE_NS, PAUSES = 20_000_000, 10
-"""The length of the first such pause, and the maximum factor by which later ones are longer."""
+"""The length of the first such pause, and the maximum factor by which later pauses are longer."""
 OUTSIDE_SHARE = 0.5
-"""The share of the real time in which a thread waits for something real that counts for alarms. Our choice: the machine
-may be slower than the recorded one.
+"""While a thread waits for something real, this share of the real time counts for alarms. Our choice: the machine may
+be slower than the machine of the recording.
 """
 
 
@@ -56,22 +56,22 @@ class Wait:
     """One wait with a deadline."""
 
     deadline: float
-    """When it ends, in seconds of the clock."""
+    """When the wait ends, in seconds of the clock."""
     number: int
-    """Its position among all waits: of two waits with the same deadline, the earlier one ends first."""
+    """The position of this wait among all waits: of two waits with the same deadline, the earlier wait ends first."""
     wake: Callable[[], bool]
     """Wakes the wait; returns False if it has already been woken."""
     is_ready: Callable[[], bool]
     """Returns whether the wait has already ended for another reason, even if its thread has not noticed yet."""
     subject: str
-    """What it waits for, for reports."""
+    """What the thread waits for, as text for reports."""
     ident: int
-    """The thread that waits."""
+    """The identity of the thread that waits."""
     parking: Parking = "lock"
     is_due: bool = False
     """Whether the wait was woken by its deadline."""
     is_released: bool = False
-    """Whether the wait was woken by the end of the replay, so that the rest of it takes real time."""
+    """Whether the wait was woken by the end of the replay, so that the rest of the wait takes real time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -79,17 +79,18 @@ class Hold:
     """A recorded response that is held, and checks every few milliseconds whether it may continue."""
 
     ident: int
-    """The thread in which the response is held."""
+    """The identity of the thread in which the response is held."""
     checks: int = 0
-    """How many times it has found that it must wait."""
+    """How many times the response has found that it must wait."""
     idle_checks: int = field(default=-1)
-    """The value of `checks` when the clock first found that nothing else runs; -1 if something does."""
+    """The value of `checks` when the clock first found that nothing else runs; -1 if something else runs."""
 
 
 class ClockLock:
     """A reentrant lock that knows which threads wait for it.
 
-    According to the operating system, a thread that waits for the lock of the clock is blocked, but it is about to run.
+    According to the operating system, a thread that waits for the lock of the clock is blocked, but in fact the thread
+    is about to run.
     """
 
     def __init__(self) -> None:
@@ -130,11 +131,11 @@ class VirtualClock:
         self._base = (world.monotonic() - world.process_cpu()) / 1e9
         self._waits: dict[Wait, None] = {}
         self._alarms: dict[int, float] = {}
-        """For each alarm the value of `_idle_seconds` at which it rings."""
+        """For each alarm, the value of `_idle_seconds` at which the alarm rings."""
         self._holds: dict[Hold, None] = {}
         self._settling: dict[Hold, None] = {}
         self._idle_seconds = 0.0
-        """For how long nothing could run, in virtual time."""
+        """How long nothing could run, in virtual seconds."""
         self._wait_count = 0
         self._live = False
         self._outside_since: tuple[int, int] | None = None
@@ -155,7 +156,7 @@ class VirtualClock:
 
     @property
     def is_live(self) -> bool:
-        """Whether the clock follows the real one."""
+        """Whether the clock follows the real clock."""
         return self._live or self._has_closed
 
     def now(self) -> float:
@@ -205,7 +206,7 @@ class VirtualClock:
             try:
                 lock.release()
             except RuntimeError:
-                return False  # the thread that the caller waits for has just released the lock
+                return False  # another thread has just released the lock
             return True
 
         with self.waiting(seconds, subject, wake, lambda: not lock.locked()) as wait:
@@ -234,8 +235,8 @@ class VirtualClock:
 
         Args:
             seconds: the timeout; None if the wait has no deadline.
-            subject: what it waits for.
-            wake: wakes it; called in any thread.
+            subject: what the thread waits for.
+            wake: wakes the thread; called in any thread.
             is_ready: returns whether the wait has already ended for another reason.
             parking: how the thread waits.
         """
@@ -307,7 +308,7 @@ class VirtualClock:
             self._restart_hold_checks()
 
     def settle(self, hold: Hold) -> Activity:
-        """Record that a held response continues as soon as nothing else can run; return whether anything can.
+        """Record that a held response continues as soon as nothing else can run; return whether anything else can run.
 
         Time does not jump until `release`. Other responses that settle at the same time count as blocked.
         """
@@ -341,9 +342,10 @@ class VirtualClock:
 
     @property
     def blocked_ns(self) -> int:
-        """For how long nothing has been able to run, as of the last check; 0 if something can run.
+        """How long nothing has been able to run, as of the last check, in nanoseconds; 0 if something can run.
 
-        Several checks must have found this, because time also passes while the machine does not schedule this process.
+        Several checks must have found that nothing can run, because time also passes while this process is not
+        scheduled.
         """
         since = self._blocked_since
         if since is None or self._blocked_checks < BLOCKED_CHECKS:
@@ -387,7 +389,7 @@ class VirtualClock:
         # The check of a held response makes its thread run for a moment.
         if not (activity == "running" and self._holds and self._activity == "outside"):
             self._follow_real_clock(is_outside=activity == "outside")
-        # Timers of threads that are not the agent's must not make an agent that hangs look busy.
+        # Timers of threads that do not belong to the agent must not make a hanging agent look busy.
         self._store_activity("blocked" if is_guess else activity)
         if activity == "running":
             return self._wake_until(self.now() - OVERDUE_SECONDS)
@@ -413,7 +415,7 @@ class VirtualClock:
         return self._jump(now, earliest)
 
     def _alarm_at(self, alarm: float, now: float) -> float:
-        """Return when an alarm rings if the process is idle from now on."""
+        """Return the time at which an alarm rings if the process is idle from now on."""
         return now + alarm - self._idle_seconds
 
     def _ring(self, now: float, until: float) -> None:

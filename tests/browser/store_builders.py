@@ -21,7 +21,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.schema import SETTINGS, migrate
 from tests.browser.hostile import add_to_labels, record_hostile_sessions
 from tests.browser.synthetic_sessions import SECOND, SyntheticSession, text, thinking
-from tests.exporters.making_rich import rich_home
+from tests.exporters.sample_session import sample_home
 from tests.wire import corpus
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def empty(path: Path) -> Home:
 
 def one(path: Path) -> Home:
     """Build a store with one session, recorded by our agent loop, with tools, a hook, a person and a sub-agent."""
-    return rich_home(path)
+    return sample_home(path)
 
 
 def long(path: Path, turns: int = TURNS) -> Home:
@@ -301,7 +301,7 @@ _ROWS = (
     INSERT INTO attempts BY NAME SELECT {_TRIED}, printf('e%031x', i) AS interaction_id,
         printf('a%031x', i * 5 + t) AS llm_request_id, 1 AS attempt, {_AT} AS started_ns,
         {_SLOW} * {_NS} AS duration_ns, 800000000 AS first_chunk_ns, 'POST' AS method, '/v1/messages' AS endpoint,
-        true AS streamed, {_MODEL} AS model_requested, {_MODEL} AS model,
+        true AS makes_turns, true AS streamed, {_MODEL} AS model_requested, {_MODEL} AS model,
         CASE WHEN hash(i + t) % 60 = 0 THEN 529 ELSE 200 END AS status,
         CASE WHEN hash(i + t) % 60 = 0 THEN 'http_error' ELSE 'ok' END AS outcome,
         CASE WHEN hash(i + t) % 60 = 0 THEN 'overloaded_error' END AS error_type,

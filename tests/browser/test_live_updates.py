@@ -13,7 +13,7 @@ import pytest
 
 from tests.browser import store_builders
 from tests.browser.tabs import Served, Tab, serving
-from tests.store.making import python
+from tests.store.recordings import python
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -25,7 +25,7 @@ import asyncio, contextlib, sys
 from pathlib import Path
 import agentobs
 from tests.agent.provider import Provider, streamed
-from tests.exporters.acting import DONE, act, play, recording
+from tests.exporters.sample_agents import DONE, run_agent, play, recording
 
 async def asked(provider):
     async with provider.client() as client:
@@ -39,7 +39,7 @@ with recording(Path(sys.argv[1])), contextlib.ExitStack() as held:
     for line in sys.stdin:
         word, _, name = line.strip().partition(" ")
         if word == "run":
-            act(name)
+            run_agent(name)
         elif word == "open":
             held.enter_context(agentobs.session(name))
             ask()

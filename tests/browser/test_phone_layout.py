@@ -9,7 +9,7 @@ import pytest
 from agentobs.store.backend import open_store
 from dashboards.report.html_report import session_report
 from tests.browser.tabs import Tab
-from tests.store.making import a_home, attempt, end, record, session_id, start
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 pytestmark = pytest.mark.xdist_group("browser-printing")
 

@@ -20,9 +20,9 @@ from tests.dashboards.live_app import (
     record_weather_agent,
     serving,
 )
-from tests.exporters.making_rich import rich_home
+from tests.exporters.sample_session import sample_home
 from tests.replay.agents import KEY
-from tests.store.making import a_home, attempt, end, record, start
+from tests.store.recordings import a_home, attempt, end, record, start
 
 SECRET = "AKIAIOSFODNN7EXAMPLE"
 
@@ -43,7 +43,7 @@ def client(home: Home) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def session_with_retry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
     """A session with a retry, costs in all classes of tokens, and tool calls."""
-    home = rich_home(tmp_path_factory.mktemp("rich"))
+    home = sample_home(tmp_path_factory.mktemp("sample"))
     with serving(home) as made:
         yield home, made
 

@@ -11,7 +11,7 @@ import pytest
 from agentobs.recording.journal.home import Home
 from dashboards.app.edits import MOST_CHARACTERS, MOST_EDITS, MOST_LINES, Line, edits, text_lines
 from tests.dashboards.live_app import Client, attempts, record_weather_agent, serving
-from tests.exporters.making_rich import rich_home
+from tests.exporters.sample_session import sample_home
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_the_first_request_of_a_lane_is_all_new(home: Home, client: Client) -> N
 
 def test_a_retry_is_compared_with_the_previous_attempt(tmp_path: Path) -> None:
     """A retry changes nothing, and each part is unchanged."""
-    home = rich_home(tmp_path)
+    home = sample_home(tmp_path)
     with serving(home) as client:
         words = client.press(f"/attempts/{attempts(home)[1]}/diff/words").words
     for part in (

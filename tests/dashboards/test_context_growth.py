@@ -22,8 +22,8 @@ from tests.dashboards.figure_checks import (
     rows_of,
     rows_of_nulls,
 )
-from tests.store.making import SECOND, T0, a_home, record, session_id
-from tests.store.talking import Talk
+from tests.store.recordings import SECOND, T0, a_home, record, session_id
+from tests.store.wire_conversations import WireConversation
 
 Rows = list[dict[str, Any]]
 
@@ -54,7 +54,7 @@ def context_event(kind: str, second: float, label: str | None = None, **numbers:
 
 def growing_session(tmp_path: Path, *events: Event, model: str = "claude-sonnet-5-5") -> Rows:
     """Return the rows of a session of four requests, with the events of the agent loop."""
-    talk = Talk(model=model)
+    talk = WireConversation(model=model)
     talk.says("One.", input_tokens=1_000, cache_read_input_tokens=50_000)
     talk.says(
         "Two.", input_tokens=10, cache_read_input_tokens=151_000, cache_creation_input_tokens=2_000
@@ -130,7 +130,7 @@ def test_an_unknown_context_window_is_not_drawn(tmp_path: Path) -> None:
 
 def test_auxiliary_requests_are_left_out(tmp_path: Path) -> None:
     """A request that writes a summary is not part of the conversation that it summarizes."""
-    talk = Talk()
+    talk = WireConversation()
     talk.says("One.", input_tokens=100)
     talk.says("A summary.", input_tokens=90_000)
     asked = talk.records[-1]

@@ -19,8 +19,8 @@ from tests.dashboards.figure_checks import (
     rows_of,
     rows_of_nulls,
 )
-from tests.store.making import T0, a_home, record, session_id, start, usage_row, write_facts
-from tests.store.test_money import call, read, said
+from tests.store.recordings import T0, a_home, record, session_id, start, usage_row, write_facts
+from tests.store.test_money import call, history, read
 
 pytestmark = pytest.mark.xdist_group("dashboards_figures")
 STACKED = ("cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_name")
@@ -43,9 +43,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
         ],
     )
     calls = [
-        call(1, said(1), at=0, **read(0, 1000)),
-        call(2, said(3), at=60, head={"tools": []}, **read(0, 1100)),
-        call(3, said(5), at=120, head={"model": "nobody"}, **read(0, 1200)),
+        call(1, history(1), at=0, **read(0, 1000)),
+        call(2, history(3), at=60, head={"tools": []}, **read(0, 1100)),
+        call(3, history(5), at=120, head={"model": "nobody"}, **read(0, 1200)),
     ]
     record(wasteful, [start(1), *calls])
     found = {}

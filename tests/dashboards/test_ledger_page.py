@@ -18,7 +18,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.display import money
 from dashboards.app.ledger_page import PAGE_SIZE
 from tests.dashboards.live_app import Client, query_rows, serving
-from tests.store.making import a_home, attempt, conversation, end, record, session_id, start
+from tests.store.recordings import a_home, attempt, conversation, end, record, session_id, start
 
 KNOWN, LONG, EMPTY = (session_id(number) for number in (1, 2, 3))
 

@@ -18,7 +18,7 @@ from dashboards.app.pair_page import PAGE_SIZE
 from dashboards.figures import two_sessions
 from dashboards.panels.pair_summary import row, totals
 from tests.dashboards.live_app import Client, serving
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from agentobs.sink import Record
-from agentobs.store.analysis.wall_time import PARTS, Part, Piece, Split
+from agentobs.store.analysis.wall_time import PARTS, Part, Split, TimeSlice
 from agentobs.store.backend import Store, open_store
 from dashboards.figures.durations import BUCKETS
 from dashboards.panels import panels
@@ -21,7 +21,7 @@ from dashboards.panels.panels import SHOWN, fleet_panels, panel, rows_of, sessio
 from dashboards.panels.templates import _environment, cell, cost
 from dashboards.report.html_report import range_report, session_report
 from dashboards.style import layout
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -366,8 +366,8 @@ def test_sentences_contain_no_invisible_characters() -> None:
 def test_the_summary_of_a_window_is_about_that_window() -> None:
     """The sentence and the table of a part of the waterfall describe only that part, clipped to it."""
 
-    def piece(part: Part, name: str, low: int, high: int) -> Piece:
-        return Piece(part, name, None, "main", T0 + low * SECOND, T0 + high * SECOND)
+    def piece(part: Part, name: str, low: int, high: int) -> TimeSlice:
+        return TimeSlice(part, name, None, "main", T0 + low * SECOND, T0 + high * SECOND)
 
     path = (piece("model", "attempt", 0, 8), piece("tool", "execution", 8, 10))
     spent = {f"{part}_ns": 0 for part in PARTS}

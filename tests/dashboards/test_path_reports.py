@@ -17,7 +17,7 @@ from tests.cli.test_commands import Shell
 from tests.dashboards.test_report import Page
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import last_session, recorded
-from tests.replay.mailer import once
+from tests.replay.mailer import recorded_run
 
 AGENT = '''
 import os, pathlib
@@ -123,7 +123,7 @@ def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ids = []
     for to in ("ann", "canary-eve"):
         given = [streamed(call(1, "send", to=to), number=1), streamed(text("Done."), number=2)]
-        once(tmp_path, given)
+        recorded_run(tmp_path, given)
         ids.append(last_session(tmp_path / "home").session_id)
     shell = Shell(tmp_path / "home", capsys)
     file = tmp_path / "pair.html"

@@ -27,7 +27,7 @@ from dashboards.content.session_content import session_content
 from dashboards.report.html_report import LIGHT, session_report
 from exporters.new_files import write_text
 from tests.cli.test_commands import Shell
-from tests.store.making import (
+from tests.store.recordings import (
     ROOT,
     SECOND,
     T0,

@@ -28,7 +28,7 @@ from dashboards.app import server
 from dashboards.app.server import PORT, PORTS, Bound, Options, bind
 from tests.dashboards.live_app import Client, serving
 from tests.dashboards.test_access_guard import certificate
-from tests.store.making import ROOT, conversation, record
+from tests.store.recordings import ROOT, conversation, record
 
 __all__ = ["certificate"]
 

@@ -23,7 +23,7 @@ from dashboards.app import fleet_page, store_view
 from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
 from tests.dashboards.live_app import Client, serving
-from tests.store.making import (
+from tests.store.recordings import (
     MODEL,
     SECOND,
     T0,
@@ -34,7 +34,7 @@ from tests.store.making import (
     start,
     write_facts,
 )
-from tests.store.talking import Talk
+from tests.store.wire_conversations import WireConversation
 
 pytestmark = pytest.mark.xdist_group("dashboards_listing")
 
@@ -65,7 +65,7 @@ def made_session(number: int) -> list[Record]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     found = open_home(tmp_path_factory.mktemp("listed") / "home")
     records = [each for number in range(1, SESSIONS + 1) for each in made_session(number)]
-    talk = Talk(900)
+    talk = WireConversation(900)
     for _ in range(4):
         [call] = talk.calls(("look", {"at": "the same thing, each time anew"}))
         talk.result(call)

@@ -25,8 +25,8 @@ from dashboards.app.session_page import (
 )
 from dashboards.app.store_view import Reader, Row
 from tests.dashboards.live_app import Client, attempts, query_rows, serving
-from tests.exporters.making_rich import rich_home
-from tests.store.making import (
+from tests.exporters.sample_session import sample_home
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -265,7 +265,7 @@ def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
 
 def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path) -> None:
     """The page shows hooks with their outcome, permission decisions with their source, and each lane."""
-    home = rich_home(tmp_path)
+    home = sample_home(tmp_path)
     with serving(home) as client:
         session = str(query_rows(home, "SELECT session_id FROM sessions")[0][0])
         got = client.get(f"/sessions/{session}")

@@ -12,7 +12,7 @@ import pytest
 from agentobs.cli import main
 from dashboards.figures.session_pair import MOST_STEPS, two_sessions
 from tests.dashboards.figure_checks import HOSTILE, assert_valid, figure_text
-from tests.store.making import (
+from tests.store.recordings import (
     MODEL,
     SECOND,
     T0,

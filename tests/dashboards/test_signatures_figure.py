@@ -18,7 +18,7 @@ from tests.dashboards.figure_checks import (
     rows_of,
     rows_of_nulls,
 )
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,

@@ -29,7 +29,7 @@ from dashboards.app.query_processes import (
 )
 from dashboards.app.sql_page import parameter_value
 from tests.dashboards.live_app import Client, Response, serving
-from tests.store.making import conversation, record, session_id
+from tests.store.recordings import conversation, record, session_id
 
 pytestmark = pytest.mark.xdist_group("dashboards_asking")
 

@@ -24,7 +24,7 @@ from agentobs.store.port import QueryError, Store
 from dashboards.app import store_view
 from dashboards.app.store_view import MOST_OPEN, Reader, Row, View
 from tests.dashboards.live_app import serving
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -36,7 +36,7 @@ from tests.store.making import (
     session_id,
     start,
 )
-from tests.store.talking import Talk
+from tests.store.wire_conversations import WireConversation
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def fired(view: View) -> set[tuple[str, str]]:
 
 def looping_session(number: int) -> list[Record]:
     """Return a session that calls the same tool with the same input again and again."""
-    talk = Talk(number)
+    talk = WireConversation(number)
     for _ in range(4):
         [call] = talk.calls(("look", {"at": "the same thing, each time anew"}))
         talk.result(call)

@@ -18,8 +18,17 @@ from dashboards.drawing import svg
 from dashboards.figures import blocked_on_user, first_token, time_split
 from dashboards.figures.durations import BUCKETS, MOST_BARS, MOST_RESOLVERS, NAMES
 from tests.dashboards.figure_checks import assert_valid, hostile, rows_of, rows_of_nulls
-from tests.exporters.making_rich import rich_home
-from tests.store.making import SECOND, T0, a_home, attempt, permission, record, start, write_facts
+from tests.exporters.sample_session import sample_home
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    permission,
+    record,
+    start,
+    write_facts,
+)
 
 Rows = list[dict[str, Any]]
 
@@ -42,7 +51,7 @@ def wait_row(resolver: str = "person", about: str = "weather", **counts: int) ->
 @pytest.fixture(scope="module")
 def store_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     """The rows of the store about a session of our agent loop, by figure."""
-    home = rich_home(tmp_path_factory.mktemp("rich"))
+    home = sample_home(tmp_path_factory.mktemp("sample"))
     with connect(home) as connection:
         [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
         splits = interaction_times(DuckStore(connection, home), session)

@@ -16,7 +16,7 @@ from tests.dashboards.figure_checks import (
     rows_of,
     rows_of_nulls,
 )
-from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
 
 pytestmark = pytest.mark.xdist_group("dashboards_tools")
 

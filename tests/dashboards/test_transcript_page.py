@@ -26,7 +26,7 @@ from tests.dashboards.live_app import (
     record_weather_agent,
     serving,
 )
-from tests.exporters.making_rich import rich_home
+from tests.exporters.sample_session import sample_home
 from tests.provider_script import call, streamed, text
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)> \u202egnp\u202c \x1b[31m [go](javascript:alert(1))"
@@ -233,11 +233,11 @@ def test_encrypted_content_needs_its_key(tmp_path: Path) -> None:
 
 def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
     """A sub-agent is selected by its lane; failed attempts show their error, and thinking is collapsed."""
-    home = rich_home(tmp_path)
+    home = sample_home(tmp_path)
     session = only_session(home)
     [[helper]] = query_rows(
         home,
-        "SELECT DISTINCT lane FROM attempts WHERE lane <> 'main' AND endpoint = '/v1/messages'",
+        "SELECT DISTINCT lane FROM attempts WHERE lane <> 'main' AND makes_turns",
     )
     with serving(home) as client:
         main = client.press(f"/sessions/{session}/transcript")

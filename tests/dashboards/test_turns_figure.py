@@ -17,7 +17,7 @@ from tests.dashboards.figure_checks import (
     rows_of,
     rows_of_nulls,
 )
-from tests.store.making import a_home, attempt, end, record, session_id, start
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 pytestmark = pytest.mark.xdist_group("dashboards_tokens")
 

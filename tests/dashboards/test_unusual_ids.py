@@ -13,7 +13,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.schema import SETTINGS
 from dashboards.panels.templates import segment
 from tests.dashboards.live_app import attempts, serving
-from tests.store.making import a_home, attempt, end, record, session_id, start
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 ODD, ASKS = "a/b?c=%2f#d&e\"'/../f", "x/y?z=1#/%2e"
 

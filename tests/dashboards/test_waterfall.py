@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label, unchecked
-from agentobs.store.analysis.wall_time import PARTS, Part, Piece, interaction_times
+from agentobs.store.analysis.wall_time import PARTS, Part, TimeSlice, interaction_times
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.store import DuckStore
 from dashboards.figures import session_waterfall
@@ -25,8 +25,8 @@ from dashboards.figures.lane_tracks import GROUPS, MANY_LANES, MOST_OWN_TRACKS
 from dashboards.figures.tracks import Interval, merge_narrow, merge_overlapping, pack
 from dashboards.style import INK, RED
 from tests.dashboards.figure_checks import assert_valid, hostile, rows_of, rows_of_nulls
-from tests.exporters.making_rich import rich_home
-from tests.store.making import (
+from tests.exporters.sample_session import sample_home
+from tests.store.recordings import (
     T0,
     a_home,
     attempt,
@@ -37,11 +37,11 @@ from tests.store.making import (
     tool,
     write_facts,
 )
-from tests.store.talking import Talk
+from tests.store.wire_conversations import WireConversation
 
 INTERACTION = "1" * 32
 Rows = list[dict[str, Any]]
-Told = tuple[Rows, list[Piece]]
+Told = tuple[Rows, list[TimeSlice]]
 Bar = dict[str, Any]
 
 
@@ -130,7 +130,7 @@ def row(kind: str, started: float, ended: float | None, **more: Any) -> dict[str
 @pytest.fixture(scope="module")
 def rich_session(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """A session of our agent loop with a failed attempt, tools, a person, a hook and a sub-agent."""
-    home = rich_home(tmp_path_factory.mktemp("rich"))
+    home = sample_home(tmp_path_factory.mktemp("sample"))
     with connect(home) as connection:
         [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
     return waterfall_data(home, session)
@@ -190,7 +190,7 @@ def test_the_last_of_concurrent_calls_is_critical() -> None:
         row("tool", 1, 5, label="short"),
         row("tool", 2, 9, label="long"),
     ]
-    path = [Piece("tool", "execution", "long", "main", T0 + 2 * SECOND, T0 + 9 * SECOND)]
+    path = [TimeSlice("tool", "execution", "long", "main", T0 + 2 * SECOND, T0 + 9 * SECOND)]
     figure = session_waterfall(rows, path)
     [short], [long] = (
         [b for b in bars(figure) if b["says"].startswith(name) and b["y"] > 1]
@@ -273,7 +273,7 @@ def test_a_crashed_process(tmp_path: Path) -> None:
 
 def test_an_open_call_of_a_crashed_process(tmp_path: Path) -> None:
     """The call has no result, and its duration is unknown."""
-    talk = Talk()
+    talk = WireConversation()
     talk.calls(("read", {}))
     home = a_home(tmp_path)
     record(home, talk.records)
@@ -296,7 +296,7 @@ def test_a_running_session() -> None:
 
 def test_a_session_of_another_client(tmp_path: Path) -> None:
     """The requests and calls of a client other than our loop are drawn; a call without a result has no duration."""
-    talk = Talk()
+    talk = WireConversation()
     [read, _lost] = talk.calls(("read", {}), ("lost", {}))
     talk.result(read, is_error=True)
     talk.says("Hm.")
@@ -399,7 +399,7 @@ def long_session(turns: int = 1000, agents: int = 40) -> Told:
         ]
         rows.append(row("queued", at + 2, at + 2.5, id=f"q{turn}"))
         path += [
-            Piece(part, name, "x", "main", T0 + int((at + low) * SECOND), T0 + int((at + high) * SECOND))
+            TimeSlice(part, name, "x", "main", T0 + int((at + low) * SECOND), T0 + int((at + high) * SECOND))
             for part, name, low, high in TURN
         ]  # fmt: skip
     for agent in range(agents):

@@ -1,4 +1,4 @@
-"""A collector for tests: it keeps every byte it is sent, over HTTP or gRPC, and reads it strictly."""
+"""A collector for tests: it receives messages over HTTP or gRPC, keeps all bytes, and parses them strictly."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ SERVICES = {
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is said to one message."""
+class Response:
+    """The response to one message."""
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
-    """Waited for before anything is said."""
+    """If set, the response is sent after this event."""
 
 
 @dataclass(frozen=True)
-class Got:
-    """One message that came."""
+class ReceivedMessage:
+    """One received message."""
 
     signal: str
     headers: dict[str, str]
@@ -69,7 +69,7 @@ class Got:
 
     @property
     def message(self) -> Any:
-        """The message, read strictly: a name that OTLP does not have is an error."""
+        """The parsed message; a name that OTLP does not define is an error."""
         kind, body = REQUESTS[self.signal], self.body
         if self.headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
@@ -79,16 +79,19 @@ class Got:
 
 
 class Collector:
-    """Takes what it is sent while its context is open; `say` decides on the answer to each message of a signal."""
+    """Receives messages while its context is open. `respond` returns the response to the n-th message of a signal."""
 
     def __init__(
         self,
         protocol: str = "http/protobuf",
-        say: Callable[[str, int], Answer | None] | None = None,
+        respond: Callable[[str, int], Response | None] | None = None,
         tls: tuple[Path, Path] | None = None,
     ) -> None:
-        self.got: list[Got] = []
-        self._say, self._counts = say or (lambda signal, number: None), dict.fromkeys(REQUESTS, 0)
+        self.received: list[ReceivedMessage] = []
+        self._respond, self._counts = (
+            respond or (lambda signal, number: None),
+            dict.fromkeys(REQUESTS, 0),
+        )
         self._lock = threading.Lock()
         self.protocol = protocol
         if protocol == "grpc":
@@ -126,26 +129,26 @@ class Collector:
         else:
             self._http.stop()
 
-    def take(self, signal: str, headers: dict[str, str], body: bytes) -> Answer:
+    def receive(self, signal: str, headers: dict[str, str], body: bytes) -> Response:
         with self._lock:
             self._counts[signal] += 1
-            answer = self._say(signal, self._counts[signal]) or Answer()
-            self.got.append(Got(signal, headers, body))
+            answer = self._respond(signal, self._counts[signal]) or Response()
+            self.received.append(ReceivedMessage(signal, headers, body))
         if answer.hold is not None:
             answer.hold.wait(30)
         return answer
 
     @property
     def bytes(self) -> bytes:
-        """Everything that was sent, headers included."""
-        return b"\n".join(json.dumps(each.headers).encode() + each.body for each in self.got)
+        """All received bytes, including headers."""
+        return b"\n".join(json.dumps(each.headers).encode() + each.body for each in self.received)
 
     def spans(self) -> list[Span]:
         """All spans, in the order of their arrival."""
         return [Span(each, resource) for resource, each in self._each("traces", "spans")]
 
     def span(self, name: str) -> Span:
-        """The one span of this name."""
+        """The only span with this name."""
         [found] = [each for each in self.spans() if each.name == name]
         return found
 
@@ -157,14 +160,14 @@ class Collector:
         ]
 
     def metrics(self) -> dict[str, Any]:
-        """The metrics by name, as they were told last."""
+        """The last received version of each metric, by name."""
         return {each.name: each for _, each in self._each("metrics", "metrics")}
 
     def _each(self, signal: str, inner: str) -> Iterator[tuple[dict[str, Any], Any]]:
-        for got in list(self.got):
-            if got.signal != signal:
+        for received in list(self.received):
+            if received.signal != signal:
                 continue
-            message = got.message
+            message = received.message
             for outer in getattr(message, message.DESCRIPTOR.fields[0].name):
                 for scope in getattr(outer, f"scope_{'logs' if signal == 'logs' else inner}"):
                     for each in getattr(scope, inner):
@@ -172,7 +175,7 @@ class Collector:
 
 
 class Span:
-    """One span, easy to look at."""
+    """One span, with attributes as a dict and IDs as hex digits."""
 
     def __init__(self, proto: Any, resource: dict[str, Any]) -> None:
         self.proto, self.resource = proto, resource
@@ -203,7 +206,7 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = collector.take(self.path.rpartition("/")[2], headers, body)
+            answer = collector.receive(self.path.rpartition("/")[2], headers, body)
             self.send_response(answer.status)
             kind = self.headers["content-type"]
             for name, value in {"content-type": kind, **answer.headers}.items():
@@ -213,7 +216,7 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
 
         def do_GET(self) -> None:
-            collector.take("traces", {"followed": "a redirect"}, self.path.encode())
+            collector.receive("traces", {"followed": "a redirect"}, self.path.encode())
             self.send_error(404)
 
         def log_message(self, *arguments: object) -> None:
@@ -223,7 +226,7 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
 
 
 class _Raw(grpc.GenericRpcHandler):
-    """Takes the bytes of each call as they are."""
+    """Receives each call as raw bytes."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
@@ -235,7 +238,7 @@ class _Raw(grpc.GenericRpcHandler):
         headers = {each.key: str(each.value) for each in details.invocation_metadata}
 
         def export(body: bytes, context: Any) -> bytes:
-            answer = self._collector.take(signal, headers, body)
+            answer = self._collector.receive(signal, headers, body)
             if answer.status != 200:
                 context.set_trailing_metadata(
                     tuple(
@@ -257,7 +260,7 @@ CODES = {
 
 
 def _with_base64_ids(value: Any) -> Any:
-    """OTLP's JSON has ids in hex digits, protobuf's own has them in base64."""
+    """Return OTLP JSON with IDs in base64, as protobuf's JSON parser expects; OTLP uses hex digits."""
     if isinstance(value, dict):
         return {
             key: base64.b64encode(bytes.fromhex(inner)).decode()

@@ -1,6 +1,6 @@
-"""Counts what session logs hold, one line at a time, sharing no code with the importer.
+"""Counts the contents of session logs line by line, without code of the importer.
 
-python -m tests.exporters.recount          # writes transcripts.json beside this file
+python -m tests.exporters.recount          # writes transcripts.json next to this file
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ TABLE = Path(__file__).with_name("transcripts.json")
 
 
 def folder() -> Path | None:
-    """Return where the logs lie, or None in a clone that has none."""
-    told = os.environ.get("AGENTOBS_TRANSCRIPTS")
-    place = Path(told) if told else Path(__file__).parents[3] / "shared" / "transcripts"
-    return place if place.is_dir() else None
+    """Return the directory of the logs, or None if it does not exist."""
+    variable = os.environ.get("AGENTOBS_TRANSCRIPTS")
+    directory = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "transcripts"
+    return directory if directory.is_dir() else None
 
 
 def count(path: Path) -> dict[str, Any]:
-    """Return what one log holds."""
+    """Return the counts of one log."""
     last_usage: dict[str, dict[str, Any]] = {}
     models: dict[str, str] = {}
     called: set[str] = set()

@@ -1,4 +1,4 @@
-"""The two loggers: the recording's own, and what the user opted into; neither can reach the other."""
+"""The journal and the backends: neither has a reference to the other."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agentobs.recording.segment_writer import Writer
 from exporters import otlp, perfetto
 from exporters.otlp.outbox import Outbox
 from exporters.perfetto import TraceFiles
-from tests.exporters.acting import act, recording
 from tests.exporters.collector import Collector
+from tests.exporters.sample_agents import recording, run_agent
 
 FIRST_PARTY = (Writer, Segment, Home, Recorder)
 THIRD_PARTY = (otlp.Backend, TraceFiles, Outbox)
 
 _CODE = (type, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
-"""What every object of a program shares; it holds no instances but those that are global anyhow."""
+"""Objects that are shared by the whole program; they refer only to global instances."""
 
 
 def reachable(*roots: object) -> Iterator[object]:
@@ -50,15 +50,15 @@ def crossings(root: object, foreign: tuple[type, ...]) -> list[str]:
     return [type(each).__name__ for each in reachable(root) if isinstance(each, foreign)]
 
 
-def test_neither_logger_reaches_the_other(tmp_path: Path) -> None:
-    """From the journal's writer there is no way to a backend, and from no backend one to the recording."""
+def test_the_journal_and_the_backends_have_no_references_to_each_other(tmp_path: Path) -> None:
+    """No chain of references leads from the journal's writer to a backend, or from a backend to the recording."""
     with Collector() as collector:
         backends = (
             otlp.standard(collector.endpoint),
             perfetto.trace_file(tmp_path / "traces"),
         )
         with recording(tmp_path / "home", *backends):
-            act()
+            run_agent()
             assert sessions.flush()
             assert backends[0].flush(20)
             recorder = sessions.current_recorder()
@@ -73,12 +73,12 @@ def test_neither_logger_reaches_the_other(tmp_path: Path) -> None:
             assert {Outbox} <= {type(each) for each in reachable(backends[0])}
 
 
-def test_a_planted_way_is_found(tmp_path: Path) -> None:
-    """The walk sees a way through an attribute, a container, a closure, a default, a bound method and a thread."""
+def test_an_added_reference_is_found(tmp_path: Path) -> None:
+    """The search follows attributes, containers, closures, defaults, bound methods and threads."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         with recording(tmp_path / "home", backend):
-            act()
+            run_agent()
             assert sessions.flush()
             recorder = sessions.current_recorder()
             assert recorder is not None
@@ -103,7 +103,7 @@ def test_a_planted_way_is_found(tmp_path: Path) -> None:
     assert agentobs.stop_recorder()
 
 
-def test_providers_are_of_each_backend_alone() -> None:
+def test_backends_share_no_providers() -> None:
     """Two backends share no provider, tracer, logger, meter, queue or thread."""
     with Collector() as collector:
         one, two = (

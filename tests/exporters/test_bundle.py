@@ -1,4 +1,4 @@
-"""Bundles: another machine knows what this one knew, and no bundle, whoever made it, harms the one that reads it."""
+"""Bundles: an import contains the same data as the original home, and a malicious bundle does no harm."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ from agentobs.importers.bundle.container import Entry
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import Block, Index, Summary
 from agentobs.recording.journal.home import Home, open_home
-from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.journal.segments import Line, facts_path, line_of, read, segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.retention import prune
-from agentobs.store.duckdb.segment_rewrite import line_of
 from agentobs.store.duckdb.verification import verify
 from agentobs.store.named_queries import query_names, query_text
 from agentobs.store.session_lookup import find_session
 from exporters import bundles
 from replay.freeze.conversion import freeze
-from tests.exporters.acting import act, delegate, recording
+from tests.exporters.sample_agents import recording, run_agent, run_delegation
 from tests.store.recordings import T0, attempt, end, record, session_id, start
 
 WORD = "Kanarien vogel"
@@ -54,12 +53,12 @@ def failed() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Sessions of each kind: calls side by side, an agent that starts another one, a failure, an opt-in."""
+    """Sessions of each kind: concurrent calls, a sub-agent, a failure, and an opt-in to content."""
     path = tmp_path_factory.mktemp("bundle") / "home"
     with recording(path):
-        act(model="claude-sonnet-5", prompt=WORD)
-        delegate()
-        act("opted in", content="export", prompt=WORD)
+        run_agent(model="claude-sonnet-5", prompt=WORD)
+        run_delegation()
+        run_agent("opted in", content="export", prompt=WORD)
         with pytest.raises(ValueError, match=WORD):
             failed()
     found = Home(path)
@@ -77,24 +76,24 @@ def bundled(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Another home, into which they were imported; nobody changes it."""
+    """Another home, into which the bundled sessions were imported; tests must not change it."""
     other = open_home(tmp_path_factory.mktemp("elsewhere") / "other")
-    told = run(other, "import", "bundle", bundled)
-    assert told.exit_code == 0, told.exception
-    assert "was recorded" not in told.stderr
+    result = run(other, "import", "bundle", bundled)
+    assert result.exit_code == 0, result.exception
+    assert "was recorded" not in result.stderr
     return other
 
 
 @pytest.fixture(scope="module")
-def whole(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle_with_content(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One session, with its content."""
     return made(home, tmp_path_factory.mktemp("whole") / "one.bundle", "acting", "--with-content")
 
 
 def made(home: Home, path: Path, *what: str) -> Path:
     names = what or tuple(ids(home))
-    told = run(home, "bundle", *names, "-o", path)
-    assert told.exit_code == 0, told.exception
+    result = run(home, "bundle", *names, "-o", path)
+    assert result.exit_code == 0, result.exception
     return path
 
 
@@ -112,30 +111,30 @@ def id_of(home: Home, name: str) -> str:
 
 
 def sums(home: Home) -> list[Any]:
-    """Return what each session comes to."""
+    """Return the rows of all sessions."""
     with connect(home) as connection:
         return connection.execute("FROM sessions ORDER BY session_id").fetchall()
 
 
 def answers(home: Home) -> dict[str, Any]:
-    """Return what every named query answers, where it is about one session about two."""
-    found: dict[str, Any] = {}
+    """Return the results of all named queries; queries about one session run for two sessions."""
+    results: dict[str, Any] = {}
     with connect(home) as connection:
         sql = "SELECT session_id FROM sessions WHERE name IN ('acting', 'failed') ORDER BY ALL"
         sessions = connection.execute(sql).fetchall()
         for name in query_names():
             about = [row[0] for row in sessions] if "$session_id" in query_text(name) else [None]
             for each in about:
-                asked = {"session_id": each} if each else {}
-                answered = named(connection, name, **asked)
-                columns = [column[0] for column in answered.description or []]
-                rows = [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
-                found[f"{name} {each or ''}"] = rows
-    return found
+                parameters = {"session_id": each} if each else {}
+                cursor = named(connection, name, **parameters)
+                columns = [column[0] for column in cursor.description or []]
+                rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+                results[f"{name} {each or ''}"] = rows
+    return results
 
 
-def test_another_machine_answers_alike(home: Home, elsewhere: Home) -> None:
-    """Every named query is equivalent of the imported sessions, money to the last digit; but which files hold them."""
+def test_queries_return_the_same_results_on_another_machine(home: Home, elsewhere: Home) -> None:
+    """Every named query returns the same results, with exact costs, except for segment files."""
     assert verify(elsewhere).ok, verify(elsewhere).lines()
     mine, theirs = answers(home), answers(elsewhere)
     assert mine.keys() == theirs.keys()
@@ -144,23 +143,25 @@ def test_another_machine_answers_alike(home: Home, elsewhere: Home) -> None:
             assert len(mine[name]) == len(theirs[name]) == 1
             assert mine[name][0]["records"] == theirs[name][0]["records"]
         elif name.startswith("spent_today"):
-            continue  # of today
+            continue  # it depends on the current day
         else:
             assert theirs[name] == mine[name], name
     assert len(mine) > 40
 
 
-def test_what_comes_with_its_content_is_frozen_alike(
-    home: Home, whole: Path, tmp_path: Path
+def test_a_session_imported_with_content_freezes_to_the_same_fixture(
+    home: Home, bundle_with_content: Path, tmp_path: Path
 ) -> None:
     """The fixture of the imported session is byte-for-byte identical to that of the recorded session, so it replays."""
     other = open_home(tmp_path / "other")
-    assert run(other, "import", "bundle", whole).exit_code == 0
+    assert run(other, "import", "bundle", bundle_with_content).exit_code == 0
     session = id_of(home, "acting")
     fixtures = []
     for number, each in enumerate((home, other)):
-        told = freeze(read_session(each, session, segment_ids(each)), tmp_path / str(number), {})
-        fixtures.append(told.fixture.read_bytes())
+        frozen_files = freeze(
+            read_session(each, session, segment_ids(each)), tmp_path / str(number), {}
+        )
+        fixtures.append(frozen_files.fixture.read_bytes())
     assert fixtures[0] == fixtures[1]
     assert WORD.encode() in fixtures[0]
     frozen = run(other, "freeze", "acting", "-o", tmp_path / "fixture", "--no-check")
@@ -169,20 +170,22 @@ def test_what_comes_with_its_content_is_frozen_alike(
 
 
 def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Path) -> None:
-    """Not the same file, nor another one of the same sessions, which is the same byte for byte."""
+    """Neither the same file nor another bundle of the same sessions, which has identical bytes."""
     again = made(home, tmp_path / "again.bundle")
     assert again.read_bytes() == bundled.read_bytes()
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).output.count("imported, no content") == 5
     before = {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()}
-    told = run(other, "import", "bundle", again)
-    assert told.output.count("already imported") == 5
+    result = run(other, "import", "bundle", again)
+    assert result.output.count("already imported") == 5
     assert {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()} == before
 
 
-def test_what_was_said_stays_here(elsewhere: Home, bundled: Path, tmp_path: Path) -> None:
-    """No byte of what was said or of a name that is no label is in the bundle, packed or not; the session says why
-    it cannot be frozen.
+def test_a_bundle_without_content_contains_no_text_of_the_session(
+    elsewhere: Home, bundled: Path, tmp_path: Path
+) -> None:
+    """The bundle contains no content and no names that are not labels, compressed or not. Freezing the session reports
+    why it is impossible.
     """
     for text in plain(bundled, tmp_path):
         for word in (WORD, WORD.split(maxsplit=1)[0], "nothing in box", "Done."):
@@ -199,7 +202,7 @@ def made_folder(path: Path) -> Path:
 
 
 def plain(path: Path, tmp_path: Path) -> Iterator[bytes]:
-    """Yield a bundle as it lies there, and each of its entries decompressed."""
+    """Yield the bytes of a bundle, and each of its entries decompressed."""
     yield path.read_bytes()
     opened = container.open_bundle(path)
     folder = tmp_path / "taken"
@@ -210,8 +213,8 @@ def plain(path: Path, tmp_path: Path) -> Iterator[bytes]:
         yield b"\n".join(line.payload for line in read(place) if isinstance(line, Line))
 
 
-def test_content_that_nobody_opted_in_to_is_warned_of(home: Home, tmp_path: Path) -> None:
-    """Of a session that opted in it goes without a word, of another one with a warning; without the option of none."""
+def test_content_without_an_opt_in_causes_a_warning(home: Home, tmp_path: Path) -> None:
+    """Content of a session that did not opt in is bundled with a warning. Without the option, no content is bundled."""
     opted = run(home, "bundle", "opted in", "--with-content", "-o", tmp_path / "a")
     assert opted.exit_code == 0, opted.exception
     assert "warning" not in opted.stderr
@@ -226,23 +229,23 @@ def test_content_that_nobody_opted_in_to_is_warned_of(home: Home, tmp_path: Path
     )
 
 
-def test_45_a_secret_that_is_left_keeps_the_file_from_being_written(tmp_path: Path) -> None:
-    """What a deeper look finds, such as a token in base64, is named by its kind, and nothing is there."""
+def test_45_an_unredacted_secret_prevents_the_bundle(tmp_path: Path) -> None:
+    """If the second search finds a secret, such as a token in base64, an error names its kind; no file is written."""
     import base64
 
     home = open_home(tmp_path / "home")
     hidden = base64.b64encode(base64.b64encode(f"token {SECRET} ".encode() * 3)).decode()
-    said = [{"type": "text", "text": hidden}]
-    record(home, [start(1), attempt(1, 1, content=said), end(1)])
-    told = run(home, "bundle", session_id(1), "--with-content", "-o", tmp_path / "x")
-    assert "a possible secret was not redacted: github_token in base64" in str(told.exception)
-    assert SECRET not in str(told.exception)
+    content = [{"type": "text", "text": hidden}]
+    record(home, [start(1), attempt(1, 1, content=content), end(1)])
+    result = run(home, "bundle", session_id(1), "--with-content", "-o", tmp_path / "x")
+    assert "a possible secret was not redacted: github_token in base64" in str(result.exception)
+    assert SECRET not in str(result.exception)
     assert [each.name for each in tmp_path.iterdir()] == ["home"]
 
 
-def test_ids_of_organizations_stay_here(tmp_path: Path) -> None:
-    """What a provider has sealed holds no readable account any more, in answers and in the requests that repeat them;
-    each request is put together as it was.
+def test_organization_ids_are_removed_from_signed_values(tmp_path: Path) -> None:
+    """Values that the provider signed contain no organization ID any more, in responses and in requests that repeat
+    them. Each request can still be rebuilt.
     """
     import base64
 
@@ -263,60 +266,60 @@ def test_ids_of_organizations_stay_here(tmp_path: Path) -> None:
     assert signature.encode() not in seen
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", path).exit_code == 0
-    told = read_session(other, session_id(1), segment_ids(other))
-    assert len(told.exchanges) == 3
-    for exchange in told.exchanges[1:]:
+    imported = read_session(other, session_id(1), segment_ids(other))
+    assert len(imported.exchanges) == 3
+    for exchange in imported.exchanges[1:]:
         sealed = json.loads(exchange.question.body)["messages"][-1]["content"][0]["signature"]  # type: ignore[union-attr]
         assert len(sealed) == len(signature)
         assert account.encode() not in base64.b64decode(sealed)
 
 
-def test_content_takes_the_place_of_what_came_without(
-    home: Home, bundled: Path, whole: Path, tmp_path: Path
+def test_an_import_with_content_replaces_one_without_content(
+    home: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """Once, in the place of the first, and not the other way round; the answers are the same."""
+    """Content is added once, and never removed by an import without it. Query results do not change."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
     before = sums(other)
-    told = run(other, "import", "bundle", whole)
-    assert "imported; it replaces a version without content, with content" in told.output
+    result = run(other, "import", "bundle", bundle_with_content)
+    assert "imported; it replaces a version without content, with content" in result.output
     assert verify(other).ok, verify(other).lines()
     assert sums(other) == before
     assert "skipped" in run(other, "import", "bundle", bundled).output
     assert run(other, "freeze", "acting", "-o", tmp_path / "fixture", "--no-check").exit_code == 0
 
 
-def test_what_is_here_already_stays(home: Home, bundled: Path) -> None:
-    """A session that was recorded here is not replaced by a bundle of it, nor counted twice."""
+def test_a_recorded_session_is_not_replaced_by_its_bundle(home: Home, bundled: Path) -> None:
+    """A session that was recorded in this home is neither replaced by its bundle nor counted twice."""
     before = sums(home)
-    told = run(home, "import", "bundle", bundled)
-    assert told.output.count("skipped: a session with this ID exists") == 5
+    result = run(home, "import", "bundle", bundled)
+    assert result.output.count("skipped: a session with this ID exists") == 5
     assert sums(home) == before
 
 
-def test_what_was_deleted_stays_deleted(bundled: Path, tmp_path: Path) -> None:
-    """A bundle that is imported again brings nothing back and says so, nor does one with content."""
+def test_a_deleted_session_is_not_imported_again(bundled: Path, tmp_path: Path) -> None:
+    """A repeated import, with or without content, does not restore the session, and reports that."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
     gone = ids(other)[0]
     prune(other, sessions=[gone])
-    told = run(other, "import", "bundle", bundled).output
-    assert f"{gone}  skipped: this session was deleted from this home, no content" in told
-    assert told.count("already imported") == 4
+    output = run(other, "import", "bundle", bundled).output
+    assert f"{gone}  skipped: this session was deleted from this home, no content" in output
+    assert output.count("already imported") == 4
     assert gone not in ids(other)
 
 
-def test_what_was_recorded_and_deleted_here_stays_deleted(tmp_path: Path) -> None:
-    """A bundle that was made here does not bring it back; in another home it is imported."""
+def test_a_recorded_and_deleted_session_is_not_imported_again(tmp_path: Path) -> None:
+    """A bundle from this home does not restore the session; in another home it is imported."""
     home = open_home(tmp_path / "home")
     record(home, [start(1), attempt(1, 1), end(1)])
     facts = made(home, tmp_path / "facts", session_id(1))
     all_of_it = made(home, tmp_path / "whole", session_id(1), "--with-content")
     prune(home, sessions=[session_id(1)])
     for path in (facts, all_of_it):
-        told = run(home, "import", "bundle", path)
-        assert told.exit_code == 0, told.exception
-        assert "skipped: this session was deleted from this home" in told.output
+        result = run(home, "import", "bundle", path)
+        assert result.exit_code == 0, result.exception
+        assert "skipped: this session was deleted from this home" in result.output
         assert ids(home) == []
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", facts).exit_code == 0
@@ -328,10 +331,12 @@ def test_what_was_recorded_and_deleted_here_stays_deleted(tmp_path: Path) -> Non
     assert ids(other) == []
 
 
-def test_a_replacement_that_died_goes_on(
-    home: Home, bundled: Path, whole: Path, tmp_path: Path
+def test_an_interrupted_replacement_is_completed_by_the_next_import(
+    home: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """Killed when the session without content was out and that with it not yet in, the next import brings it."""
+    """If an import is killed between the removal of the old version and the new version, the next import adds the new
+    one.
+    """
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
 
@@ -340,21 +345,19 @@ def test_a_replacement_that_died_goes_on(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_bundle(other, whole, remove_session=dies)
+        import_bundle(other, bundle_with_content, remove_session=dies)
     session = id_of(home, "acting")
     assert session not in ids(other)
     assert (
         "imported; it replaces a version without content"
-        in run(other, "import", "bundle", whole).output
+        in run(other, "import", "bundle", bundle_with_content).output
     )
     assert session in ids(other)
-    assert "already imported" in run(other, "import", "bundle", whole).output
+    assert "already imported" in run(other, "import", "bundle", bundle_with_content).output
 
 
-def test_names_of_another_home_stay_what_they_are(home: Home, elsewhere: Home) -> None:
-    """A name that is no label is a digest with its home's key: it is the same there, and found by its own name here
-    alone.
-    """
+def test_digests_of_names_keep_the_key_of_their_home(home: Home, elsewhere: Home) -> None:
+    """A name that is not a label is a digest with the key of its home; only this home finds it by the name."""
     with open_store(home) as mine, open_store(elsewhere) as theirs:
         sql = "SELECT name FROM sessions WHERE session_id = ?"
         [(name,)] = mine.sql(sql, [session_id(1)]).rows
@@ -365,8 +368,8 @@ def test_names_of_another_home_stay_what_they_are(home: Home, elsewhere: Home) -
             find_session(theirs, WORD, key=elsewhere.key())
 
 
-def test_what_is_incomplete_stays_so(tmp_path: Path) -> None:
-    """Records that do not read back where a session was recorded are missing where it is imported, and both say so."""
+def test_missing_records_are_missing_after_the_import(tmp_path: Path) -> None:
+    """Records that are unreadable in the original home are missing after the import, and both homes report that."""
     home = open_home(tmp_path / "home")
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     [path] = home.segments.glob("*.facts")
@@ -381,18 +384,18 @@ def test_what_is_incomplete_stays_so(tmp_path: Path) -> None:
             assert connection.execute(sql).fetchall() == [(True, 1)]
 
 
-def test_a_session_that_still_runs_is_left_alone(tmp_path: Path) -> None:
-    """One sentence says so, and nothing is written."""
+def test_a_running_session_cannot_be_bundled(tmp_path: Path) -> None:
+    """The error explains the reason, and nothing is written."""
     with recording(tmp_path / "home"), agentobs.session("going on"):
         agentobs.event("my.event")
         assert agentobs.recording.session.flush()
-        told = run(Home(tmp_path / "home"), "bundle", "going on", "-o", tmp_path / "x")
-    assert "is still running" in str(told.exception)
+        result = run(Home(tmp_path / "home"), "bundle", "going on", "-o", tmp_path / "x")
+    assert "is still running" in str(result.exception)
     assert not (tmp_path / "x").exists()
 
 
-def test_other_prices_are_said(home: Home, tmp_path: Path) -> None:
-    """Where the prices in force here make other money of a session, both amounts are told."""
+def test_a_cost_that_differs_at_local_prices_is_reported(home: Home, tmp_path: Path) -> None:
+    """If the local prices result in another cost, both amounts are reported."""
     path = made(home, tmp_path / "x", "acting")
     other = open_home(tmp_path / "other")
     record(other, [start(9), end(9)])
@@ -405,19 +408,19 @@ source = "here"
 checked = 2026-11-22
 """
     (other.path / "prices.toml").write_text(prices)
-    told = run(other, "import", "bundle", path)
-    assert told.exit_code == 0, told.exception
+    result = run(other, "import", "bundle", path)
+    assert result.exit_code == 0, result.exception
     assert re.search(
         r"costs [0-9.]+ USD at local prices .*, [0-9.]+ USD at the prices of the machine that recorded it ",
-        told.stderr,
+        result.stderr,
     )
 
 
-# Attacks, by their numbers in the list of bad input.
+# Attacks; the numbers in the names refer to the list of invalid inputs.
 
 
 def refused(path: Path, tmp_path: Path, kind: type[AgentobsError] = DamagedError) -> str:
-    """Import a bundle that must not be imported; return why, and hold that nothing of it is there."""
+    """Import an invalid bundle, check that nothing was imported, and return the error text."""
     other = open_home(tmp_path / "victim")
     before = sorted(str(each) for each in other.path.rglob("*"))
     with pytest.raises(kind) as caught:
@@ -426,22 +429,26 @@ def refused(path: Path, tmp_path: Path, kind: type[AgentobsError] = DamagedError
     return str(caught.value)
 
 
-Told = list[tuple[str, dict[str, Any]]]
+Lines = list[tuple[str, dict[str, Any]]]
 
 
 def forged(
-    path: Path, facts: Told, said: Told | None = None, session: str = "1" * 32, **how: Any
+    path: Path,
+    facts: Lines,
+    content_lines: Lines | None = None,
+    session: str = "1" * 32,
+    **options: Any,
 ) -> Path:
-    """Write a bundle of one session with whatever lines, all digests and check sums right."""
-    raw: dict[int, bytes] = how.get("raw", {})
+    """Write a bundle of one session with any lines; all digests and checksums are correct."""
+    raw: dict[int, bytes] = options.get("raw", {})
     payloads = [(kind, raw.get(at, bundles.json_of(v))) for at, (kind, v) in enumerate(facts)]
-    segment = container.segment_of(payloads, said is not None)
+    segment = container.segment_of(payloads, content_lines is not None)
     with path.open("wb") as out:
         writer = container.Writer(out)
         lines = bundles._lines(segment, facts, 1)
         writer.add(session, segment, "facts", with_raw(lines, segment, raw))
-        if said is not None:
-            writer.add(session, segment, "content", bundles._lines(segment, said, 1))
+        if content_lines is not None:
+            writer.add(session, segment, "content", bundles._lines(segment, content_lines, 1))
         writer.close([])
     return path
 
@@ -453,7 +460,7 @@ def with_raw(lines: Iterator[bytes], segment: str, raw: dict[int, bytes]) -> Ite
         yield line_of(seed, at + 1, kind, raw[at - 1]) if at - 1 in raw else line
 
 
-def facts_of(path: Path, tmp_path: Path, name: str = "facts") -> Told:
+def facts_of(path: Path, tmp_path: Path, name: str = "facts") -> Lines:
     """Return the facts of the only session in a bundle."""
     opened = container.open_bundle(path)
     [entry] = [e for e in opened.entries if e.side == name]
@@ -481,8 +488,8 @@ def event(**changes: Any) -> tuple[str, dict[str, Any]]:
     return "events", {**EVENT[1], **changes}
 
 
-def test_what_is_forged_rightly_is_taken(tmp_path: Path) -> None:
-    """The tests below change one thing of this, which is imported."""
+def test_a_valid_forged_bundle_is_imported(tmp_path: Path) -> None:
+    """This bundle is imported; the following tests each change one thing in it."""
     path = forged(tmp_path / "x", [EVENT])
     other = open_home(tmp_path / "other")
     assert import_bundle(other, path, remove_session=lambda *_: None).sessions[0].state == "new"
@@ -490,8 +497,10 @@ def test_what_is_forged_rightly_is_taken(tmp_path: Path) -> None:
         assert connection.execute("SELECT kind FROM events").fetchall() == [("note",)]
 
 
-def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
-    """A block that holds far more than a block may, packed as it is, is not unpacked; nor is a file that says so."""
+def test_30_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
+    """A block that exceeds the size limit when decompressed is not decompressed, nor is a file that declares such a
+    size.
+    """
     segment = container.segment_of([], False)
     seed = zlib.crc32(segment.encode())
     packed = compression.compressed(bytes(50_000_000))
@@ -508,14 +517,14 @@ def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
         writer.close([])
     assert len(data) < 20_000
     assert "larger than its header states" in refused(tmp_path / "x", tmp_path)
-    told = rewritten(tmp_path / "x", tmp_path / "y", set_entry(plain=65_000_000 * 2))
-    assert "the limit is 67,108,864" in refused(told, tmp_path)
+    bomb = rewritten(tmp_path / "x", tmp_path / "y", set_entry(plain=65_000_000 * 2))
+    assert "the limit is 67,108,864" in refused(bomb, tmp_path)
 
 
 def rewritten(
     path: Path, to: Path, change: Callable[[dict[str, Any]], Any], data: bytes | None = None
 ) -> Path:
-    """Write a bundle with another manifest, or with other entries whose digests are right."""
+    """Write a bundle with a changed manifest, or with changed entries and correct digests."""
     data = data or path.read_bytes()
     length = int(data[-59:].split(b" ")[0], 16)
     entries, manifest = data[: -59 - length], json.loads(data[-59 - length : -59])
@@ -569,13 +578,13 @@ def twice(manifest: dict[str, Any]) -> dict[str, Any]:
         (lambda m: b'{"format":"\xff\xfe"}\n', "the manifest is invalid: 'utf-8' codec"),
     ],
 )  # fmt: skip
-def test_31_a_manifest_is_held_to_its_form(
+def test_31_an_invalid_manifest_is_rejected(
     tmp_path: Path, change: Callable[[dict[str, Any]], Any], why: str
 ) -> None:
-    """Names, doubles, overlaps and sizes that cannot be are refused; no name of a bundle is ever a path."""
+    """Invalid names, duplicates, overlaps and sizes are rejected; a name in a bundle is never used as a path."""
     path = rewritten(forged(tmp_path / "x", [EVENT]), tmp_path / "y", change)
-    told = refused(path, tmp_path)
-    assert why in told or why == "a manifest", told
+    error_text = refused(path, tmp_path)
+    assert why in error_text or why == "a manifest", error_text
 
 
 @pytest.mark.parametrize(
@@ -595,15 +604,15 @@ def test_31_a_manifest_is_held_to_its_form(
     ],
     ids=range(11),
 )  # fmt: skip
-def test_32_33_34_35_a_fact_is_held_to_its_form(tmp_path: Path, payload: bytes, why: str) -> None:
-    """Depth, numbers, encodings and names that stand twice: one error that names the record, and nothing imported."""
+def test_32_33_34_35_an_invalid_fact_is_rejected(tmp_path: Path, payload: bytes, why: str) -> None:
+    """Invalid depth, numbers, encodings and duplicate names: the error names the record; nothing is imported."""
     path = forged(tmp_path / "x", [EVENT, EVENT], raw={1: payload})
-    assert why in (told := refused(path, tmp_path)), told
-    assert "record 3" in told
+    assert why in (error_text := refused(path, tmp_path)), error_text
+    assert "record 3" in error_text
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("fact", "why"),
     [
         (event(session_id="2" * 32), "another session"),
         (event(more="x"), "has no field 'more'"),
@@ -630,16 +639,16 @@ def test_32_33_34_35_a_fact_is_held_to_its_form(tmp_path: Path, payload: bytes, 
         ),
     ],
 )
-def test_37_a_record_of_another_kind_is_refused(
-    tmp_path: Path, told: tuple[str, dict[str, Any]], why: str
+def test_37_an_unexpected_record_is_rejected(
+    tmp_path: Path, fact: tuple[str, dict[str, Any]], why: str
 ) -> None:
-    """A record has the fields of its table, their types, and its session; none deletes anything."""
-    message = refused(forged(tmp_path / "x", [EVENT, told]), tmp_path)
+    """A record must have the fields and types of its table and the ID of its session; no record deletes anything."""
+    message = refused(forged(tmp_path / "x", [EVENT, fact]), tmp_path)
     assert why in message, message
 
 
-def test_36_what_is_no_bundle_is_said(bundled: Path, tmp_path: Path) -> None:
-    """Wrong, missing, unknown and future versions each have one clear message."""
+def test_36_a_file_that_is_not_a_bundle_is_rejected(bundled: Path, tmp_path: Path) -> None:
+    """Wrong, missing, unknown and future versions each have a specific error."""
     data = bundled.read_bytes()
     for bad in (b"", b"agentobs bundle\n", b"agentobs bundle x\n", b"\x80\x04.", b"{}", data[5:]):
         (tmp_path / "x").write_bytes(bad)
@@ -649,22 +658,26 @@ def test_36_what_is_no_bundle_is_said(bundled: Path, tmp_path: Path) -> None:
     (tmp_path / "x").unlink()
     os.mkfifo(tmp_path / "x")
     assert "not a regular file" in refused(tmp_path / "x", tmp_path, ForeignError)
-    told = run(open_home(tmp_path / "victim"), "import", "bundle", made_folder(tmp_path / "folder"))
-    assert isinstance(told.exception, ForeignError)
-    assert "not a regular file" in str(told.exception)
-    told = run(open_home(tmp_path / "victim"), "import", "bundle", tmp_path / "nothing")
-    assert "no such file" in str(told.exception)
+    result = run(
+        open_home(tmp_path / "victim"), "import", "bundle", made_folder(tmp_path / "folder")
+    )
+    assert isinstance(result.exception, ForeignError)
+    assert "not a regular file" in str(result.exception)
+    result = run(open_home(tmp_path / "victim"), "import", "bundle", tmp_path / "nothing")
+    assert "no such file" in str(result.exception)
 
 
-def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_path: Path) -> None:
-    """Cut off anywhere, with something behind it, with an entry of another bundle, with lines out of their order."""
+def test_37_a_truncated_or_spliced_file_is_rejected(
+    bundled: Path, bundle_with_content: Path, tmp_path: Path
+) -> None:
+    """Truncated anywhere, with trailing data, with an entry of another bundle, or with lines in the wrong order."""
     data = bundled.read_bytes()
     for bad in (data[:-1], data[: len(data) // 2], data + b"x", data[:-59], data + data):
         (tmp_path / "x").write_bytes(bad)
         assert re.search(
             "its end is missing|do not end at the manifest", refused(tmp_path / "x", tmp_path)
         )
-    facts = facts_of(whole, tmp_path)
+    facts = facts_of(bundle_with_content, tmp_path)
     session = facts[0][1]["session_id"]
     segment = container.segment_of([(k, bundles.json_of(v)) for k, v in facts], False)
     with (tmp_path / "x").open("wb") as out:
@@ -691,37 +704,42 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
     assert "its facts do not match the ID of its segment" in refused(tmp_path / "x", tmp_path)
 
 
-def test_41_databases_and_tables_of_others_are_not_opened(home: Home, tmp_path: Path) -> None:
+def test_41_foreign_databases_and_tables_are_not_opened(home: Home, tmp_path: Path) -> None:
     """A DuckDB file, a Parquet file, a zip and a pickle are refused by their first bytes."""
     assert run(home, "ingest").exit_code == 0
     assert run(home, "export", "attempts", "-o", tmp_path / "x.parquet").exit_code == 0
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + b"\0" * 100)
     for path in (home.database, tmp_path / "x.parquet", tmp_path / "x.zip"):
-        told = refused(path, tmp_path, ForeignError)
-        assert "other databases and tables are not opened" in told
+        error_text = refused(path, tmp_path, ForeignError)
+        assert "other databases and tables are not opened" in error_text
         assert run(open_home(tmp_path / "victim"), "import", "bundle", path).exit_code == 1
 
 
-def test_43_a_changed_byte_names_the_entry(bundled: Path, whole: Path, tmp_path: Path) -> None:
-    """Whatever byte is changed, the import says which entry it was in; another manifest is not the one it was closed
-    with; another bundle has another digest.
+def test_43_the_error_names_the_entry_with_a_changed_byte(
+    bundled: Path, bundle_with_content: Path, tmp_path: Path
+) -> None:
+    """For any changed byte, the error names its entry. A changed manifest does not match its checksum, and another
+    bundle has another digest.
     """
-    opened = container.open_bundle(whole)
+    opened = container.open_bundle(bundle_with_content)
     for entry in opened.entries:
-        data = bytearray(whole.read_bytes())
+        data = bytearray(bundle_with_content.read_bytes())
         data[entry.at + entry.packed // 2] ^= 1
         (tmp_path / "x").write_bytes(data)
         assert f"{entry.side} of session {entry.session_id}" in refused(tmp_path / "x", tmp_path)
-    data = bytearray(whole.read_bytes())
+    data = bytearray(bundle_with_content.read_bytes())
     data[-200] ^= 1
     (tmp_path / "x").write_bytes(data)
     assert "the manifest does not match its digest" in refused(tmp_path / "x", tmp_path)
-    moved = rewritten(whole, tmp_path / "y", set_entry(digest="b2:" + "0" * 32))
+    moved = rewritten(bundle_with_content, tmp_path / "y", set_entry(digest="b2:" + "0" * 32))
     assert "its bytes do not match the digest in the manifest" in refused(moved, tmp_path)
     other = open_home(tmp_path / "other")
     wrong = run(other, "import", "bundle", bundled, "--digest", opened.digest)
     assert "It does not match the expected digest: nothing was imported" in str(wrong.exception)
-    assert run(other, "import", "bundle", whole, "--digest", opened.digest).exit_code == 0
+    assert (
+        run(other, "import", "bundle", bundle_with_content, "--digest", opened.digest).exit_code
+        == 0
+    )
 
 
 def request(
@@ -733,7 +751,7 @@ def request(
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("content_lines", "why"),
     [
         ([("request", request("r0", None, 0, 0, "x" * 99))]
          + [("request", request(f"r{n + 1}", f"r{n}", 99 * 2**n, 99 * 2**n, "")) for n in range(40)],
@@ -751,36 +769,45 @@ def request(
     ],
     ids=range(11),
 )  # fmt: skip
-def test_30_37_content_is_held_to_its_form(tmp_path: Path, said: Told, why: str) -> None:
-    """Requests that would unfold to terabytes, differ from themselves or from nothing; lines of no kind or shape."""
-    message = refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
+def test_30_37_invalid_content_is_rejected(tmp_path: Path, content_lines: Lines, why: str) -> None:
+    """Requests that would expand to terabytes or refer to themselves or to missing requests, and malformed lines."""
+    message = refused(forged(tmp_path / "x", [EVENT], content_lines), tmp_path)
     assert why in message, message
     assert "content of session" in message
 
 
-def test_30_a_request_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that goes on from another, and again, becomes no larger than a request may be."""
-    said: Told = [("request", request("r0", None, 0, 0, "x" * 60))]
-    said += [("request", request("r1", "r0", 60, 0, "y" * 60))]
+def test_30_the_size_of_a_rebuilt_request_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is rebuilt from a chain of other requests cannot exceed the size limit."""
+    content_lines: Lines = [("request", request("r0", None, 0, 0, "x" * 60))]
+    content_lines += [("request", request("r1", "r0", 60, 0, "y" * 60))]
     monkeypatch.setattr("agentobs.importers.bundle.validation.BODY_BYTES_MAX", 100)
-    assert "request r1 would exceed" in refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
+    assert "request r1 would exceed" in refused(
+        forged(tmp_path / "x", [EVENT], content_lines), tmp_path
+    )
 
 
-def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -> None:
-    """A bundle from which a line of content was left out is refused, as is one without its content."""
-    facts, said = facts_of(whole, tmp_path), facts_of(whole, tmp_path, "content")
+def test_40_content_that_facts_refer_to_must_exist(
+    bundle_with_content: Path, tmp_path: Path
+) -> None:
+    """A bundle is rejected if a line of content, or all of its content, is missing."""
+    facts, content_lines = (
+        facts_of(bundle_with_content, tmp_path),
+        facts_of(bundle_with_content, tmp_path, "content"),
+    )
     session = facts[0][1]["session_id"]
-    path = forged(tmp_path / "x", facts, said[:-1], session)
+    path = forged(tmp_path / "x", facts, content_lines[:-1], session)
     assert "is missing, but facts reference it" in refused(path, tmp_path)
     path = forged(tmp_path / "y", facts, None, session)
     assert "it references content that is missing" in refused(path, tmp_path)
-    path = forged(tmp_path / "z", facts, said, session)
+    path = forged(tmp_path / "z", facts, content_lines, session)
     other = open_home(tmp_path / "other")
     assert import_bundle(other, path, remove_session=lambda *_: None).sessions[0].has_content
 
 
-def test_where_telemetry_went_there_is_nothing_of_here(tmp_path: Path) -> None:
-    """An imported session was sent nowhere from here, wherever it was sent while it ran."""
+def test_an_imported_session_has_no_export_destination(tmp_path: Path) -> None:
+    """The importing home has not exported the session, even if the original home exported it live."""
     home = open_home(tmp_path / "home")
     begun = start(1)
     sent = replace(begun.start, live_exports={"there": "genai"})
@@ -788,18 +815,20 @@ def test_where_telemetry_went_there_is_nothing_of_here(tmp_path: Path) -> None:
     other = open_home(tmp_path / "other")
     path = made(home, tmp_path / "x", session_id(1))
     assert run(other, "import", "bundle", path).exit_code == 0
-    for each, told in ((home, {"there": "genai"}), (other, None)):
+    for each, live_exports in ((home, {"there": "genai"}), (other, None)):
         with connect(each) as connection:
             sql = "SELECT live_exports FROM session_starts"
-            assert connection.execute(sql).fetchall() == [(told,)]
+            assert connection.execute(sql).fetchall() == [(live_exports,)]
 
 
-def test_nothing_is_left_where_an_import_died(whole: Path, tmp_path: Path) -> None:
-    """What a killed import had taken out goes with the next one."""
+def test_an_import_removes_the_files_of_a_killed_import(
+    bundle_with_content: Path, tmp_path: Path
+) -> None:
+    """The next import deletes the files that a killed import extracted."""
     other = open_home(tmp_path / "other")
     stale = other.path / ".landing-dead" / "segments"
     stale.mkdir(parents=True)
-    assert run(other, "import", "bundle", whole).exit_code == 0
+    assert run(other, "import", "bundle", bundle_with_content).exit_code == 0
     assert not [each for each in other.path.iterdir() if each.name.startswith(".landing")]
     assert facts_path(other, segment_ids(other)[0]) is not None
     assert T0

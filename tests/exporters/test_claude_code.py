@@ -1,4 +1,6 @@
-"""Claude Code's logs become sessions: counts against a plain recount, twice is once, and bad lines cost themselves."""
+"""Import of Claude Code's logs: counts match a simple recount, repeated imports add nothing, and invalid lines are
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDB
 
 
 @NEEDED
-def test_the_counts_are_those_of_the_logs() -> None:
-    """The committed table is what a plain recount gives."""
+def test_the_committed_counts_match_the_logs() -> None:
+    """The committed table equals a new count of the logs."""
     assert TRANSCRIPTS is not None
     assert {name: count(TRANSCRIPTS / name) for name in COUNTS} == COUNTS
 
@@ -75,8 +77,10 @@ def test_the_counts_are_those_of_the_logs() -> None:
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
 @pytest.mark.parametrize("client_id", SESSIONS)
-def test_a_session_is_imported_whole(imported: duckdb.DuckDBPyConnection, client_id: str) -> None:
-    """Responses, models, calls, results, agents, compactions and tokens are those of a recount."""
+def test_a_session_is_imported_completely(
+    imported: duckdb.DuckDBPyConnection, client_id: str
+) -> None:
+    """Responses, models, calls, results, agents, compactions and tokens match the simple count."""
     expected: Counter[str] = Counter()
     models: set[str] = set()
     for counts in COUNTS.values():
@@ -110,16 +114,16 @@ def test_a_session_is_imported_whole(imported: duckdb.DuckDBPyConnection, client
     )
     assert found == {name: expected[name] for name in SUMMED}
     assert tokens == tuple(expected[name] for name in TOKENS)
-    told = imported.execute(
+    rows = imported.execute(
         "SELECT DISTINCT model FROM attempts WHERE session_id = ?", [session_id]
     ).fetchall()
-    assert {model for (model,) in told} == models
+    assert {model for (model,) in rows} == models
 
 
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
 def test_every_session_is_in_the_views(imported: duckdb.DuckDBPyConnection) -> None:
-    """Each has its interactions, turns, money and the word that it was imported."""
+    """Each session has interactions, turns, a cost, and its source."""
     listed = imported.execute(
         "SELECT s.session_id, s.turns > 0, s.cost_usd > 0, t.source, t.started_ns > 0 "
         "FROM sessions AS s JOIN session_starts AS t USING (session_id) ORDER BY ALL"
@@ -131,8 +135,8 @@ def test_every_session_is_in_the_views(imported: duckdb.DuckDBPyConnection) -> N
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
 def test_every_session_is_in_every_query(imported: duckdb.DuckDBPyConnection) -> None:
-    """Each query that lists what every session has lists all of them; one about a session answers about each that is
-    asked for; and all others, which tell of failures, answer. A query that is new must say here which it is.
+    """Queries that list all sessions contain every imported session, and queries about one session return rows. All
+    other queries, such as those about failures, run without an error. A new query must be added to `QUERIES`.
     """
     sessions = {our_id(each) for each in SESSIONS}
     kinds = {name: kind for kind, names in QUERIES.items() for name in names}
@@ -176,7 +180,7 @@ QUERIES = {
         "unpriced_models", "waits_for_people",
     ),
 }  # fmt: skip
-"""The named queries by what they must answer of sessions that were imported."""
+"""The named queries, by the required result for imported sessions."""
 
 
 def answered(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
@@ -186,7 +190,7 @@ def answered(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str,
 
 
 def entry(kind: str, uuid: str, parent: str | None, content: Any, **more: Any) -> dict[str, Any]:
-    """Return a line of a log as the client writes it."""
+    """Return a line of a log in the client's format."""
     at = f"2026-02-03T00:00:{int(uuid.rpartition('-')[2]):02d}.000Z"
     message: dict[str, Any] = {"role": kind, "content": content}
     if kind == "assistant":
@@ -231,7 +235,7 @@ def written(path: Path, entries: list[dict[str, Any]]) -> Path:
 
 
 def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> None:
-    """Its requests are in a lane under that of its parent, its span under that of the call, its file wherever it is."""
+    """Its lane is below its parent's lane, and its span below the span of the call, wherever its file is."""
     home = open_home(tmp_path / "home")
     written(tmp_path / "logs" / f"{SESSION}.jsonl", CONVERSATION)
     written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
@@ -254,18 +258,20 @@ def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> No
     ]
 
 
-def test_a_time_that_cannot_be_is_not_believed(tmp_path: Path) -> None:
-    """A line of a year that no store can hold was written when the one before it was."""
+def test_an_impossible_time_is_replaced(tmp_path: Path) -> None:
+    """A line with a year that the store cannot represent gets the time of the previous line."""
     home = open_home(tmp_path / "home")
     log = [*CONVERSATION[:3], {**CONVERSATION[3], "timestamp": "9999-12-31T00:00:00.000Z"}]
     bring_in(home, written(tmp_path / "log.jsonl", log))
     with agentobs.connect(home.path) as connection:
-        [(took,)] = connection.execute("SELECT ended_ns - started_ns FROM sessions").fetchall()
-    assert took == 6_000_000_000
+        [(duration_ns,)] = connection.execute(
+            "SELECT ended_ns - started_ns FROM sessions"
+        ).fetchall()
+    assert duration_ns == 6_000_000_000
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
-    """The same log gives the same segment, which is there already."""
+    """The same log results in the same segment, which already exists."""
     home = open_home(tmp_path / "home")
     log = written(tmp_path / "log.jsonl", CONVERSATION)
     [first] = bring_in(home, log).sessions
@@ -275,8 +281,8 @@ def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in home.segments.iterdir()} == before
 
 
-def test_what_another_session_was_resumed_from_counts_once(tmp_path: Path) -> None:
-    """A log that begins with a copy of another one tells of what is new in it."""
+def test_entries_copied_from_a_resumed_session_count_once(tmp_path: Path) -> None:
+    """If a log starts with a copy of another log, only its new entries are imported."""
     home = open_home(tmp_path / "home")
     later = "99999999-2222-3333-4444-555555555555"
     copied = [{**each, "sessionId": later} for each in CONVERSATION]
@@ -288,18 +294,18 @@ def test_what_another_session_was_resumed_from_counts_once(tmp_path: Path) -> No
     written(tmp_path / "b.jsonl", copied + more)
     bring_in(home, tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     with agentobs.connect(home.path) as connection:
-        told = connection.execute(
+        rows = connection.execute(
             "SELECT session_id, message_id, message_count FROM attempts ORDER BY started_ns"
         ).fetchall()
-    assert told == [
+    assert rows == [
         (our_id(SESSION), "msg_1", 1),
         (our_id(SESSION), "msg_4", 3),
         (our_id(later), "msg_5", 5),
     ]
 
 
-def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
-    """It is told with its file and number, never with its text, and the rest is imported."""
+def test_only_invalid_lines_are_skipped(tmp_path: Path) -> None:
+    """An invalid line is reported with its file and line number, without its text; the other lines are imported."""
     home = open_home(tmp_path / "home")
     lines = [json.dumps(each) for each in CONVERSATION]
     lines[1:1] = ['{"type": "user", "secret words', "[1, 2]"]
@@ -313,21 +319,21 @@ def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
     assert [each.responses for each in report.sessions] == [2]
 
 
-def test_what_is_said_stays_in_the_content(tmp_path: Path) -> None:
-    """No fact of an imported session holds what was said, or the name of a file."""
+def test_facts_contain_no_text_and_no_file_names(tmp_path: Path) -> None:
+    """Facts of an imported session contain neither content nor file names."""
     home = open_home(tmp_path / "home")
     written(tmp_path / f"{SESSION}.jsonl", CONVERSATION)
     written(tmp_path / "agent-a1.jsonl", AGENT)
     bring_in(home, tmp_path / f"{SESSION}.jsonl", tmp_path / "agent-a1.jsonl")
     facts = b"".join(path.read_bytes() for path in home.segments.glob("*.facts"))
     content = b"".join(path.read_bytes() for path in home.segments.glob("*.content"))
-    for said in (b"canary word", b"a b.txt", b"no such file"):
-        assert said not in facts
-        assert said in content
+    for word in (b"canary word", b"a b.txt", b"no such file"):
+        assert word not in facts
+        assert word in content
 
 
-def test_a_log_that_grew_takes_the_place_of_its_beginning(tmp_path: Path) -> None:
-    """What was imported of it before goes, what is told now is there once, and a store that is built anew agrees."""
+def test_a_longer_log_replaces_its_earlier_import(tmp_path: Path) -> None:
+    """The earlier import is removed, each entry is imported once, and a rebuilt store contains the same data."""
     home = open_home(tmp_path / "home")
     log = tmp_path / "log.jsonl"
     taken: list[str] = []
@@ -340,17 +346,17 @@ def test_a_log_that_grew_takes_the_place_of_its_beginning(tmp_path: Path) -> Non
         written(log, CONVERSATION[:length])
         import_logs(home, logs_in([log]), remove_session=take_out)
         ingest(home)
-    asked = "SELECT message_id FROM attempts ORDER BY started_ns"
+    sql = "SELECT message_id FROM attempts ORDER BY started_ns"
     with agentobs.connect(home.path) as connection:
-        assert connection.execute(asked).fetchall() == [("msg_1",), ("msg_4",)]
+        assert connection.execute(sql).fetchall() == [("msg_1",), ("msg_4",)]
     assert taken == [our_id(SESSION)]
     home.database.unlink()
     home.manifest.unlink()
     with agentobs.connect(home.path) as connection:
-        assert connection.execute(asked).fetchall() == [("msg_1",), ("msg_4",)]
+        assert connection.execute(sql).fetchall() == [("msg_1",), ("msg_4",)]
     prune(home, sessions=[our_id(SESSION)])
     with agentobs.connect(home.path) as connection:
-        assert connection.execute(asked).fetchall() == []
+        assert connection.execute(sql).fetchall() == []
 
 
 def command(home: Home, *paths: Path) -> Result:
@@ -365,32 +371,34 @@ def messages(home: Home) -> list[str]:
     return [row[0] for row in rows]
 
 
-def test_what_holds_less_takes_the_place_of_nothing(tmp_path: Path) -> None:
-    """A part of a session's files and an old copy leave what is here as it is, and say so; all of it replaces."""
+def test_a_shorter_log_replaces_nothing(tmp_path: Path) -> None:
+    """An import of some of a session's files, or of an old copy, is skipped with a message and changes nothing."""
     home = open_home(tmp_path / "home")
     main = written(tmp_path / "logs" / f"{SESSION}.jsonl", CONVERSATION)
     agent = written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
     assert command(home, agent).exit_code == 0
     assert command(home, tmp_path / "logs").exit_code == 0
-    whole = ["msg_1", "msg_2", "msg_3", "msg_4"]
-    assert messages(home) == whole
+    all_messages = ["msg_1", "msg_2", "msg_3", "msg_4"]
+    assert messages(home) == all_messages
     old = written(tmp_path / "old.jsonl", CONVERSATION[:3])
     for less in (agent, main, old):
-        told = command(home, less)
-        assert told.exit_code == 1
-        assert told.output.startswith("0 sessions imported, 0 already imported\n")
+        result = command(home, less)
+        assert result.exit_code == 1
+        assert result.output.startswith("0 sessions imported, 0 already imported\n")
         assert (
             f"skipped: {our_id(SESSION)}: these logs contain less than a previous import"
-            in told.stderr
+            in result.stderr
         )
-        assert messages(home) == whole
+        assert messages(home) == all_messages
     prune(home, sessions=[our_id(SESSION)])
     assert command(home, old).exit_code == 0
     assert messages(home) == ["msg_1"]
 
 
-def test_what_is_no_log_costs_itself(tmp_path: Path) -> None:
-    """Pipes, links to nothing and lines of any shape are named, the rest is imported, and the command ends with 1."""
+def test_files_that_are_not_logs_are_skipped(tmp_path: Path) -> None:
+    """Pipes, dangling links and malformed lines are reported, the other files are imported, and the command exits with
+    1.
+    """
     home = open_home(tmp_path / "home")
     logs = tmp_path / "logs"
     written(logs / "a.jsonl", CONVERSATION)
@@ -408,9 +416,9 @@ def test_what_is_no_log_costs_itself(tmp_path: Path) -> None:
     (logs / "c.jsonl").write_bytes(
         b'{"sessionId":"s","x":"\xff\xfe"}\n{"sessionId":' + b"9" * 5000 + b"}\n"
     )
-    told = command(home, logs)
-    assert told.exit_code == 1
-    assert [line.rpartition("/")[2] for line in told.stderr.splitlines()] == [
+    result = command(home, logs)
+    assert result.exit_code == 1
+    assert [line.rpartition("/")[2] for line in result.stderr.splitlines()] == [
         "lost.jsonl: no such file or directory",
         "pipe.jsonl: not a regular file",
         "c.jsonl:1: not JSON: its bytes are not UTF-8",
@@ -419,23 +427,23 @@ def test_what_is_no_log_costs_itself(tmp_path: Path) -> None:
     assert messages(home) == ["msg_1", "msg_4"]
 
 
-def test_where_nothing_is_found_it_is_said(tmp_path: Path) -> None:
-    """A file without a session, and a folder without one, are named, and the command ends with 1."""
+def test_paths_without_sessions_are_reported(tmp_path: Path) -> None:
+    """Files and directories without a session are reported, and the command exits with 1."""
     home = open_home(tmp_path / "home")
     (tmp_path / "empty").mkdir()
     text = tmp_path / "a.txt"
     text.write_text("nothing\n")
     log = written(tmp_path / "logs" / "a.jsonl", CONVERSATION)
-    told = command(home, tmp_path / "empty", text, log)
-    assert told.exit_code == 1
-    assert told.stderr.splitlines() == [
+    result = command(home, tmp_path / "empty", text, log)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
         f"skipped: {each}: it contains no session" for each in (tmp_path / "empty", text)
     ]
     assert messages(home) == ["msg_1", "msg_4"]
 
 
-def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a longer one only its length is told, wherever it ends, and what follows it is read."""
+def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line above the limit is reported with its length, and the following lines are read."""
     monkeypatch.setattr("agentobs.importers.claude_code.transcript_entries.LINE_BYTES_MAX", 1000)
     monkeypatch.setattr("agentobs.importers.claude_code.transcript_import.LINE_BYTES_MAX", 1000)
     home = open_home(tmp_path / "home")
@@ -443,13 +451,13 @@ def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
     rest = written(tmp_path / "log.jsonl", CONVERSATION[2:]).read_bytes()
     (tmp_path / "log.jsonl").write_bytes(first + b"x" * 3_000_000 + b"\n" + rest + b"y" * 5000)
     report = bring_in(home, tmp_path / "log.jsonl")
-    told = [(bad.line, bad.found) for bad in report.bad_lines]
-    assert told == [(3, "a line of 3,000,001 bytes"), (6, "a line of 5,000 bytes")]
+    bad_lines = [(bad.line, bad.found) for bad in report.bad_lines]
+    assert bad_lines == [(3, "a line of 3,000,001 bytes"), (6, "a line of 5,000 bytes")]
     assert [each.responses for each in report.sessions] == [2]
 
 
-def test_whoever_looks_again_reads_what_has_changed(tmp_path: Path) -> None:
-    """Of sessions whose files are as they were nothing is read; of one that grew all of its files are."""
+def test_a_repeated_import_reads_only_changed_sessions(tmp_path: Path) -> None:
+    """Unchanged sessions are not read again; if a session grew, all of its files are read."""
     home, seen = open_home(tmp_path / "home"), Seen()
     later = "99999999-2222-3333-4444-555555555555"
     other = json.loads(json.dumps(CONVERSATION).replace("msg_", "msg_x"))
@@ -462,8 +470,8 @@ def test_whoever_looks_again_reads_what_has_changed(tmp_path: Path) -> None:
 
     def look() -> list[tuple[str, bool, int]]:
         logs = logs_in([tmp_path / "logs"])
-        told = import_logs(home, logs, remove_session=take_out, seen=seen)
-        return [(each.client_id, each.is_new, each.responses) for each in told.sessions]
+        result = import_logs(home, logs, remove_session=take_out, seen=seen)
+        return [(each.client_id, each.is_new, each.responses) for each in result.sessions]
 
     assert sorted(look()) == [(SESSION, True, 3), (later, True, 2)]
     assert look() == []
@@ -472,31 +480,35 @@ def test_whoever_looks_again_reads_what_has_changed(tmp_path: Path) -> None:
     assert look() == []
 
 
-def test_a_long_session_does_not_fill_the_memory(tmp_path: Path) -> None:
-    """Each request repeats all before it: rebuilding holds what the log holds, and not the sum of its requests."""
-    told, size = [entry("user", "u-0", None, "go")], 20_000
+def test_memory_does_not_grow_with_the_sum_of_the_requests(tmp_path: Path) -> None:
+    """Each request repeats the previous one, but an import needs memory for the log only, not for the sum of all
+    requests.
+    """
+    log_entries, size = [entry("user", "u-0", None, "go")], 20_000
     for number in range(60):
         call = {"type": "tool_use", "id": f"toolu_{number}", "name": "Read", "input": {}}
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "x" * size}
-        told.append(
-            entry("assistant", f"a{number}-1", told[-1]["uuid"], [call], id=f"msg_{number}")
+        log_entries.append(
+            entry("assistant", f"a{number}-1", log_entries[-1]["uuid"], [call], id=f"msg_{number}")
         )
-        told.append(entry("user", f"u{number}-2", told[-1]["uuid"], [result]))
-    log = written(tmp_path / "log.jsonl", told)
+        log_entries.append(entry("user", f"u{number}-2", log_entries[-1]["uuid"], [result]))
+    log = written(tmp_path / "log.jsonl", log_entries)
     entries = [each for each in read_log(log) if isinstance(each, Entry)]
     tracemalloc.start()
     rebuilt = rebuild(SESSION, entries)
     held = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert rebuilt is not None
-    asked = [len(each.question.body) for each in rebuilt.records if isinstance(each, ModelExchange)]
-    assert len(asked) == 60
-    assert asked == sorted(asked)
-    assert sum(asked) > 29 * 60 * size > 10 * held
+    request_sizes = [
+        len(each.question.body) for each in rebuilt.records if isinstance(each, ModelExchange)
+    ]
+    assert len(request_sizes) == 60
+    assert request_sizes == sorted(request_sizes)
+    assert sum(request_sizes) > 29 * 60 * size > 10 * held
 
 
-def test_an_imported_session_is_not_frozen(tmp_path: Path) -> None:
-    """Its requests are not whole in the log, and one sentence says so."""
+def test_an_imported_session_cannot_be_frozen(tmp_path: Path) -> None:
+    """The log does not contain complete requests, and the error explains that."""
     home = open_home(tmp_path / "home")
     bring_in(home, written(tmp_path / "log.jsonl", CONVERSATION))
     recording = read_session(home, our_id(SESSION), segment_ids(home))
@@ -506,8 +518,8 @@ def test_an_imported_session_is_not_frozen(tmp_path: Path) -> None:
     assert not (tmp_path / "fixture").exists()
 
 
-def test_of_each_session_it_is_said_why_it_cannot_be_replayed(tmp_path: Path) -> None:
-    """No log holds its requests whole; one in which the client took results out holds not even the conversation."""
+def test_the_reason_why_a_session_cannot_be_replayed_is_shown(tmp_path: Path) -> None:
+    """No log contains complete requests. If the client removed results, even the conversation is incomplete."""
     home = open_home(tmp_path / "home")
     later = "99999999-2222-3333-4444-555555555555"
     cleared = {
@@ -521,7 +533,7 @@ def test_of_each_session_it_is_said_why_it_cannot_be_replayed(tmp_path: Path) ->
     )
     altered = (tmp_path / "b.jsonl").read_text().replace("msg_1", "msg_9")
     (tmp_path / "b.jsonl").write_text(altered)
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         cli,
         [
             "--home",
@@ -532,17 +544,17 @@ def test_of_each_session_it_is_said_why_it_cannot_be_replayed(tmp_path: Path) ->
             str(tmp_path / "b.jsonl"),
         ],
     )
-    assert told.exit_code == 0, told.exception
+    assert result.exit_code == 0, result.exception
     why = "not replayable: the log does not contain the system prompt, the tools and the settings of its requests"
-    first, second, last = told.output.splitlines()
+    first, second, last = result.output.splitlines()
     assert first.endswith(why)
     assert second.endswith(f"{why}, nor which results were removed from the conversation")
     assert last == "2 sessions imported, 0 already imported"
-    assert told.stderr == ""
+    assert result.stderr == ""
 
 
 def test_progress_counts_the_sessions(tmp_path: Path) -> None:
-    """Whoever shows it hears how many are done, and of how many."""
+    """The progress function receives the number of finished sessions and the total."""
     home = open_home(tmp_path / "home")
     seen: list[tuple[int, int]] = []
     log = written(tmp_path / "log.jsonl", CONVERSATION)
@@ -550,8 +562,10 @@ def test_progress_counts_the_sessions(tmp_path: Path) -> None:
     assert seen == [(1, 1)]
 
 
-def test_an_import_that_dies_leaves_whole_sessions(tmp_path: Path) -> None:
-    """Killed after one, it is there whole and no other is; the next import brings the rest, and each counts once."""
+def test_a_killed_import_leaves_only_complete_sessions(tmp_path: Path) -> None:
+    """If an import is killed after one session, only this session exists, complete. The next import adds the others
+    once.
+    """
     home = open_home(tmp_path / "home")
     later = "99999999-2222-3333-4444-555555555555"
     other = json.loads(json.dumps(CONVERSATION).replace("msg_", "msg_x"))
@@ -567,12 +581,12 @@ def test_an_import_that_dies_leaves_whole_sessions(tmp_path: Path) -> None:
             on_imported=lambda _: os.kill(os.getpid(), signal.SIGKILL),
         )
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    asked = "SELECT session_id, count(*) FROM attempts GROUP BY ALL ORDER BY ALL"
+    sql = "SELECT session_id, count(*) FROM attempts GROUP BY ALL ORDER BY ALL"
     with agentobs.connect(home.path) as connection:
-        assert connection.execute(asked).fetchall() == [(our_id(SESSION), 2)]
+        assert connection.execute(sql).fetchall() == [(our_id(SESSION), 2)]
     assert [each.is_new for each in import_logs(home, logs, remove_session=never).sessions] == [
         False,
         True,
     ]
     with agentobs.connect(home.path) as connection:
-        assert connection.execute(asked).fetchall() == [(our_id(SESSION), 2), (our_id(later), 2)]
+        assert connection.execute(sql).fetchall() == [(our_id(SESSION), 2), (our_id(later), 2)]

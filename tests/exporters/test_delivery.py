@@ -1,4 +1,4 @@
-"""What happens to telemetry when the collector is away, slow, full or hostile: nothing that the agent could feel."""
+"""Delivery to unavailable, slow, overloaded and hostile collectors never affects the agent."""
 
 from __future__ import annotations
 
@@ -30,32 +30,34 @@ from agentobs.records.labels import Label
 from exporters import otlp
 from exporters.conventions.intervals import CONTENT_BYTES_MAX
 from exporters.otlp.outbox import DeliveryStatistics, Limits
-from tests.exporters.collector import RESPONSES, Answer, Collector
-from tests.exporters.test_otlp import PROTOCOLS, ended, opened, tell
+from tests.exporters.collector import RESPONSES, Collector, Response
+from tests.exporters.test_otlp import PROTOCOLS, emit_facts, ended, opened
 from tests.marks import mark_all_but_first
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Limits(backoff_seconds=0.001, backoff_seconds_max=0.002, timeout_seconds=20, tries=3)
 NEVER = Limits(backoff_seconds=10_000, backoff_seconds_max=10_000)
-"""Limits with which only a collector's own word makes a second try come in time."""
+"""Limits with which a retry is in time only if the collector requests a short delay."""
 
 
 def spans(backend: otlp.Backend, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
-        tell(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
+        emit_facts(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
 
 
-def first(answer: Answer) -> Callable[[str, int], Answer | None]:
-    """Say this to the first message of spans, and take all others."""
+def first(answer: Response) -> Callable[[str, int], Response | None]:
+    """Respond like this to the first message of spans, and accept all others."""
     return lambda signal, number: answer if (signal, number) == ("traces", 1) else None
 
 
-def always(answer: Answer) -> Callable[[str, int], Answer | None]:
+def always(answer: Response) -> Callable[[str, int], Response | None]:
     return lambda signal, number: answer
 
 
-def adds_up(told: DeliveryStatistics) -> bool:
-    return told.handed == told.delivered + told.waiting + sum(told.dropped.values())
+def adds_up(statistics: DeliveryStatistics) -> bool:
+    return statistics.handed == statistics.delivered + statistics.waiting + sum(
+        statistics.dropped.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,33 +66,38 @@ def adds_up(told: DeliveryStatistics) -> bool:
         [("http/json", 1_000), ("http/protobuf", 10_000), ("grpc", 10_000)], pytest.mark.crash
     ),
 )
-def test_a_burst_arrives_whole(protocol: Any, count: int) -> None:
-    """10,000 spans at once reach a healthy collector, each one once, in order."""
+def test_a_burst_is_delivered_completely(protocol: Any, count: int) -> None:
+    """Up to 10,000 spans in a burst reach a healthy collector, each once and in order."""
     with Collector(protocol) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
         spans(backend, count)
         assert backend.flush(60)
-        told = backend.statistics()
-        assert (told.handed, told.delivered, told.waiting, told.dropped) == (count, count, 0, {})
+        statistics = backend.statistics()
+        assert (
+            statistics.handed,
+            statistics.delivered,
+            statistics.waiting,
+            statistics.dropped,
+        ) == (count, count, 0, {})
         ids = [span.span_id for span in collector.spans()]
         assert ids == [f"{number + 1:016x}" for number in range(count)]
         backend.close()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_a_collector_did_not_take_of_a_message_is_counted(protocol: Any) -> None:
-    """Partial success is no success: the rejected ones are counted, and flush says so."""
+def test_items_rejected_by_partial_success_are_counted(protocol: Any) -> None:
+    """Items rejected by partial success are counted, and `flush` returns False."""
     partial = RESPONSES["traces"]()
     partial.partial_success.rejected_spans = 3
     body = partial.SerializeToString()
     if protocol == "http/json":
         body = b'{"partialSuccess": {"rejectedSpans": "3"}}'
-    with Collector(protocol, first(Answer(body=body))) as collector:
+    with Collector(protocol, first(Response(body=body))) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
         spans(backend, 10)
         assert not backend.flush(20)
-        told = backend.statistics()
-        assert (told.delivered, told.dropped) == (7, {"rejected": 3})
+        statistics = backend.statistics()
+        assert (statistics.delivered, statistics.dropped) == (7, {"rejected": 3})
         spans(backend, 1, first=10)
         assert backend.flush(20)
         backend.close()
@@ -106,30 +113,30 @@ def test_what_a_collector_did_not_take_of_a_message_is_counted(protocol: Any) ->
         ("grpc", 503, {"grpc-status-details-bin": "details"}),
     ],
 )
-def test_a_collector_that_says_when_is_asked_again_then(
+def test_the_retry_delay_of_the_collector_is_respected(
     protocol: Any, status: int, headers: dict[str, str]
 ) -> None:
-    """Its word takes the place of our own waits, and that it had too much to do is counted."""
+    """The requested delay replaces the backoff, and the overload is counted."""
     if protocol == "grpc":
         packed = Packed()
         packed.Pack(RetryInfo(retry_delay=Duration(nanos=1000)))
         headers = {
             n: Status(details=[packed]).SerializeToString().decode("latin-1") for n in headers
         }
-    with Collector(protocol, first(Answer(status, headers=headers))) as collector:
+    with Collector(protocol, first(Response(status, headers=headers))) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol, limits=NEVER)
         spans(backend, 5)
         assert backend.flush(30)
-        told = backend.statistics()
-        assert (told.delivered, told.retried, told.throttled) == (5, 1, 1)
+        statistics = backend.statistics()
+        assert (statistics.delivered, statistics.retried, statistics.throttled) == (5, 1, 1)
         backend.close()
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_collector_that_is_away_for_a_while_loses_nothing(status: int) -> None:
-    """What may pass is tried again."""
-    away = [Answer(status), Answer(status)]
-    with Collector(say=lambda signal, number: away.pop() if away else None) as collector:
+def test_a_temporary_outage_loses_nothing(status: int) -> None:
+    """Temporary failures are retried."""
+    away = [Response(status), Response(status)]
+    with Collector(respond=lambda signal, number: away.pop() if away else None) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
         spans(backend, 5)
         assert backend.flush(30) is (backend.statistics().metrics_failed == 0)
@@ -140,51 +147,53 @@ def test_a_collector_that_is_away_for_a_while_loses_nothing(status: int) -> None
 @pytest.mark.parametrize(
     ("answer", "reason", "messages"),
     [
-        (Answer(503), "gave_up", 3),
-        (Answer(401), "refused", 1),
-        (Answer(400, b"x" * 200_000), "refused", 1),
-        (Answer(413), "too_large", 7),
-        (Answer(307, headers={"location": "http://127.0.0.1:1/"}), "refused", 1),
+        (Response(503), "gave_up", 3),
+        (Response(401), "refused", 1),
+        (Response(400, b"x" * 200_000), "refused", 1),
+        (Response(413), "too_large", 7),
+        (Response(307, headers={"location": "http://127.0.0.1:1/"}), "refused", 1),
     ],
 )
-def test_what_is_not_delivered_is_counted_by_its_reason(
-    answer: Answer, reason: str, messages: int
+def test_undelivered_items_are_counted_by_reason(
+    answer: Response, reason: str, messages: int
 ) -> None:
-    """A refusal is not repeated, an outage a few times, a message that is too large in halves; flush is False."""
-    with Collector(say=always(answer)) as collector:
+    """A rejection is not retried, an outage is retried a few times, and a message that is too large is split."""
+    with Collector(respond=always(answer)) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
         spans(backend, 4)
         assert not backend.flush(30)
-        told = backend.statistics()
-        assert (told.delivered, told.dropped) == (0, {reason: 4})
-        assert [got.signal for got in collector.got].count("traces") == messages
+        statistics = backend.statistics()
+        assert (statistics.delivered, statistics.dropped) == (0, {reason: 4})
+        assert [received.signal for received in collector.received].count("traces") == messages
         backend.close()
 
 
 @pytest.mark.parametrize("body", [b"<!doctype html><html>log in</html>", b"OK", b"[]", b'"x"'])
 @pytest.mark.parametrize("kind", ["text/html", "application/json", "application/x-protobuf"])
-def test_what_is_no_collector_takes_nothing(body: bytes, kind: str) -> None:
-    """A page that somebody answers anything with is no delivery: it is refused, flush is False, and that is said."""
-    answer = Answer(body=body, headers={"content-type": kind})
-    with Collector(say=always(answer)) as collector:
+def test_a_response_that_is_not_otlp_is_a_rejection(body: bytes, kind: str) -> None:
+    """A page such as a login form is not an acceptance: `flush` returns False, and one warning is printed."""
+    answer = Response(body=body, headers={"content-type": kind})
+    with Collector(respond=always(answer)) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
         with pytest.warns(
             RuntimeWarning, match="the server does not seem to be an OTLP collector"
-        ) as said:
+        ) as warnings_raised:
             spans(backend, 4)
             assert not backend.flush(30)
-        told = backend.statistics()
-        assert (told.delivered, told.dropped) == (0, {"refused": 4})
-        assert len(said) == 1
-        assert "log in" not in str(said[0].message)
+        statistics = backend.statistics()
+        assert (statistics.delivered, statistics.dropped) == (0, {"refused": 4})
+        assert len(warnings_raised) == 1
+        assert "log in" not in str(warnings_raised[0].message)
         backend.close()
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"partialSuccess": {}}'])
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/x-protobuf"])
-def test_what_a_collector_says_in_any_form_is_taken(body: bytes, kind: str) -> None:
-    """Nothing, or JSON, under whatever name it comes: it took them."""
-    with Collector(say=always(Answer(body=body, headers={"content-type": kind}))) as collector:
+def test_success_responses_of_any_form_are_accepted(body: bytes, kind: str) -> None:
+    """An empty or JSON body with any content type is an acceptance."""
+    with Collector(
+        respond=always(Response(body=body, headers={"content-type": kind}))
+    ) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
         spans(backend, 4)
         assert backend.flush(30)
@@ -193,79 +202,83 @@ def test_what_a_collector_says_in_any_form_is_taken(body: bytes, kind: str) -> N
 
 
 def test_redirects_are_not_followed() -> None:
-    """Nobody else gets telemetry, nor the key that goes with it, because a collector says so."""
+    """A redirect by the collector sends neither telemetry nor its key to another server."""
     with Collector() as elsewhere:
         for status in (301, 302, 303, 307, 308):
-            answer = Answer(status, headers={"location": f"{elsewhere.endpoint}/v1/traces"})
-            with Collector(say=always(answer)) as collector:
+            answer = Response(status, headers={"location": f"{elsewhere.endpoint}/v1/traces"})
+            with Collector(respond=always(answer)) as collector:
                 backend = otlp.standard(collector.endpoint, headers={"x-key": "hush"}, limits=QUICK)
                 spans(backend, 1)
                 assert not backend.flush(30)
                 assert backend.statistics().dropped == {"refused": 1}
                 backend.close()
-        assert elsewhere.got == []
+        assert elsewhere.received == []
 
 
 def test_a_full_queue_drops_and_counts() -> None:
-    """Within the bounds nothing is lost, beyond them what comes later is; the counts add up at any moment."""
+    """Within the limits nothing is lost; items above the limits are dropped. The counts always add up."""
     hold = threading.Event()
     limits = Limits(queue_items=20, batch_items=5)
-    with Collector(say=always(Answer(hold=hold))) as collector:
+    with Collector(respond=always(Response(hold=hold))) as collector:
         backend = otlp.standard(collector.endpoint, limits=limits)
         spans(backend, 50)
-        told = backend.statistics()
-        assert (told.handed, told.waiting, told.dropped) == (50, 20, {"queue_full": 30})
+        statistics = backend.statistics()
+        assert (statistics.handed, statistics.waiting, statistics.dropped) == (
+            50,
+            20,
+            {"queue_full": 30},
+        )
         hold.set()
         assert backend.flush(30)
-        told = backend.statistics()
-        assert (told.delivered, told.waiting, told.waiting_bytes) == (20, 0, 0)
-        assert adds_up(told)
+        statistics = backend.statistics()
+        assert (statistics.delivered, statistics.waiting, statistics.waiting_bytes) == (20, 0, 0)
+        assert adds_up(statistics)
         backend.close()
 
 
-def test_bytes_are_bounded_too() -> None:
-    """Few large items fill the queue like many small ones."""
+def test_the_queue_is_limited_in_bytes() -> None:
+    """A few large items fill the queue like many small items."""
     hold = threading.Event()
-    with Collector(say=always(Answer(hold=hold))) as collector:
+    with Collector(respond=always(Response(hold=hold))) as collector:
         backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=10_000))
         spans(backend, 100)
-        told = backend.statistics()
-        assert 0 < told.waiting < 10
-        assert told.waiting_bytes <= 10_000
-        assert adds_up(told)
+        statistics = backend.statistics()
+        assert 0 < statistics.waiting < 10
+        assert statistics.waiting_bytes <= 10_000
+        assert adds_up(statistics)
         hold.set()
         backend.close()
 
 
-def test_flush_ends_in_time_and_tells_the_truth() -> None:
-    """A collector that hangs: False, and everything still counted as waiting; later it is delivered after all."""
+def test_flush_respects_its_timeout_and_returns_false() -> None:
+    """If the collector hangs, `flush` returns False and the items count as waiting; they are delivered later."""
     hold = threading.Event()
-    with Collector(say=always(Answer(hold=hold))) as collector:
+    with Collector(respond=always(Response(hold=hold))) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
         spans(backend, 5)
         assert not backend.flush(0.05)
-        told = backend.statistics()
-        assert (told.waiting, told.delivered, told.dropped) == (5, 0, {})
+        statistics = backend.statistics()
+        assert (statistics.waiting, statistics.delivered, statistics.dropped) == (5, 0, {})
         hold.set()
         assert backend.flush(30)
         assert backend.statistics().delivered == 5
         backend.close()
 
 
-def test_a_closed_backend_counts_what_comes_too_late() -> None:
-    """Closing twice does nothing, and telling it something after that neither raises nor is lost uncounted."""
+def test_a_closed_backend_counts_later_items() -> None:
+    """A second `close` does nothing; later facts raise no error and are counted as dropped."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         assert backend.close(20)
         assert backend.close(20)
         spans(backend, 3)
         assert backend.statistics().dropped == {"closed": 3}
-        assert collector.got == []
+        assert collector.received == []
 
 
 @contextlib.contextmanager
 def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that does what it likes with each connection, once it has read something."""
+    """Run a server that calls `answer` with each connection after the first bytes."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -283,14 +296,14 @@ def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        # A thread in accept() holds the socket; shutting it down wakes that.
+        # Shut the socket down to wake the thread that waits in accept().
         with contextlib.suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
         listening.close()
 
 
 def drips(connection: socket.socket) -> None:
-    """One byte of a header at a time, for ever."""
+    """Send a header without end, one byte at a time."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nx-long: ")
     while True:
         connection.sendall(b"x")
@@ -298,7 +311,7 @@ def drips(connection: socket.socket) -> None:
 
 
 def floods(connection: socket.socket) -> None:
-    """A body without an end."""
+    """Send a body without end."""
     connection.sendall(b"HTTP/1.1 500 No\r\nconnection: close\r\n\r\n")
     while True:
         connection.sendall(b"x" * 65536)
@@ -320,8 +333,8 @@ def babbles(connection: socket.socket) -> None:
     ("answer", "reason"),
     [(drips, "gave_up"), (floods, "refused"), (hangs_up, "gave_up"), (babbles, "gave_up")],
 )
-def test_a_hostile_collector_is_given_up(answer: Callable[..., None], reason: str) -> None:
-    """An answer that drips, has no end, or is none, takes its time and not more, and no memory."""
+def test_a_hostile_response_is_aborted(answer: Callable[..., None], reason: str) -> None:
+    """Slow, endless and invalid responses are aborted at the timeout and take little memory."""
     limits = Limits(timeout_seconds=0.3, tries=1)
     with raw(answer) as endpoint:
         backend = otlp.standard(endpoint, limits=limits)
@@ -331,8 +344,8 @@ def test_a_hostile_collector_is_given_up(answer: Callable[..., None], reason: st
         backend.close()
 
 
-def test_a_connection_that_was_closed_meanwhile_costs_nothing() -> None:
-    """A kept connection may have been closed at its other end; the message goes out on a new one at once."""
+def test_a_closed_persistent_connection_is_replaced() -> None:
+    """If the server closed a persistent connection, the message is sent on a new connection immediately."""
 
     def once(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
@@ -346,8 +359,8 @@ def test_a_connection_that_was_closed_meanwhile_costs_nothing() -> None:
         backend.close()
 
 
-def test_a_child_process_has_an_outbox_of_its_own() -> None:
-    """What waits in the parent is the parent's; the child sends its own, on its own connection and thread."""
+def test_a_child_process_has_a_separate_outbox() -> None:
+    """The parent sends its waiting items; the child sends its own items, with its own connection and thread."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, limits=NEVER)
         spans(backend, 2)
@@ -375,7 +388,7 @@ from agentobs.records.facts import Attempt
 from agentobs.records.labels import Label
 from agentobs.records.backend import ExchangeContent, WrittenFact
 from exporters import otlp
-from tests.exporters.acting import act
+from tests.exporters.sample_agents import run_agent
 from tests.exporters.test_otlp import ended, opened
 
 home, *places = sys.argv[1:]
@@ -390,18 +403,19 @@ def attempt(number):
     word = Label("x")
     return Attempt(
         "a" * 32, None, word, 1, "r", f"{number:032x}", 1, None, f"{number + 1:016x}", 1, 1, 1, 1, word,
-        Label("/v1/messages"), True, word, word, 200, "ok", None, word, word, word, None, 1, 0, 1, 1, 1, 0, None, None,
+        Label("/v1/messages"), True, True, word, word, 200, "ok", None, word, word, word, None, 1, 0, 1, 1, 1, 0, None,
+        None,
     )
 
 
 start_recorder(home, Options(backends=tuple(backends)))
-result = act()[-1].subtype
+result = run_agent()[-1].subtype
 flush()
 before = most = rss()
 for number in range(2_500):
-    said = b'{"messages": [{"role": "user", "content": "' + b"%07d" % number * 150_000 + b'"}]}'
+    body = b'{"messages": [{"role": "user", "content": "' + b"%07d" % number * 150_000 + b'"}]}'
     backends[0](WrittenFact(opened("llm_request", f"{number:x}")[0], 1))
-    backends[0](WrittenFact(attempt(number), 1, ExchangeContent(said, b"")))
+    backends[0](WrittenFact(attempt(number), 1, ExchangeContent(body, b"")))
     backends[0](WrittenFact(ended(f"{number:x}"), 1))
     most = max(most, rss()) if not number % 25 else most
 began = time.monotonic()
@@ -409,9 +423,9 @@ stop_recorder()
 took = time.monotonic() - began
 print(json.dumps({
     "result": result, "took": took, "growth": most - before, "files": len(list(Path(home).rglob("*.facts"))),
-    "told": [
-        [b.failed, told.handed, told.delivered, told.waiting, sum(told.dropped.values()), sorted(told.dropped)]
-        for b in backends for told in [b.statistics()]
+    "statistics": [
+        [b.failed, c.handed, c.delivered, c.waiting, sum(c.dropped.values()), sorted(c.dropped)]
+        for b in backends for c in [b.statistics()]
     ],
 }))
 """
@@ -419,7 +433,7 @@ print(json.dumps({
 
 @contextlib.contextmanager
 def dead() -> Iterator[str]:
-    """An address at which nobody listens."""
+    """Yield an address at which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     yield f"http://127.0.0.1:{port}"
@@ -427,19 +441,21 @@ def dead() -> Iterator[str]:
 
 @contextlib.contextmanager
 def hung() -> Iterator[str]:
-    """A server that takes connections, and says nothing."""
+    """Run a server that accepts connections and never responds."""
     with raw(says_nothing) as endpoint:
         yield endpoint
 
 
 @contextlib.contextmanager
 def overloaded() -> Iterator[str]:
-    with Collector(say=always(Answer(503))) as collector:
+    with Collector(respond=always(Response(503))) as collector:
         yield collector.endpoint
 
 
-def test_an_agent_does_not_feel_collectors_that_are_away(tmp_path: Path) -> None:
-    """Dead, hung and overloaded at once: the agent ends as ever, in time and bounded memory; every loss is counted."""
+def test_unreachable_collectors_do_not_affect_the_agent(tmp_path: Path) -> None:
+    """With dead, hung and overloaded collectors, the agent ends in time and with limited memory; all losses are
+    counted.
+    """
     with dead() as nobody, hung() as silent, overloaded() as busy:
         places = [f"{nobody} http/protobuf", f"{silent} http/json"]
         places += [f"{busy} http/protobuf", f"{silent} grpc"]
@@ -454,26 +470,28 @@ def test_an_agent_does_not_feel_collectors_that_are_away(tmp_path: Path) -> None
     found = json.loads(ran.stdout)
     assert found["result"] == "success"
     assert found["files"] == 1
-    # 250 ms are promised for all; a busy machine may stop a process for longer. OpenTelemetry's own takes 30 s.
+    # The documented limit is 250 ms, but a busy machine may pause a process. OpenTelemetry's processor takes 30 s.
     assert found["took"] < 5
     assert found["growth"] < 64 * 1024 * 1024
-    for failed, handed, delivered, waiting, dropped, reasons in found["told"]:
+    for failed, handed, delivered, waiting, dropped, reasons in found["statistics"]:
         assert (failed, delivered, waiting) == (0, 0, 0)
         assert handed == dropped > 0
         assert "at_exit" in reasons
-    assert found["told"][0][1] > 2_500
+    assert found["statistics"][0][1] > 2_500
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_only_a_collector_that_can_be_trusted_gets_anything(tmp_path: Path, protocol: Any) -> None:
-    """Over TLS a collector shows a certificate: one that was named as trusted is, any other is not spoken to."""
+def test_nothing_is_sent_to_a_collector_with_an_untrusted_certificate(
+    tmp_path: Path, protocol: Any
+) -> None:
+    """With TLS, only a collector whose certificate is trusted receives messages."""
     certificate, key = certified(tmp_path)
     with Collector(protocol, tls=(certificate, key)) as collector:
         stranger = otlp.standard(collector.endpoint, protocol=protocol, limits=QUICK)
         spans(stranger, 2)
         assert not stranger.flush(60)
         assert stranger.statistics().dropped == {"gave_up": 2}
-        assert collector.got == []
+        assert collector.received == []
         stranger.close()
         known = otlp.standard(collector.endpoint, protocol=protocol, certificate=str(certificate))
         spans(known, 2)
@@ -483,7 +501,7 @@ def test_only_a_collector_that_can_be_trusted_gets_anything(tmp_path: Path, prot
 
 
 def certified(folder: Path) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1, signed by itself, and its key."""
+    """Return a self-signed certificate for 127.0.0.1, and its key."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "collector")])
     now = datetime.datetime.now(datetime.UTC)
@@ -512,13 +530,13 @@ def certified(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-def test_what_was_said_is_gone_with_the_end_of_its_interval() -> None:
-    """Nothing that was said is held longer than it takes to tell it, and of what never ends a bounded part."""
+def test_content_is_released_when_its_interval_ends() -> None:
+    """Content is kept until its interval is sent; the content of open intervals is limited."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         large = ExchangeContent(b'{"messages": []}' + b" " * 5_000_000, b"")
         for number in range(10):
-            tell(backend, *opened("tool", f"{number:x}"))
+            emit_facts(backend, *opened("tool", f"{number:x}"))
             backend(WrittenFact(result(number), 1, large))
         held = [
             each for each in backend._translator.follower.open.values() if each.content is not None
@@ -529,7 +547,7 @@ def test_what_was_said_is_gone_with_the_end_of_its_interval() -> None:
             <= CONTENT_BYTES_MAX
         )
         for number in range(10):
-            tell(backend, ended(f"{number:x}"))
+            emit_facts(backend, ended(f"{number:x}"))
         assert backend._translator.follower._content_bytes == 0
         assert backend._translator.follower._with_content == {}
         backend.close()

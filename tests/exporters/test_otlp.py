@@ -1,4 +1,4 @@
-"""Spans, events and metrics over OTLP, as a collector gets them."""
+"""Spans, events and metrics over OTLP, as a collector receives them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from exporters.conventions import semconv
 from exporters.conventions.intervals import REMEMBERED_MAX
 from exporters.otlp.outbox import Limits
 from tests.agent.provider import Provider, call, message, streamed, text
-from tests.exporters.acting import act, calls, delegate, look, play, recording
 from tests.exporters.collector import Collector, Span, values
+from tests.exporters.sample_agents import calls, look, play, recording, run_agent, run_delegation
 from tests.provider_script import call as called
 from tests.provider_script import script
 from tests.provider_script import streamed as answered
-from tests.provider_script import text as said
+from tests.provider_script import text as text_block
 
 PROTOCOLS = ("http/protobuf", "http/json", "grpc")
 GOOD = {"model": "claude-sonnet-5"}
@@ -47,14 +47,18 @@ def facts(home: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def collected(
-    tmp_path: Path, act: Callable[[], Any], *, protocol: str = "http/protobuf", beta: bool = False
+    tmp_path: Path,
+    action: Callable[[], Any],
+    *,
+    protocol: str = "http/protobuf",
+    beta: bool = False,
 ) -> Collector:
-    """Return the collector that got what somebody did."""
+    """Run an action with an exporting backend, and return its collector."""
     with Collector(protocol) as collector:
         make: Any = otlp.beta if beta else otlp.standard
         backend = make(collector.endpoint, protocol=protocol)
         with recording(tmp_path / "home", backend):
-            act()
+            action()
             assert agentobs.recording.session.flush()
             assert backend.flush(20)
         assert backend.failed == 0
@@ -68,9 +72,9 @@ def parents(collector: Collector) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_spans_lie_in_each_other_as_they_did(tmp_path: Path, protocol: str) -> None:
-    """An interaction is one trace: its requests, tools and what lies in these, with recorded ids and times."""
-    collector = collected(tmp_path, act, protocol=protocol)
+def test_spans_are_nested_as_in_the_recording(tmp_path: Path, protocol: str) -> None:
+    """An interaction is one trace with its requests, tools and their child spans, with the recorded IDs and times."""
+    collector = collected(tmp_path, run_agent, protocol=protocol)
     found = parents(collector)
     assert sorted(found) == sorted(
         [
@@ -96,8 +100,10 @@ def test_spans_lie_in_each_other_as_they_did(tmp_path: Path, protocol: str) -> N
         )
 
 
-def test_a_model_call_says_what_it_used(tmp_path: Path) -> None:
-    """Input is all input; what is written to the cache stands under its old and its new name; costs and times too."""
+def test_a_model_call_has_its_usage_cost_and_times(tmp_path: Path) -> None:
+    """Input includes cached tokens, tokens written to the cache have their old and new names, and cost and times are
+    set.
+    """
     usage = {
         "input_tokens": 10,
         "output_tokens": 50,
@@ -118,8 +124,8 @@ def test_a_model_call_says_what_it_used(tmp_path: Path) -> None:
 
     collector = collected(tmp_path, once)
     span = collector.span("chat claude-sonnet-5")
-    told = {name: value for name, value in span.attributes.items() if "usage" in name}
-    assert told == {
+    usage_attributes = {name: value for name, value in span.attributes.items() if "usage" in name}
+    assert usage_attributes == {
         "gen_ai.usage.input_tokens": 19,
         "gen_ai.usage.output_tokens": 50,
         "gen_ai.usage.cache_read.input_tokens": 3,
@@ -137,7 +143,7 @@ def test_a_model_call_says_what_it_used(tmp_path: Path) -> None:
     assert span.attributes["gen_ai.response.finish_reasons"] == ["end_turn"]
     assert span.attributes["gen_ai.request.stream"] is True
     assert 0 < span.attributes["gen_ai.response.time_to_first_chunk"] < 60
-    # 2 $ and 10 $ a million; the cache costs a tenth to read, and 1.25 or 2 times the input to write.
+    # $2 and $10 per million tokens; cache reads cost a tenth of input, cache writes 1.25 or 2 times as much as input.
     assert span.attributes["agentobs.cost.usd"] == pytest.approx(
         (10 * 2 + 50 * 10 + 3 * 0.2 + 4 * 2.5 + 2 * 4) / 1e6
     )
@@ -153,8 +159,8 @@ def test_a_model_call_says_what_it_used(tmp_path: Path) -> None:
 
 
 def test_metrics_have_the_conventions_units_and_buckets_and_no_ids(tmp_path: Path) -> None:
-    """Durations in seconds, tokens in tokens, the advised buckets; nothing on them grows with the number of calls."""
-    collector = collected(tmp_path, lambda: (act(), delegate()))
+    """Durations are in seconds, with the recommended buckets; the attributes do not grow with the number of calls."""
+    collector = collected(tmp_path, lambda: (run_agent(), run_delegation()))
     metric = collector.metrics()
     units = {name: each.unit for name, each in metric.items()}
     assert units == {
@@ -179,8 +185,8 @@ def test_metrics_have_the_conventions_units_and_buckets_and_no_ids(tmp_path: Pat
 
 
 def test_ids_come_first_and_content_last(tmp_path: Path) -> None:
-    """A collector that cuts what comes last cuts neither the ids nor the names."""
-    collector = collected(tmp_path, lambda: act(content="export"))
+    """A collector that drops the last attributes drops neither IDs nor names."""
+    collector = collected(tmp_path, lambda: run_agent(content="export"))
     for span in collector.spans():
         names = [each.key for each in span.proto.attributes]
         assert names[:3] == ["gen_ai.conversation.id", "session.id", "agentobs.interaction.id"]
@@ -193,18 +199,18 @@ def test_ids_come_first_and_content_last(tmp_path: Path) -> None:
     )
 
 
-def test_sub_agents_lie_under_the_tool_that_started_them(tmp_path: Path) -> None:
-    """Agent, spawned agent, its calls: one trace."""
-    found = parents(collected(tmp_path, delegate))
+def test_sub_agents_are_nested_in_the_tool_call_that_started_them(tmp_path: Path) -> None:
+    """The agent, its sub-agent and their calls are one trace."""
+    found = parents(collected(tmp_path, run_delegation))
     assert ("agentobs.subagent.spawn", "execute_tool agent") in found
     assert ("chat claude-test-1", "agentobs.subagent.spawn") in found
     assert ("execute_tool agent", "invoke_agent main") in found
 
 
 def test_hooks_are_beta(tmp_path: Path) -> None:
-    """Only the beta backend has spans of hooks and the closer attributes; what lies in a hook is not lost."""
-    standard = collected(tmp_path / "one", act)
-    beta = collected(tmp_path / "two", act, beta=True)
+    """Only the beta backend has hook spans and the additional attributes; spans inside a hook are always exported."""
+    standard = collected(tmp_path / "one", run_agent)
+    beta = collected(tmp_path / "two", run_agent, beta=True)
     assert "agentobs.hook" not in {name for name, _ in parents(standard)}
     hooks = [parent for name, parent in parents(beta) if name == "agentobs.hook"]
     assert sorted(hooks) == ["execute_tool look", "execute_tool write"]
@@ -214,11 +220,11 @@ def test_hooks_are_beta(tmp_path: Path) -> None:
     assert first.attributes["agentobs.depth"] == 1
 
 
-def test_a_span_under_a_hidden_one_hangs_on_what_is_above() -> None:
-    """Standard telemetry has no hooks, and no span with a parent that nobody sends."""
+def test_the_parent_of_a_hidden_span_becomes_the_parent_of_its_children() -> None:
+    """Standard telemetry has no hook spans, and no span whose parent is not exported."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        tell(
+        emit_facts(
             backend,
             *opened("interaction", "1"),
             *opened("tool", "2", parent="1"),
@@ -233,7 +239,7 @@ def test_a_span_under_a_hidden_one_hangs_on_what_is_above() -> None:
 
 
 def test_errors_are_named_by_their_class(tmp_path: Path) -> None:
-    """A failed call and a failed tool have the status error and `error.type`, never a text."""
+    """A failed model call and a failed tool call have the status error and `error.type`, never an error text."""
 
     def fails() -> None:
         from tests.agent.provider import error
@@ -261,11 +267,11 @@ def test_errors_are_named_by_their_class(tmp_path: Path) -> None:
     assert b"it is no good" not in collector.bytes
 
 
-def test_a_foreign_client_has_whole_traces(tmp_path: Path) -> None:
-    """Interaction, calls and tools are told of an agent that opens no spans of its own."""
+def test_a_client_without_spans_has_complete_traces(tmp_path: Path) -> None:
+    """Interactions, calls and tools of an agent that opens no spans are exported."""
 
     def foreign() -> None:
-        answers = (answered(called(1, "look", where="box")), answered(said("ok"), number=2))
+        answers = (answered(called(1, "look", where="box")), answered(text_block("ok"), number=2))
         with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
             client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.url))
             with agentobs.session("foreign"):
@@ -275,8 +281,8 @@ def test_a_foreign_client_has_whole_traces(tmp_path: Path) -> None:
                     answer = stream.get_final_message()
                 result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
                 made: Any = {"role": "assistant", "content": answer.content}
-                given: Any = {"role": "user", "content": [result]}
-                with client.messages.stream(**ask, messages=[first, made, given]) as stream:
+                tool_result: Any = {"role": "user", "content": [result]}
+                with client.messages.stream(**ask, messages=[first, made, tool_result]) as stream:
                     stream.until_done()
 
     collector = collected(tmp_path, foreign)
@@ -296,8 +302,8 @@ def test_a_foreign_client_has_whole_traces(tmp_path: Path) -> None:
     assert root.start <= min(span.start for span in collector.spans())
 
 
-def test_calls_whose_ids_recur_are_told_apart(tmp_path: Path) -> None:
-    """Some servers have one id for all calls: each call has a span of its own, of its own tool and its own answer."""
+def test_calls_with_the_same_id_have_separate_spans(tmp_path: Path) -> None:
+    """Some servers use one ID for all calls; each call still has a separate span with its tool and result."""
 
     def foreign() -> None:
         def same(name: str) -> dict[str, Any]:
@@ -306,7 +312,7 @@ def test_calls_whose_ids_recur_are_told_apart(tmp_path: Path) -> None:
         answers = (
             answered(same("look"), same("peek")),
             answered(same("write"), number=2),
-            answered(said("ok"), number=3),
+            answered(text_block("ok"), number=3),
         )
         result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
         with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
@@ -332,7 +338,7 @@ def test_calls_whose_ids_recur_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_chosen_by_its_name() -> None:
-    """Each that there is, on the command line as well; another name is refused with those that there are."""
+    """All profiles are available, on the command line as well; the error about an unknown name lists them."""
     assert list(semconv.PROFILES) == list(PROFILES)
     with pytest.raises(UsageError, match="profile: unknown profile") as raised:
         otlp.standard(profile="genai-0.1")
@@ -346,8 +352,8 @@ def test_a_profile_is_chosen_by_its_name() -> None:
 
 
 def test_events_are_log_records(tmp_path: Path) -> None:
-    """Each event of the catalog is one, in its trace, with its numbers; failures are of severity error."""
-    collector = collected(tmp_path, act)
+    """Each event of the catalog is a log record in its trace, with its numbers; failures have the severity error."""
+    collector = collected(tmp_path, run_agent)
     kinds = [name for name, _, _ in collector.logs()]
     assert kinds[:2] == ["agentobs.session", "agentobs.interaction"]
     assert kinds[-1] == "agentobs.session_end"
@@ -362,27 +368,33 @@ def test_events_are_log_records(tmp_path: Path) -> None:
 
 
 def test_a_resumed_session_is_the_same_conversation() -> None:
-    """`gen_ai.conversation.id` is the session that it goes on from; the session's own id stands beside it."""
+    """`gen_ai.conversation.id` is the ID of the resumed session; the session's own ID is a separate attribute."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         for name, earlier in (("a" * 32, None), ("b" * 32, "a" * 32), ("c" * 32, "b" * 32)):
             backend(WrittenFact(started(name, earlier), 1))
-            tell(
+            emit_facts(
                 backend,
                 *opened("interaction", name[0], trace=name, session=name),
                 ended(name[0], session=name),
             )
         assert backend.close(20)
-        told = {s.attributes["session.id"]: s.attributes for s in collector.spans()}
-        assert {each["gen_ai.conversation.id"] for each in told.values()} == {"a" * 32}
-        assert set(told) == {"a" * 32, "b" * 32, "c" * 32}
+        attributes_by_session = {
+            s.attributes["session.id"]: s.attributes for s in collector.spans()
+        }
+        assert {each["gen_ai.conversation.id"] for each in attributes_by_session.values()} == {
+            "a" * 32
+        }
+        assert set(attributes_by_session) == {"a" * 32, "b" * 32, "c" * 32}
 
 
 def test_an_orphan_is_abandoned() -> None:
-    """It has the status error, says when something last happened in it, and that it was abandoned."""
+    """An orphaned span has the status error, the time of its last activity, and the attribute `abandoned`."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        tell(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
+        emit_facts(
+            backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500)
+        )
         assert backend.close(20)
         [span] = collector.spans()
         assert (span.status, span.attributes["abandoned"]) == (2, True)
@@ -391,35 +403,37 @@ def test_an_orphan_is_abandoned() -> None:
 
 
 def test_a_late_end_is_counted() -> None:
-    """A span that was swept is told once, as abandoned; that it ended after all is counted apart."""
+    """An abandoned span is sent once; its late end is counted."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        tell(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
-        tell(backend, ended("1", at=9_000, late=True), ended("2"))
+        emit_facts(
+            backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500)
+        )
+        emit_facts(backend, ended("1", at=9_000, late=True), ended("2"))
         assert backend.close(20)
         assert [span.end for span in collector.spans()] == [2_000]
         assert (backend.late_ends, backend.failed) == (1, 0)
 
 
 def test_a_call_is_linked_to_the_programs_own_span(tmp_path: Path) -> None:
-    """Where a call was made in an OpenTelemetry span of the program, ours has a link to it, and no parent."""
+    """If a call was made in an OpenTelemetry span of the program, the exported span has a link to it, and no parent."""
     context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
     around = trace.set_span_in_context(trace.NonRecordingSpan(context))
 
-    def act_within() -> None:
+    def run_in_span() -> None:
         token = attach(around)
         try:
-            act()
+            run_agent()
         finally:
             detach(token)
 
-    collector = collected(tmp_path, act_within)
+    collector = collected(tmp_path, run_in_span)
     links = {span.name: span.links for span in collector.spans() if span.links}
     assert links == {"chat claude-test-1": [(f"{0xABC:032x}", f"{0xDEF:016x}")]}
 
 
 def test_a_number_of_any_size_is_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What 64 bits do not hold is sent as a float, of spans and of events, and nobody logs it."""
+    """Numbers that do not fit into 64 bits are sent as floats, in spans and events, without a log message."""
 
     def count() -> None:
         with agentobs.session("numbers"), agentobs.span("big", n=2**70):
@@ -428,17 +442,17 @@ def test_a_number_of_any_size_is_sent(tmp_path: Path, caplog: pytest.LogCaptureF
     collector = collected(tmp_path, count)
     [span] = [each for each in collector.spans() if each.name == "big"]
     assert span.attributes["agentobs.metadata.n"] == 2.0**70
-    [noted] = [told for name, told, _ in collector.logs() if name == "agentobs.my.big"]
+    [noted] = [attributes for name, attributes, _ in collector.logs() if name == "agentobs.my.big"]
     assert (noted["agentobs.n"], noted["agentobs.m"]) == (2.0**70, 2**53)
     assert caplog.records == []
 
 
-def test_what_nobody_ends_is_told_at_the_end_and_kept_within_bounds() -> None:
-    """Open spans are counted and bounded; the eldest ends as abandoned when there are too many, the rest at the end."""
+def test_open_spans_are_limited_and_sent_as_abandoned() -> None:
+    """The number of open spans is limited: the oldest are sent as abandoned, the others when the backend is closed."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=64 * 1024 * 1024))
         for number in range(REMEMBERED_MAX + 5):
-            tell(backend, *opened("tool", f"{number:x}"))
+            emit_facts(backend, *opened("tool", f"{number:x}"))
         assert backend.open_spans == REMEMBERED_MAX
         assert backend.statistics().handed == 5
         assert backend.close(30)
@@ -448,10 +462,10 @@ def test_what_nobody_ends_is_told_at_the_end_and_kept_within_bounds() -> None:
 
 
 def test_work_that_outlives_its_interaction_is_linked() -> None:
-    """A background agent is a trace of its own, with a link to the span that started it."""
+    """A background agent is a separate trace with a link to the span that started it."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        tell(
+        emit_facts(
             backend,
             *opened("interaction", "1", trace="aa" * 16),
             *opened("interaction", "2", trace="bb" * 16, linked="1"),
@@ -465,16 +479,16 @@ def test_work_that_outlives_its_interaction_is_linked() -> None:
 
 
 def test_no_global_provider_is_set_or_used(tmp_path: Path) -> None:
-    """What others do with OpenTelemetry in this process stays as it is."""
+    """Other uses of OpenTelemetry in the process are not affected."""
     before = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
-    collected(tmp_path, act)
+    collected(tmp_path, run_agent)
     after = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
     assert before == after
 
 
 def test_the_environment_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what was given counts: not OpenTelemetry's own variables, nor any product's."""
-    plain = collected(tmp_path / "one", act)
+    """Only the arguments count, not the environment variables of OpenTelemetry or of other products."""
+    plain = collected(tmp_path / "one", run_agent)
     elsewhere = "http://127.0.0.1:9"
     for name, value in {
         "OTEL_EXPORTER_OTLP_ENDPOINT": elsewhere,
@@ -501,7 +515,7 @@ def test_the_environment_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         "ANTHROPIC_OPEN_TELEMETRY": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    loud = collected(tmp_path / "two", lambda: act())
+    loud = collected(tmp_path / "two", lambda: run_agent())
     assert sorted(map(span_shape, loud.spans())) == sorted(map(span_shape, plain.spans()))
     assert b"leak" not in loud.bytes
     assert loud.metrics().keys() == plain.metrics().keys()
@@ -511,13 +525,13 @@ def test_the_environment_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_no_proxy_is_taken_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, protocol: Any
 ) -> None:
-    """Telemetry goes where it was sent, and through nobody else's hands."""
+    """Telemetry is sent directly to the endpoint."""
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "nowhere")
     with Collector(protocol) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
-        tell(backend, *opened("tool", "1"), ended("1"))
+        emit_facts(backend, *opened("tool", "1"), ended("1"))
         assert backend.close(20)
         assert [span.name for span in collector.spans()] == ["execute_tool x"]
 
@@ -525,16 +539,16 @@ def test_no_proxy_is_taken_from_the_environment(
 def test_the_sdk_can_be_disabled_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`OTEL_SDK_DISABLED` is the one variable that is followed, and it is said."""
+    """`OTEL_SDK_DISABLED` is the only variable that is respected, with a warning."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     monkeypatch.setattr("agentobs.errors._reported", set())
     with pytest.warns(RuntimeWarning, match="OTEL_SDK_DISABLED is set"):
-        collector = collected(tmp_path, act)
-    assert collector.got == []
+        collector = collected(tmp_path, run_agent)
+    assert collector.received == []
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("arguments", "error_text"),
     [
         ({"endpoint": "localhost:4318"}, "endpoint: the address of the collector is not valid"),
         ({"endpoint": "ftp://localhost"}, "endpoint: the address of the collector is not valid"),
@@ -561,32 +575,34 @@ def test_the_sdk_can_be_disabled_as_a_whole(
         ({"endpoint": "https://h", "certificate": "/not/there"}, "/not/there: the certificates"),
     ],
 )
-def test_what_cannot_be_used_is_said_at_once(given: dict[str, Any], found: str) -> None:
-    """One clear error, in which no secret stands."""
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], error_text: str) -> None:
+    """Each error is specific and contains no secret."""
     with pytest.raises(UsageError) as raised:
-        otlp.standard(**given)
-    assert str(raised.value).startswith(found)
+        otlp.standard(**arguments)
+    assert str(raised.value).startswith(error_text)
     assert raised.value.todo
     assert "hush" not in str(raised.value)
 
 
-def test_a_secret_header_is_told_nowhere(tmp_path: Path) -> None:
-    """It reaches the collector, and stands in no repr."""
+def test_a_secret_header_is_never_shown(tmp_path: Path) -> None:
+    """A header with a secret is sent to the collector, and is in no repr."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, headers={"Authorization": "Bearer hush"})
         with recording(tmp_path / "home", backend):
-            act()
+            run_agent()
             assert backend.flush(20)
-        assert {got.headers["authorization"] for got in collector.got} == {"Bearer hush"}
+        assert {received.headers["authorization"] for received in collector.received} == {
+            "Bearer hush"
+        }
         shown = repr(backend) + repr(backend._sender) + repr(backend._sender._collector)
         assert "hush" not in shown
 
 
-def test_a_strange_id_gets_the_form_of_one() -> None:
-    """Ids that are no hex digits, or nothing but zeros, stand as their digest: the same one each time."""
+def test_an_invalid_id_is_replaced_by_its_digest() -> None:
+    """IDs that are not hex digits, or only zeros, are replaced by their digest, which is always the same."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        tell(
+        emit_facts(
             backend,
             *opened("interaction", "strange", trace="my-trace", raw=True),
             *opened("tool", "0" * 16, trace="my-trace", parent="strange", raw=True),
@@ -600,8 +616,10 @@ def test_a_strange_id_gets_the_form_of_one() -> None:
         assert int(tool.span_id, 16) > 0
 
 
-def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What docs/exporting.md begins with works as it stands, and names what there is."""
+def test_the_example_in_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first example in docs/exporting.md works unchanged."""
     document = (Path(__file__).parent.parent.parent / "docs" / "exporting.md").read_text()
     first = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
@@ -615,8 +633,8 @@ def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [each.name for each in measures if f"`{each.name}`" not in document] == []
 
 
-def test_the_conventions_names_stand_in_one_module() -> None:
-    """Whoever renames something for other tools looks into `exporters/conventions/semconv.py`, and nowhere else."""
+def test_convention_names_are_in_one_module() -> None:
+    """Only `exporters/conventions/semconv.py` contains `gen_ai.*` names."""
     root = Path(__file__).parent.parent.parent
     holding = [
         path.relative_to(root).as_posix()
@@ -627,8 +645,8 @@ def test_the_conventions_names_stand_in_one_module() -> None:
     assert holding == ["exporters/conventions/semconv.py"]
 
 
-def test_both_need_what_they_are_made_of() -> None:
-    """Without the extra the import is one clear error that says what to install."""
+def test_a_missing_extra_is_reported() -> None:
+    """Without the extra, the import raises an error that names the package to install."""
     hide = "import sys; sys.modules[{hidden!r}] = None; import {module}"
     for hidden, module, extra in (
         ("opentelemetry.sdk.trace", "exporters.otlp", "agentobs-kit[otlp]"),
@@ -643,7 +661,7 @@ def test_both_need_what_they_are_made_of() -> None:
         assert extra in last
 
 
-def tell(backend: Backend, *facts: Fact) -> None:
+def emit_facts(backend: Backend, *facts: Fact) -> None:
     for fact in facts:
         backend(WrittenFact(fact, 1))
 

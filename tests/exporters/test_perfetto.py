@@ -1,4 +1,4 @@
-"""The trace file: read back by Perfetto's own classes, as Perfetto reads it."""
+"""Trace files, read with Perfetto's protobuf classes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import agentobs
 from agentobs.cli import cli
 from agentobs.errors import UsageError
 from exporters import perfetto
-from tests.exporters.acting import act, delegate, recording
-from tests.exporters.test_otlp import ended, facts, opened, started, tell
+from tests.exporters.sample_agents import recording, run_agent, run_delegation
+from tests.exporters.test_otlp import emit_facts, ended, facts, opened, started
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 class Read:
-    """A trace as Perfetto lays it out: packets sorted by time, slices nested track by track."""
+    """A trace as Perfetto interprets it: packets sorted by time, slices nested per track."""
 
     def __init__(self, data: bytes) -> None:
         trace = Trace.FromString(data)
@@ -70,7 +70,7 @@ class Read:
         return found
 
 
-def drawn(tmp_path: Path, what: Any = act) -> Read:
+def drawn(tmp_path: Path, what: Any = run_agent) -> Read:
     backend = perfetto.trace_file(tmp_path / "traces")
     with recording(tmp_path / "home", backend):
         what()
@@ -80,8 +80,8 @@ def drawn(tmp_path: Path, what: Any = act) -> Read:
     return Read(path.read_bytes())
 
 
-def test_what_lay_in_each_other_does_so_in_the_trace(tmp_path: Path) -> None:
-    """Slices nest as spans did, at the recorded times; what ran side by side stands on lines of its own."""
+def test_slices_are_nested_like_the_recorded_spans(tmp_path: Path) -> None:
+    """Slices are nested like the spans, at the recorded times; concurrent operations are on separate tracks."""
     read = drawn(tmp_path)
     nested = {(each["name"], each["in"]) for each in read.slices}
     assert {
@@ -103,8 +103,8 @@ def test_what_lay_in_each_other_does_so_in_the_trace(tmp_path: Path) -> None:
     assert set(read.tracks.values()) >= {"acting", "main", "context tokens, main"}
 
 
-def test_arrows_lead_from_an_answer_to_the_tools_that_it_called(tmp_path: Path) -> None:
-    """Each call has one flow: it starts within the request's slice and ends where the tool begins."""
+def test_arrows_lead_from_a_response_to_its_tool_calls(tmp_path: Path) -> None:
+    """Each call has one flow. It starts within the slice of the request and ends at the start of the tool."""
     read = drawn(tmp_path)
     ends = []
     for flow in read.flows.values():
@@ -116,13 +116,13 @@ def test_arrows_lead_from_an_answer_to_the_tools_that_it_called(tmp_path: Path) 
 
 
 READERS = ["classes", *(["processor"] if os.environ.get("TRACE_PROCESSOR") else [])]
-"""Perfetto's own trace processor reads the file too, where a variable names its binary."""
+"""Perfetto's trace processor also reads the file if an environment variable contains its path."""
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_perfetto_answers_what_was_recorded(tmp_path: Path, reader: str) -> None:
-    """Slices, arrows, counters and tracks are as many, as long and as deep by whoever reads the file."""
-    read = drawn(tmp_path, lambda: act(model="claude-sonnet-5"))
+def test_perfetto_reads_the_recorded_data(tmp_path: Path, reader: str) -> None:
+    """Each reader finds the recorded slices, arrows, counters and tracks."""
+    read = drawn(tmp_path, lambda: run_agent(model="claude-sonnet-5"))
     [path] = (tmp_path / "traces").iterdir()
     slices = sorted(
         (s["name"], s["start"], s["end"] - s["start"], s["depth"], s["track"]) for s in read.slices
@@ -140,7 +140,7 @@ def test_perfetto_answers_what_was_recorded(tmp_path: Path, reader: str) -> None
 
 
 def queried(path: Path) -> tuple[list[Any], int, list[float]]:
-    """Return what Perfetto's trace processor answers: slices, arrows and the counter of money."""
+    """Return the results of Perfetto's trace processor: slices, arrows and the cost counter."""
     from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
     config = TraceProcessorConfig(bin_path=os.environ["TRACE_PROCESSOR"])
@@ -159,14 +159,12 @@ def queried(path: Path) -> tuple[list[Any], int, list[float]]:
         return slices, arrows, [row.value for row in counted]
 
 
-@pytest.mark.parametrize("what", [act, delegate])
-def test_what_was_recorded_is_drawn_as_it_was_live(tmp_path: Path, what: Any) -> None:
-    """The trace of a recorded session has the slices, arrows, counters and notes of the live one; a file that exists
-    stays but with --force.
-    """
+@pytest.mark.parametrize("what", [run_agent, run_delegation])
+def test_the_trace_of_a_recorded_session_equals_the_live_trace(tmp_path: Path, what: Any) -> None:
+    """Both traces have the same slices, arrows, counters and notes. An existing file is replaced only with --force."""
     live_read = drawn(tmp_path, what)
     [live] = (tmp_path / "traces").iterdir()
-    name = "acting" if what is act else "delegating"
+    name = "acting" if what is run_agent else "delegating"
     command = [
         "--home",
         str(tmp_path / "home"),
@@ -176,8 +174,8 @@ def test_what_was_recorded_is_drawn_as_it_was_live(tmp_path: Path, what: Any) ->
         "-o",
         str(tmp_path / "after"),
     ]
-    told = CliRunner().invoke(cli, command)
-    assert told.exit_code == 0, told.exception
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.exception
     after = tmp_path / "after" / live.name
     read = Read(after.read_bytes())
     assert without_types(read) == without_types(live_read)
@@ -188,28 +186,31 @@ def test_what_was_recorded_is_drawn_as_it_was_live(tmp_path: Path, what: Any) ->
 
 
 def without_types(read: Read) -> dict[str, Any]:
-    """Return what a trace says; a number that was read back from the store is a float."""
+    """Return the contents of a trace with all numbers as floats, because the store returns floats."""
     notes = [sorted((n, _value(v)) for n, v in each["notes"].items()) for each in read.slices]
-    slices = [{**each, "notes": told} for each, told in zip(read.slices, notes, strict=True)]
+    slices = [
+        {**each, "notes": typeless_notes}
+        for each, typeless_notes in zip(read.slices, notes, strict=True)
+    ]
     return {**vars(read), "slices": slices}
 
 
 def _value(note: Any) -> Any:
-    told = getattr(note, note.WhichOneof("value"))
-    return told if isinstance(told, str) else float(told)
+    value = getattr(note, note.WhichOneof("value"))
+    return value if isinstance(value, str) else float(value)
 
 
 def test_counters_show_the_context_and_the_cost(tmp_path: Path) -> None:
-    """Tokens of each call as they were counted; the cost adds up."""
-    read = drawn(tmp_path, lambda: act(model="claude-sonnet-5"))
+    """The counters contain the tokens of each call, and the running total of the cost."""
+    read = drawn(tmp_path, lambda: run_agent(model="claude-sonnet-5"))
     assert read.counters["context tokens, main"] == [18, 18]
     one, two = read.counters["cost"]
     assert 0 < one < two
 
 
-def test_a_sub_agent_is_a_lane_of_its_own(tmp_path: Path) -> None:
-    """Its slices stand on the track of its lane, under the session."""
-    read = drawn(tmp_path, delegate)
+def test_a_sub_agent_has_a_separate_track(tmp_path: Path) -> None:
+    """Its slices are on the track of its lane, below the session."""
+    read = drawn(tmp_path, run_delegation)
     spawned = read.named("agentobs.subagent.spawn")
     assert spawned["track"] == "main/toolu_1"
     assert read.named("execute_tool agent")["track"] == "main"
@@ -217,8 +218,8 @@ def test_a_sub_agent_is_a_lane_of_its_own(tmp_path: Path) -> None:
     assert {read.parents[uuid] for uuid in read.tracks if uuid != root} == {root}
 
 
-def test_what_overlaps_never_shares_a_line(tmp_path: Path) -> None:
-    """Siblings at once, a child that outlives its parent, and calls told late: each keeps its own times."""
+def test_overlapping_intervals_never_share_a_track(tmp_path: Path) -> None:
+    """Concurrent siblings, a child that outlives its parent, and calls that are reported late all keep their times."""
     backend = perfetto.trace_file(tmp_path)
     times = {
         "1": ("interaction", None, 0, 100),
@@ -232,14 +233,14 @@ def test_what_overlaps_never_shares_a_line(tmp_path: Path) -> None:
     for at, way, own in sorted(moves):
         name, parent, _, _ = times[own]
         if way == "open":
-            tell(backend, *opened(name, own, parent=parent, at=1_000 + at))
+            emit_facts(backend, *opened(name, own, parent=parent, at=1_000 + at))
         else:
-            tell(backend, ended(own, at=1_000 + at))
+            emit_facts(backend, ended(own, at=1_000 + at))
     backend.close()
     [path] = tmp_path.iterdir()
     read = Read(path.read_bytes())
     spans = sorted((each["start"] - 1_000, each["end"] - 1_000) for each in read.slices)
-    # The child that outlives its parent is cut at the parent's end, and goes on elsewhere.
+    # The child that outlives its parent is cut at the parent's end, and continues on another track.
     assert spans == [(0, 100), (10, 50), (20, 60), (30, 50), (50, 80), (70, 90)]
     for each in read.slices:
         for other in read.slices:
@@ -247,8 +248,8 @@ def test_what_overlaps_never_shares_a_line(tmp_path: Path) -> None:
                 assert other["end"] <= each["end"]
 
 
-def test_the_file_is_this_users_alone(tmp_path: Path) -> None:
-    """0600 in 0700, whatever the umask; a link in its place is not followed."""
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    """The modes are 0600 and 0700 regardless of the umask, and links are not followed."""
     before = os.umask(0)
     try:
         drawn(tmp_path)
@@ -262,34 +263,34 @@ def test_the_file_is_this_users_alone(tmp_path: Path) -> None:
     backend = perfetto.trace_file(tmp_path / "other")
     (tmp_path / "other" / f"{'a' * 32}{perfetto.SUFFIX}").symlink_to(victim)
     with pytest.warns(RuntimeWarning, match="a trace was not written"):
-        tell(backend, *opened("tool", "1"), ended("1"))
+        emit_facts(backend, *opened("tool", "1"), ended("1"))
     assert victim.read_bytes() == b""
     assert backend.statistics().dropped["OSError"] > 0
 
 
-def test_no_name_makes_a_path(tmp_path: Path) -> None:
-    """A session id is a file's name only where it has the form of one of ours."""
+def test_a_session_id_never_becomes_a_path(tmp_path: Path) -> None:
+    """A session ID is used as a file name only if it has the format of agentobs."""
     backend = perfetto.trace_file(tmp_path / "traces")
     for session_id in ("../../escaped", "/etc/passwd", ".."):
-        tell(backend, started(session_id, None))
+        emit_facts(backend, started(session_id, None))
     assert len(list((tmp_path / "traces").iterdir())) == 3
     assert sorted(each.name for each in tmp_path.iterdir()) == ["traces"]
 
 
 def test_a_full_file_and_a_full_disk_are_counted(tmp_path: Path) -> None:
-    """Nothing is raised, nothing is written by half."""
+    """No error is raised, and no packet is written partially."""
     backend = perfetto.trace_file(tmp_path / "small", file_bytes=600)
     for number in range(20):
-        tell(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
-    told = backend.statistics()
-    assert told.dropped["file_full"] > 0
+        emit_facts(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
+    statistics = backend.statistics()
+    assert statistics.dropped["file_full"] > 0
     [path] = (tmp_path / "small").iterdir()
     assert path.stat().st_size <= 600
-    assert len(Trace.FromString(path.read_bytes()).packet) == told.packets
+    assert len(Trace.FromString(path.read_bytes()).packet) == statistics.packets
 
 
-def test_a_directory_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
-    """One clear error."""
+def test_an_unusable_directory_is_rejected(tmp_path: Path) -> None:
+    """The error names the directory."""
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="the trace directory is not writable"):
         perfetto.trace_file(tmp_path / "file" / "traces")
@@ -298,17 +299,17 @@ def test_a_directory_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from exporters import perfetto
-from tests.exporters.test_otlp import ended, opened, tell
+from tests.exporters.test_otlp import ended, opened, emit_facts
 
 backend = perfetto.trace_file(sys.argv[1])
-tell(backend, *opened("interaction", "1"), *opened("tool", "2", parent="1"), ended("2"))
-tell(backend, *opened("tool", "3", parent="1"))
+emit_facts(backend, *opened("interaction", "1"), *opened("tool", "2", parent="1"), ended("2"))
+emit_facts(backend, *opened("tool", "3", parent="1"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_process_leaves_a_trace_that_can_be_read(tmp_path: Path) -> None:
-    """What had ended has its end; what was open is there, without one."""
+def test_a_killed_process_leaves_a_readable_trace(tmp_path: Path) -> None:
+    """Ended spans have an end; open spans are in the file without an end."""
     ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)
     assert ran.returncode == -signal.SIGKILL
     [path] = tmp_path.iterdir()
@@ -320,18 +321,18 @@ def test_a_killed_process_leaves_a_trace_that_can_be_read(tmp_path: Path) -> Non
     assert sorted(read.open) == ["execute_tool x", "invoke_agent x"]
 
 
-def test_a_child_process_writes_files_of_its_own(tmp_path: Path) -> None:
-    """Two processes never write into one trace."""
+def test_a_child_process_writes_separate_files(tmp_path: Path) -> None:
+    """Two processes never write to the same trace."""
     backend = perfetto.trace_file(tmp_path)
-    tell(backend, *opened("tool", "1"))
+    emit_facts(backend, *opened("tool", "1"))
     child = os.fork()
     if child == 0:
         try:
-            tell(backend, *opened("tool", "2"), ended("2"))
+            emit_facts(backend, *opened("tool", "2"), ended("2"))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    tell(backend, ended("1"))
+    emit_facts(backend, ended("1"))
     sizes = {path.name.count("-"): path for path in tmp_path.iterdir()}
     assert len(sizes) == 2
     for path in sizes.values():
@@ -340,7 +341,7 @@ def test_a_child_process_writes_files_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_number_of_any_size_is_drawn(tmp_path: Path) -> None:
-    """What 64 bits do not hold is a float, in the span, in the event, and begins and ends as the others do."""
+    """Numbers that do not fit into 64 bits are floats, in spans and events; the slice starts and ends as usual."""
     backend = perfetto.trace_file(tmp_path / "traces")
     with recording(tmp_path / "home", backend), agentobs.session("numbers"):
         with agentobs.span("outer"):
@@ -359,13 +360,13 @@ def test_a_number_of_any_size_is_drawn(tmp_path: Path) -> None:
     assert notes[2].int_value == 2**63 - 1
 
 
-def test_what_cannot_be_drawn_has_no_end_either(tmp_path: Path) -> None:
-    """A span whose beginning cannot be written costs itself; what it lay in still ends where it did."""
+def test_a_span_without_a_written_start_has_no_written_end(tmp_path: Path) -> None:
+    """If the start of a span cannot be written, its end is not written, either; the enclosing span ends correctly."""
     backend = perfetto.trace_file(tmp_path)
     numbers: Any = {"n": object()}
     strange = dataclasses.replace(opened("tool", "2", parent="1", at=1_100)[0], numbers=numbers)
-    tell(backend, *opened("interaction", "1"), strange)
-    tell(backend, ended("2", at=1_200), ended("1", at=1_300))
+    emit_facts(backend, *opened("interaction", "1"), strange)
+    emit_facts(backend, ended("2", at=1_200), ended("1", at=1_300))
     backend.close()
     assert backend.failed == 1
     [path] = tmp_path.iterdir()
@@ -374,19 +375,19 @@ def test_what_cannot_be_drawn_has_no_end_either(tmp_path: Path) -> None:
     assert read.open == []
 
 
-def test_a_session_that_was_forgotten_goes_on_in_its_file(tmp_path: Path) -> None:
-    """Beyond 1,000 sessions the oldest is forgotten: what was open ends, and more of it has one head and one bound."""
+def test_a_dropped_session_is_continued_in_its_file(tmp_path: Path) -> None:
+    """Above 1,000 sessions, the oldest is dropped: its open spans end. Later facts are appended to the same file."""
     backend = perfetto.trace_file(tmp_path, file_bytes=3_000)
-    tell(backend, *opened("interaction", "0", session=f"{1:032x}"))
+    emit_facts(backend, *opened("interaction", "0", session=f"{1:032x}"))
     for number in range(2, 1_003):
-        tell(backend, started(f"{number:032x}", None))
+        emit_facts(backend, started(f"{number:032x}", None))
     for number in range(1, 50):
-        tell(backend, *opened("tool", f"{number:x}", session=f"{1:032x}", at=1_500))
+        emit_facts(backend, *opened("tool", f"{number:x}", session=f"{1:032x}", at=1_500))
     path = min(tmp_path.iterdir())
     assert path.stat().st_size <= 3_000
-    told = backend.statistics()
-    assert (told.files, backend.failed) == (1_002, 0)
-    assert told.dropped["file_full"] > 0
+    statistics = backend.statistics()
+    assert (statistics.files, backend.failed) == (1_002, 0)
+    assert statistics.dropped["file_full"] > 0
     trace = Trace.FromString(path.read_bytes())
     assert sum(packet.HasField("clock_snapshot") for packet in trace.packet) == 1
     read = Read(path.read_bytes())
@@ -395,10 +396,10 @@ def test_a_session_that_was_forgotten_goes_on_in_its_file(tmp_path: Path) -> Non
 
 
 def test_a_late_end_is_counted(tmp_path: Path) -> None:
-    """A span that was swept and ends after all has one end in the file, and is counted apart."""
+    """An abandoned span that ends later has one end in the file; its late end is counted."""
     backend = perfetto.trace_file(tmp_path)
-    tell(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
-    tell(backend, ended("1", at=9_000, late=True))
+    emit_facts(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
+    emit_facts(backend, ended("1", at=9_000, late=True))
     assert (backend.late_ends, backend.failed) == (1, 0)
     [path] = tmp_path.iterdir()
     assert [each["end"] for each in Read(path.read_bytes()).slices] == [2_000]

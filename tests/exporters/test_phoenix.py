@@ -1,6 +1,7 @@
-"""Phoenix reads our spans: an optional check against a product that somebody else wrote (`make test-phoenix`).
+"""Phoenix reads our spans: an optional check with an independent product (`make test-phoenix`).
 
-PHOENIX names its program. It is not in the environment of the tests: with it come 440 MB. Without it, nothing is here.
+The variable PHOENIX contains the path of its program. Phoenix is not installed with the tests, because it has 440 MB.
+If the variable is not set, this module contains no tests.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 import pytest
 
 from agentobs.store.duckdb.connection import connect
-from tests.exporters.making_rich import PRICED, rich_home
-from tests.exporters.test_after import send
+from tests.exporters.sample_session import PRICED, sample_home
+from tests.exporters.test_backfill import send
 from tests.exporters.test_rotel import free_port, wait_for
 from tests.exporters.test_semconv import STORED
 
@@ -30,7 +31,7 @@ PROGRAM = os.environ.get("PHOENIX")
 
 @contextlib.contextmanager
 def phoenix(folder: Path) -> Iterator[str]:
-    """Run Phoenix with a store of its own; yields its address."""
+    """Run Phoenix with a separate store; yield its address."""
     assert PROGRAM is not None
     port, grpc = free_port(), free_port()
     environment = {
@@ -47,7 +48,7 @@ def phoenix(folder: Path) -> Iterator[str]:
         subprocess.Popen([PROGRAM, "serve"], env=environment, stdout=out, stderr=out) as process,
     ):
         try:
-            # It takes half a minute where nothing else runs.
+            # Phoenix takes half a minute to start on an idle machine.
             wait_for(port, SimpleNamespace(poll=process.poll, stdout=out), looks=4_000)
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -55,7 +56,7 @@ def phoenix(folder: Path) -> Iterator[str]:
             process.wait(60)
 
 
-def asked(url: str) -> Any:
+def get_json(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=30) as answer:
         return json.load(answer)
 
@@ -64,8 +65,8 @@ if PROGRAM is not None:
 
     @pytest.mark.timeout(300)
     def test_phoenix_reads_model_tokens_cache_and_cost(tmp_path: Path) -> None:
-        """Over its own REST: every span with its kind and its place, and the numbers of the store."""
-        home = rich_home(tmp_path / "home")
+        """Phoenix's REST API returns every span with its kind and parent, and the numbers of the store."""
+        home = sample_home(tmp_path / "home")
         (tmp_path / "phoenix").mkdir()
         with phoenix(tmp_path / "phoenix") as address:
             to: Any = SimpleNamespace(endpoint=address, protocol="http/protobuf")
@@ -73,27 +74,27 @@ if PROGRAM is not None:
             assert report.is_complete
             spans: list[dict[str, Any]] = []
             for _ in range(600):
-                spans = asked(f"{address}/v1/projects/default/spans?limit=1000")["data"]
+                spans = get_json(f"{address}/v1/projects/default/spans?limit=1000")["data"]
                 if len(spans) >= report.accepted["traces"]:
                     break
                 threading.Event().wait(0.1)
         assert len(spans) == report.accepted["traces"]
         kinds = Counter(span["span_kind"] for span in spans)
         assert (kinds["LLM"], kinds["TOOL"], kinds["AGENT"]) == (4, 4, 2)
-        told = [span["attributes"] for span in spans if span["span_kind"] == "LLM"]
-        assert Counter(each["llm.model_name"] for each in told) == {PRICED: 3, "claude-test-1": 1}
+        calls = [span["attributes"] for span in spans if span["span_kind"] == "LLM"]
+        assert Counter(each["llm.model_name"] for each in calls) == {PRICED: 3, "claude-test-1": 1}
         with connect(home) as connection:
             [(prompt, output, read, written, *_, reasoning, usd)] = connection.sql(
                 STORED
             ).fetchall()
         counts = "llm.token_count"
-        assert sum(each[f"{counts}.prompt"] for each in told) == prompt
-        assert sum(each[f"{counts}.completion"] for each in told) == output
-        assert sum(each[f"{counts}.prompt_details.cache_read"] for each in told) == read
-        assert sum(each[f"{counts}.prompt_details.cache_write"] for each in told) == written
+        assert sum(each[f"{counts}.prompt"] for each in calls) == prompt
+        assert sum(each[f"{counts}.completion"] for each in calls) == output
+        assert sum(each[f"{counts}.prompt_details.cache_read"] for each in calls) == read
+        assert sum(each[f"{counts}.prompt_details.cache_write"] for each in calls) == written
         details = f"{counts}.completion_details.reasoning"
-        assert sum(each.get(details, 0) for each in told) == reasoning
-        assert sum(each.get("llm.cost.total", 0) for each in told) == pytest.approx(float(usd))
+        assert sum(each.get(details, 0) for each in calls) == reasoning
+        assert sum(each.get("llm.cost.total", 0) for each in calls) == pytest.approx(float(usd))
         by_id = {span["context"]["span_id"]: span for span in spans}
         roots = [span["name"] for span in spans if span["parent_id"] is None]
         assert roots == ["clerk"]

@@ -1,4 +1,4 @@
-"""A collector that somebody else wrote takes what is sent, strictly, over each protocol, and hands on all of it."""
+"""Rotel, an independent collector, accepts all sent data over each protocol, and forwards it completely."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pytest
 from agentobs.recording import session as sessions
 from exporters import otlp
 from exporters.otlp.outbox import Limits
-from tests.exporters.acting import act, delegate, recording
 from tests.exporters.collector import Collector, values
-from tests.exporters.making_rich import rich_home
-from tests.exporters.test_after import logged, points, send, spans
+from tests.exporters.sample_agents import recording, run_agent, run_delegation
+from tests.exporters.sample_session import sample_home
+from tests.exporters.test_backfill import logged, points, send, spans
 from tests.exporters.test_otlp import PROTOCOLS
 
 
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def rotel(tmp_path: Path, to: str) -> Iterator[dict[str, str]]:
-    """Run rotel, which hands on what it takes; yields its addresses by protocol."""
+    """Run rotel, which forwards all data to `to`; yield its addresses by protocol."""
     spec = importlib.util.find_spec("rotel")
     assert spec is not None
     assert spec.origin is not None
@@ -48,9 +48,9 @@ def rotel(tmp_path: Path, to: str) -> Iterator[dict[str, str]]:
         "otlp-exporter-protocol": "http",
         "batch-timeout": "50ms",
     }
-    given = [each for name, value in options.items() for each in (f"--{name}", value)]
+    arguments = [each for name, value in options.items() for each in (f"--{name}", value)]
     with subprocess.Popen(
-        [*command, *given], env={"PATH": os.environ["PATH"]}, stdout=subprocess.PIPE,
+        [*command, *arguments], env={"PATH": os.environ["PATH"]}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
         try:
@@ -72,25 +72,28 @@ def wait_for(port: int, process: Any, looks: int = 600) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_another_collector_takes_all_three_signals(tmp_path: Path, protocol: Any) -> None:
-    """Every span, event and metric arrives behind it as it was, in one trace, with its attributes."""
-    with Collector() as behind, rotel(tmp_path, behind.endpoint) as addresses:
+def test_rotel_forwards_all_three_signals(tmp_path: Path, protocol: Any) -> None:
+    """Spans, events and metrics arrive at the downstream collector unchanged."""
+    with Collector() as downstream, rotel(tmp_path, downstream.endpoint) as addresses:
         backend = otlp.beta(
             addresses[protocol.partition("/")[0]], protocol=protocol, limits=Limits(tries=2)
         )
         with recording(tmp_path / "home", backend):
-            act()
-            delegate()
+            run_agent()
+            run_delegation()
             assert sessions.flush()
             assert backend.flush(30)
-        told = backend.statistics()
-        assert (told.dropped, told.metrics_failed, backend.failed) == ({}, 0, 0)
+        statistics = backend.statistics()
+        assert (statistics.dropped, statistics.metrics_failed, backend.failed) == ({}, 0, 0)
         for _ in range(600):
-            if len(behind.spans()) + len(behind.logs()) >= told.delivered and behind.metrics():
+            if (
+                len(downstream.spans()) + len(downstream.logs()) >= statistics.delivered
+                and downstream.metrics()
+            ):
                 break
             threading.Event().wait(0.05)
-        spans = behind.spans()
-        assert len(spans) + len(behind.logs()) == told.delivered
+        spans = downstream.spans()
+        assert len(spans) + len(downstream.logs()) == statistics.delivered
         names = {span.span_id: span.name for span in spans}
         found = {(span.name, names.get(span.parent)) for span in spans}
         assert ("chat claude-test-1", "agentobs.subagent.spawn") in found
@@ -98,37 +101,39 @@ def test_another_collector_takes_all_three_signals(tmp_path: Path, protocol: Any
         chat = next(span for span in spans if span.name.startswith("chat"))
         assert chat.attributes["gen_ai.usage.input_tokens"] == 13
         assert chat.attributes["gen_ai.response.finish_reasons"] == ["tool_use"]
-        assert "gen_ai.client.token.usage" in behind.metrics()
-        assert {"agentobs.session", "agentobs.tool"} <= {name for name, _, _ in behind.logs()}
+        assert "gen_ai.client.token.usage" in downstream.metrics()
+        assert {"agentobs.session", "agentobs.tool"} <= {name for name, _, _ in downstream.logs()}
 
 
-def test_another_collector_takes_every_profile_after_the_fact(tmp_path: Path) -> None:
-    """What was recorded arrives behind it, whole and unchanged: spans, events and data points in the words of each."""
-    home = rich_home(tmp_path / "home")
-    spoken = zip(("genai-latest", "genai-1.41", "openinference"), PROTOCOLS, strict=True)
-    with Collector() as behind, rotel(tmp_path, behind.endpoint) as addresses:
-        for profile, protocol in spoken:
+def test_rotel_forwards_a_backfill_of_every_profile(tmp_path: Path) -> None:
+    """Spans, events and data points of each profile arrive at the downstream collector, complete and unchanged."""
+    home = sample_home(tmp_path / "home")
+    variants = zip(("genai-latest", "genai-1.41", "openinference"), PROTOCOLS, strict=True)
+    with Collector() as downstream, rotel(tmp_path, downstream.endpoint) as addresses:
+        for profile, protocol in variants:
             with Collector() as direct:
-                whole = send(home, direct, profile, beta=True, name=f"direct-{profile}")
+                direct_report = send(home, direct, profile, beta=True, name=f"direct-{profile}")
             through: Any = SimpleNamespace(
                 endpoint=addresses[protocol.partition("/")[0]], protocol=protocol
             )
-            behind.got.clear()
+            downstream.received.clear()
             report = send(home, through, profile, beta=True, name=f"rotel-{profile}")
-            assert (report.is_complete, report.accepted) == (True, whole.accepted)
+            assert (report.is_complete, report.accepted) == (True, direct_report.accepted)
             for _ in range(600):
-                if len(behind.spans()) + len(behind.logs()) + len(points(behind)) >= sum(
-                    report.accepted.values()
-                ):
+                if len(downstream.spans()) + len(downstream.logs()) + len(
+                    points(downstream)
+                ) >= sum(report.accepted.values()):
                     break
                 threading.Event().wait(0.05)
-            assert spans(behind) == spans(direct)
-            assert logged(behind) == logged(direct)
-            assert sorted(map(told, points(behind))) == sorted(map(told, points(direct)))
+            assert spans(downstream) == spans(direct)
+            assert logged(downstream) == logged(direct)
+            assert sorted(map(point_text, points(downstream))) == sorted(
+                map(point_text, points(direct))
+            )
 
 
-def told(point: tuple[str, Any, Any]) -> str:
-    """Return all there is to a data point, but the order of what stands on it."""
+def point_text(point: tuple[str, Any, Any]) -> str:
+    """Return a data point as text, independent of the order of its attributes."""
     name, metric, found = point
     rest = type(found)()
     rest.CopyFrom(found)

@@ -1,4 +1,4 @@
-"""Profiles: the whole output of each for one rich session, and a reading of it that shares no code with ours."""
+"""Profiles: the complete output of each profile for one session, read by an independent decoder."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from syrupy.assertion import SnapshotAssertion
 from agentobs.store.duckdb.connection import connect
 from exporters.conventions.semconv import PROFILES
 from tests.exporters.collector import Collector
-from tests.exporters.making_rich import PRICED, rich_home
-from tests.exporters.test_after import send
-from tests.exporters.wireread import Told, plain_pairs, read
+from tests.exporters.otlp_decoder import TelemetryItem, plain_pairs, read
+from tests.exporters.sample_session import PRICED, sample_home
+from tests.exporters.test_backfill import send
 
 pytestmark = pytest.mark.xdist_group("semconv")
-SPOKEN = [*((name, False) for name in PROFILES), ("both", True)]
-WIRES = ("http/protobuf", "http/json", "grpc")
+PROFILE_VARIANTS = [*((name, False) for name in PROFILES), ("both", True)]
+PROTOCOLS = ("http/protobuf", "http/json", "grpc")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], list[Told]]:
-    """What each profile says of the rich session, read from the bytes that were sent."""
-    home = rich_home(tmp_path_factory.mktemp("rich") / "home")
+def items_by_profile(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[str, bool], list[TelemetryItem]]:
+    """The items of the sample session in each profile, decoded from the sent bytes."""
+    home = sample_home(tmp_path_factory.mktemp("sample") / "home")
     found = {}
-    for number, (name, beta) in enumerate(SPOKEN):
-        with Collector(WIRES[number % 3]) as collector:
+    for number, (name, beta) in enumerate(PROFILE_VARIANTS):
+        with Collector(PROTOCOLS[number % 3]) as collector:
             assert send(home, collector, name, beta=beta, name=f"{name}-{beta}").is_complete
             found[name, beta] = list(messages(collector))
     return found
@@ -38,23 +40,26 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], lis
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What the store says that the session used and cost."""
-    with connect(rich_home(tmp_path_factory.mktemp("stored") / "home")) as connection:
+    """The token counts and the cost of the session in the store."""
+    with connect(sample_home(tmp_path_factory.mktemp("stored") / "home")) as connection:
         [row] = connection.sql(STORED).fetchall()
     return list(row)
 
 
-def messages(collector: Collector) -> Iterator[Told]:
-    for got in collector.got:
-        yield from read(got.signal, got.body, is_json=collector.protocol == "http/json")
+def messages(collector: Collector) -> Iterator[TelemetryItem]:
+    for message in collector.received:
+        yield from read(message.signal, message.body, is_json=collector.protocol == "http/json")
 
 
-@pytest.mark.parametrize(("name", "beta"), SPOKEN)
+@pytest.mark.parametrize(("name", "beta"), PROFILE_VARIANTS)
 def test_the_whole_output(
-    told: dict[tuple[str, bool], list[Told]], name: str, beta: bool, snapshot: SnapshotAssertion
+    items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
+    name: str,
+    beta: bool,
+    snapshot: SnapshotAssertion,
 ) -> None:
-    """Every span, event and metric of the session, with all names and values, is as it was last looked at."""
-    assert written(told[name, beta]) == snapshot
+    """Every span, event and metric of the session, with all names and values, equals the reviewed snapshot."""
+    assert as_text(items_by_profile[name, beta]) == snapshot
 
 
 NAMES: dict[str, dict[str, str]] = {
@@ -104,7 +109,7 @@ NAMES: dict[str, dict[str, str]] = {
         "conversation": "session.id",
     },
 }
-"""What a reader of each convention looks for."""
+"""The attribute names that a reader of each convention uses."""
 
 
 @pytest.mark.parametrize(
@@ -117,16 +122,19 @@ NAMES: dict[str, dict[str, str]] = {
         ("openinference", "openinference"),
     ],
 )
-def test_a_reader_of_the_convention_finds_the_same_numbers(
-    told: dict[tuple[str, bool], list[Told]], stored: list[Any], profile: str, reader: str
+def test_the_attributes_contain_the_numbers_of_the_store(
+    items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
+    stored: list[Any],
+    profile: str,
+    reader: str,
 ) -> None:
-    """Tokens, money, models, tools, agents and errors are those of the store; `both` is read by either reader."""
+    """Tokens, costs, models, tools, agents and errors match the store; readers of both conventions can read `both`."""
     names = (
         NAMES["latest"] | {"written": NAMES["1.41"]["written"]}
         if reader == "1.41 cache"
         else NAMES[reader]
     )
-    spans = [each for each in told[profile, False] if each.signal == "traces"]
+    spans = [each for each in items_by_profile[profile, False] if each.signal == "traces"]
     sums: Counter[str] = Counter()
     for span in spans:
         for what in (
@@ -156,7 +164,7 @@ def test_a_reader_of_the_convention_finds_the_same_numbers(
     wrong = sorted(
         span.attributes["error.type"]
         for span in spans
-        if span.said.get("status", {}).get("code") == 2
+        if span.fields.get("status", {}).get("code") == 2
     )
     assert wrong == ["invalid"]
 
@@ -174,10 +182,10 @@ TOLD = ("prompt", "output", "read", "written", "written_5m", "written_1h", "reas
 
 
 def test_openinference_names_kinds_parts_and_messages(
-    told: dict[tuple[str, bool], list[Told]],
+    items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
 ) -> None:
-    """Each span has a kind; the parts of counts and costs lie within their sums; messages stand flat and as JSON."""
-    spans = [each for each in told["openinference", False] if each.signal == "traces"]
+    """Each span has a kind, parts of counts and costs do not exceed sums, and messages are attributes and JSON."""
+    spans = [each for each in items_by_profile["openinference", False] if each.signal == "traces"]
     kinds = Counter(each.attributes["openinference.span.kind"] for each in spans)
     assert kinds == {"LLM": 4, "TOOL": 4, "AGENT": 2, "GUARDRAIL": 1, "CHAIN": len(spans) - 11}
     first = next(
@@ -206,46 +214,52 @@ def test_openinference_names_kinds_parts_and_messages(
     assert not [name for each in spans for name in each.attributes if name.startswith("gen_ai.")]
 
 
-def test_the_released_profile_has_no_name_beyond_its_release(
-    told: dict[tuple[str, bool], list[Told]],
+def test_the_released_profile_uses_only_released_names(
+    items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
 ) -> None:
-    """Each name of the conventions in it is one that OpenTelemetry's own package has; what is newer has ours."""
+    """Its convention names are defined in OpenTelemetry's package; all other names are `agentobs.*`."""
     known = {
         v
         for module in (gen_ai_attributes, gen_ai_metrics)
         for v in vars(module).values()
         if isinstance(v, str)
     }
-    names = {name for each in told["genai-1.41", False] for name in each.attributes}
-    names |= {each.said["name"] for each in told["genai-1.41", False] if each.signal == "metrics"}
+    names = {name for each in items_by_profile["genai-1.41", False] for name in each.attributes}
+    names |= {
+        each.fields["name"]
+        for each in items_by_profile["genai-1.41", False]
+        if each.signal == "metrics"
+    }
     of_it = {name for name in names if name.startswith(("gen_ai.", "anthropic.usage"))}
     assert len(of_it) > 20
     assert of_it <= known
-    latest = {name for each in told["genai-latest", False] for name in each.attributes}
+    latest = {name for each in items_by_profile["genai-latest", False] for name in each.attributes}
     assert {n for n in latest if n.startswith("gen_ai.")} - known == {
         "gen_ai.usage.cache_write.input_tokens"
     }
     assert "gen_ai.usage.cache_creation.input_tokens" not in latest
 
 
-def test_each_says_which_convention_it_follows(told: dict[tuple[str, bool], list[Told]]) -> None:
-    """In the resource of all it sends, and as a value that cannot be changed."""
-    for (name, _), found in told.items():
-        assert {each.resource["agentobs.semconv"] for each in found} == {PROFILES[name].version}
+def test_each_profile_names_its_convention(
+    items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
+) -> None:
+    """The version of the convention is in the resource of all items; profiles are immutable."""
+    for (name, _), items in items_by_profile.items():
+        assert {each.resource["agentobs.semconv"] for each in items} == {PROFILES[name].version}
     assert len({profile.version for profile in PROFILES.values()}) == 4
     with pytest.raises(AttributeError):
         PROFILES["both"].name = "other"  # type: ignore[misc]
 
 
-def written(found: list[Told]) -> str:
-    """Return what was told as text: ids by their order, times from the first instant on, nothing left out."""
+def as_text(items: list[TelemetryItem]) -> str:
+    """Return all items as text, with IDs replaced by numbers, and times relative to the first span."""
     spans = sorted(
-        (each for each in found if each.signal == "traces"),
-        key=lambda e: (e.said["startTimeUnixNano"], e.said["spanId"]),
+        (each for each in items if each.signal == "traces"),
+        key=lambda e: (e.fields["startTimeUnixNano"], e.fields["spanId"]),
     )
-    first = int(spans[0].said["startTimeUnixNano"])
-    ids = {each.said["spanId"]: f"span {n}" for n, each in enumerate(spans, 1)}
-    ids |= {each.said["traceId"]: "trace" for each in spans}
+    first = int(spans[0].fields["startTimeUnixNano"])
+    ids = {each.fields["spanId"]: f"span {n}" for n, each in enumerate(spans, 1)}
+    ids |= {each.fields["traceId"]: "trace" for each in spans}
 
     def at(value: Any) -> str:
         return f"{(int(value) - first) / 1e6:.6f} ms"
@@ -256,32 +270,36 @@ def written(found: list[Told]) -> str:
         if key != "service.version"
     ]
     for each in spans:
-        said = each.said
-        parent = ids.get(said.get("parentSpanId", ""), "-")
-        status = said.get("status", {}).get("code", 0)
-        head = f"{ids[said['spanId']]} in {parent}: {said['name']}"
-        head += f" [kind {said['kind']}, status {status}]"
-        lines += ["", head, f"  {at(said['startTimeUnixNano'])} to {at(said['endTimeUnixNano'])}"]
+        fields = each.fields
+        parent = ids.get(fields.get("parentSpanId", ""), "-")
+        status = fields.get("status", {}).get("code", 0)
+        head = f"{ids[fields['spanId']]} in {parent}: {fields['name']}"
+        head += f" [kind {fields['kind']}, status {status}]"
+        lines += [
+            "",
+            head,
+            f"  {at(fields['startTimeUnixNano'])} to {at(fields['endTimeUnixNano'])}",
+        ]
         lines += [f"  {key} = {value!r}" for key, value in each.attributes.items()]
-    for each in found:
+    for each in items:
         if each.signal == "logs":
-            said = each.said
-            where = ids.get(said.get("spanId", ""), "-")
+            fields = each.fields
+            where = ids.get(fields.get("spanId", ""), "-")
             lines += [
                 "",
-                f"log {said['eventName']} {said['severityText']} {at(said['timeUnixNano'])} at {where}",
+                f"log {fields['eventName']} {fields['severityText']} {at(fields['timeUnixNano'])} at {where}",
             ]
             lines += [f"  {key} = {value!r}" for key, value in each.attributes.items()]
     for each in sorted(
-        (e for e in found if e.signal == "metrics"), key=lambda e: str(e.said["name"])
+        (e for e in items if e.signal == "metrics"), key=lambda e: str(e.fields["name"])
     ):
-        said = each.said
-        told = said.get("histogram") or said["sum"]
+        fields = each.fields
+        data = fields.get("histogram") or fields["sum"]
         lines += [
             "",
-            f"metric {said['name']} [{said['unit']}] temporality {told['aggregationTemporality']}",
+            f"metric {fields['name']} [{fields['unit']}] temporality {data['aggregationTemporality']}",
         ]
-        for point in told["dataPoints"]:
+        for point in data["dataPoints"]:
             times = f"{at(point['startTimeUnixNano'])} to {at(point['timeUnixNano'])}"
             count = (
                 f"count {int(point['count'])} sum {point['sum']:g}"

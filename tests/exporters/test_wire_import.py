@@ -1,4 +1,4 @@
-"""Recordings made elsewhere become sessions: seen in every query, priced, frozen and replayed."""
+"""Import of exchanges recorded by other tools: the sessions can be queried, priced, frozen and replayed."""
 
 from __future__ import annotations
 
@@ -48,37 +48,39 @@ def bring_in(home: Home, *paths: Path) -> WireReport:
 
 
 def line(number: int, recorded_at: str | None = None, **changes: Any) -> dict[str, Any]:
-    """Return a line as such files have it."""
-    said = [{"role": "user", "content": f"{WORD} {n}"} for n in range(2 * number - 1)]
-    for each in said[1::2]:
+    """Return a line in the format of these files."""
+    messages = [{"role": "user", "content": f"{WORD} {n}"} for n in range(2 * number - 1)]
+    for each in messages[1::2]:
         each["role"] = "assistant"
     answer = {
         "id": f"msg_{number}", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
         "content": [{"type": "text", "text": WORD}], "stop_reason": "end_turn", "stop_sequence": None,
         "usage": {"input_tokens": 1000, "output_tokens": 10},
     }  # fmt: skip
-    asked = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": said}
-    request = {"method": "POST", "path": "/v1/messages", "headers": {}, "body": asked}
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}
+    request = {"method": "POST", "path": "/v1/messages", "headers": {}, "body": body}
     response = {"status": 200, "headers": {}, "body_text": json.dumps(answer)}
     source = {"recorded_at": recorded_at} if recorded_at else {}
     return {"request": request, "response": response, "source": source, **changes}
 
 
 def written(path: Path, *lines: Any) -> Path:
-    told = [each if isinstance(each, str) else json.dumps(each) for each in lines]
-    path.write_text("".join(f"{each}\n" for each in told), "utf-8")
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in lines]
+    path.write_text("".join(f"{each}\n" for each in texts), "utf-8")
     return path
 
 
 @NEEDED
 @pytest.mark.parametrize("name", NAMES)
 def test_an_imported_file_is_frozen_and_replayed(tmp_path: Path, name: str) -> None:
-    """The fixture of an imported session answers the SDK with the recorded bytes, question by question."""
+    """In a replay, the SDK receives the recorded bytes for each request."""
     home = open_home(tmp_path / "home")
     [done] = bring_in(home, corpus.folder() / name).files
-    told = freeze(read_session(home, done.session_id, segment_ids(home)), tmp_path / "fixture", {})
+    frozen_files = freeze(
+        read_session(home, done.session_id, segment_ids(home)), tmp_path / "fixture", {}
+    )
     file = corpus.read(name)
-    assert told.requests == len(file.exchanges) == done.exchanges
+    assert frozen_files.requests == len(file.exchanges) == done.exchanges
     client = Anthropic(api_key="k", base_url="http://127.0.0.1:9", max_retries=0)
     with Replayer(load(tmp_path / "fixture")) as replayed:
         agentobs.record(client)
@@ -90,7 +92,7 @@ def test_an_imported_file_is_frozen_and_replayed(tmp_path: Path, name: str) -> N
 
 @NEEDED
 def test_an_imported_file_is_in_every_query(tmp_path: Path) -> None:
-    """Each query that lists sessions, calls or money has those of the file; all others answer, too."""
+    """Queries about sessions, calls or costs contain the imported data; all other queries run without an error."""
     home = open_home(tmp_path / "home")
     path = corpus.folder() / NAMES[0]
     [done] = bring_in(home, path).files
@@ -117,39 +119,41 @@ ALWAYS = frozenset(
         "session_turns", "sessions", "slowest_requests", "slowest_tools", "tool_latency", "usage_by_model_day",
     )
 )  # fmt: skip
-"""The queries in which every session with answers and calls has a row."""
+"""The queries that return a row for every session with responses and tool calls."""
 
 
-def test_money_is_that_of_its_day(tmp_path: Path) -> None:
-    """Each exchange is priced when it was recorded, as the file says; one that says nothing follows its neighbor."""
+def test_cost_uses_the_prices_of_the_recorded_day(tmp_path: Path) -> None:
+    """Each exchange has the price of its time in the file; without a time, it has the time of the previous exchange."""
     home = open_home(tmp_path / "home")
     path = written(
-        tmp_path / "told.jsonl", line(1), line(2, "2026-02-03T04:05:06Z"), line(3),
+        tmp_path / "times.jsonl", line(1), line(2, "2026-02-03T04:05:06Z"), line(3),
         line(4, "Wed, 04 Feb 2026 00:00:00 GMT"), line(5, "2020-01-01T00:00:00Z"), line(6, "soon"),
     )  # fmt: skip
     bring_in(home, path)
     with connect(home) as connection:
         sql = "SELECT sent_at::VARCHAR, cost_usd FROM costs ORDER BY at_ns"
-        told = connection.execute(sql).fetchall()
-    assert [at[:23] for at, _ in told] == [
+        rows = connection.execute(sql).fetchall()
+    assert [at[:23] for at, _ in rows] == [
         "2026-02-03 04:05:06", "2026-02-03 04:05:06.001", "2026-02-03 04:05:06.002",
         "2026-02-04 00:00:00", "2026-02-04 00:00:00.001", "2026-02-04 00:00:00.002",
     ]  # fmt: skip
-    assert {str(usd) for _, usd in told} == {"0.003150000000"}
+    assert {str(usd) for _, usd in rows} == {"0.003150000000"}
 
 
 @pytest.mark.parametrize("far", ["9999-12-31T00:00:00Z", "2300-01-01T00:00:00Z"])
-def test_a_time_that_cannot_be_is_not_believed(tmp_path: Path, far: str) -> None:
-    """An exchange of a year that no store can hold follows its neighbor, as one that says nothing does."""
+def test_an_impossible_time_is_replaced(tmp_path: Path, far: str) -> None:
+    """An exchange with a year that the store cannot represent is treated as an exchange without a time."""
     home = open_home(tmp_path / "home")
     bring_in(home, written(tmp_path / "a.jsonl", line(1, "2026-02-03T04:05:06Z"), line(2, far)))
     with connect(home) as connection:
-        told = connection.execute("SELECT sent_at::VARCHAR FROM costs ORDER BY at_ns").fetchall()
-    assert [at[:23] for (at,) in told] == ["2026-02-03 04:05:06", "2026-02-03 04:05:06.001"]
+        rows = connection.execute("SELECT sent_at::VARCHAR FROM costs ORDER BY at_ns").fetchall()
+    assert [at[:23] for (at,) in rows] == ["2026-02-03 04:05:06", "2026-02-03 04:05:06.001"]
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
-    """Not from the same place, nor from another one, nor after it was deleted; a changed file is another one."""
+    """Neither from the same path, nor from another path, nor after the session was deleted; a changed file is a new
+    session.
+    """
     home = open_home(tmp_path / "home")
     path = written(tmp_path / "a.jsonl", line(1), line(2))
     [first] = bring_in(home, path).files
@@ -166,19 +170,21 @@ def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     assert [each.is_new for each in bring_in(home, path).files] == [False]
 
 
-def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
-    """It is told with file and line, the rest is there, and the session says that it is not whole."""
+def test_only_invalid_lines_are_skipped(tmp_path: Path) -> None:
+    """An invalid line is reported with its file and number, the other lines are imported, and the session is
+    incomplete.
+    """
     home = open_home(tmp_path / "home")
     deep = '{"request":' + "[" * 100_000
     path = written(
         tmp_path / "a.jsonl", line(1), "{not json", "", {"request": None, "response": {}}, deep, line(2)
     )  # fmt: skip
     nothing = written(tmp_path / "b.jsonl", "[]")
-    told = run(home, "import", "wire", path, nothing)
-    assert told.exit_code == 1
-    assert "2 exchanges, not replayable: 3 lines are missing" in told.output
-    said = [each.rpartition("/")[2] for each in told.stderr.splitlines()]
-    assert [each.partition(": ")[0] for each in said] == [
+    result = run(home, "import", "wire", path, nothing)
+    assert result.exit_code == 1
+    assert "2 exchanges, not replayable: 3 lines are missing" in result.output
+    error_lines = [each.rpartition("/")[2] for each in result.stderr.splitlines()]
+    assert [each.partition(": ")[0] for each in error_lines] == [
         "a.jsonl:2",
         "a.jsonl:4",
         "a.jsonl:5",
@@ -191,8 +197,8 @@ def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
     assert "incomplete" in str(frozen.exception)
 
 
-def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
-    """Pipes, links to nothing and folders in which there is nothing are named; the rest is imported."""
+def test_only_unreadable_files_are_skipped(tmp_path: Path) -> None:
+    """Pipes, dangling links and empty directories are reported; the other files are imported."""
     home, files, empty = open_home(tmp_path / "home"), tmp_path / "files", tmp_path / "empty"
     (files / "folder.jsonl").mkdir(parents=True)
     empty.mkdir()
@@ -201,20 +207,20 @@ def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
     os.mkfifo(files / "pipe.jsonl")
     (files / "lost.jsonl").symlink_to(tmp_path / "nowhere")
     written(files / "z.jsonl", line(2))
-    told = run(home, "import", "wire", files, empty)
-    assert told.exit_code == 1
-    assert "1 sessions imported, 1 already imported" in told.output
-    assert told.stderr.splitlines() == [
+    result = run(home, "import", "wire", files, empty)
+    assert result.exit_code == 1
+    assert "1 sessions imported, 1 already imported" in result.output
+    assert result.stderr.splitlines() == [
         f"skipped: {empty}: it contains no *.jsonl file",
         f"skipped: {files}/lost.jsonl: no such file or directory",
         f"skipped: {files}/pipe.jsonl: not a regular file",
     ]
 
 
-def test_a_file_that_changes_meanwhile_is_left_for_later(
+def test_a_file_that_changes_during_the_import_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is there until it is imported as it is then."""
+    """Nothing is imported from it until the next import reads the changed file."""
     home, path = open_home(tmp_path / "home"), written(tmp_path / "a.jsonl", line(1))
     real = segment_import.import_segment
 
@@ -231,8 +237,8 @@ def test_a_file_that_changes_meanwhile_is_left_for_later(
     assert [each.exchanges for each in bring_in(home, path).files] == [2]
 
 
-def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a longer one only its length is told; two files that differ in it alone are two sessions."""
+def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line above the limit is reported with its length; files that differ only in such a line are two sessions."""
     monkeypatch.setattr(wire_files, "LINE_BYTES_MAX", 2000)
     home = open_home(tmp_path / "home")
     paths = [written(tmp_path / f"{x}.jsonl", line(1), x * 9999, line(2)) for x in "xy"]
@@ -241,15 +247,15 @@ def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(each.is_new, each.exchanges) for each in report.files] == [(True, 2), (True, 2)]
 
 
-def test_what_was_said_is_content(tmp_path: Path) -> None:
-    """No fact and no byte of the store holds what was said, or the name of a file that is no label; no secret is in
-    either.
+def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
+    """Facts and the store contain neither content nor file names that are not labels; secrets are not even in the
+    content.
     """
     home = open_home(tmp_path / "home")
     secret = "ghp_" + "Ab1" * 12
-    told = line(1)
-    told["request"]["body"]["system"] = f"use {secret}"
-    bring_in(home, written(tmp_path / f"{WORD}.jsonl", told))
+    exchange = line(1)
+    exchange["request"]["body"]["system"] = f"use {secret}"
+    bring_in(home, written(tmp_path / f"{WORD}.jsonl", exchange))
     facts = b"".join(each.read_bytes() for each in home.segments.glob("*.facts"))
     content = b"".join(each.read_bytes() for each in home.segments.glob("*.content"))
     assert WORD.encode() in content
@@ -259,22 +265,22 @@ def test_what_was_said_is_content(tmp_path: Path) -> None:
     assert secret.encode() not in content + facts
 
 
-def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
-    """Where nobody looks, an import prints its lines and nothing that steers a terminal."""
+def test_progress_is_shown_only_on_a_terminal(tmp_path: Path) -> None:
+    """If the output is not a terminal, an import prints no control characters."""
     home = open_home(tmp_path / "home")
     path = written(tmp_path / "a.jsonl", line(1))
     seen: list[tuple[int, int]] = []
     import_wire(home, files_in([path]), progress=lambda *far: seen.append(far))
     assert seen == [(1, 1)]
-    told = run(home, "import", "wire", path)
-    assert told.exit_code == 0
-    assert told.output == "0 sessions imported, 1 already imported\n"
-    assert "\r" not in told.output + told.stderr
+    result = run(home, "import", "wire", path)
+    assert result.exit_code == 0
+    assert result.output == "0 sessions imported, 1 already imported\n"
+    assert "\r" not in result.output + result.stderr
     assert on_terminal(home, path) == "\r\x1b[K1 of 1 files\r\x1b[K"
 
 
 def on_terminal(home: Home, path: Path) -> str:
-    """Return what an import writes to standard error where that is a terminal, without its lines."""
+    """Return the standard error of an import on a terminal, without its lines."""
     import pty
     import subprocess
     import sys
@@ -292,26 +298,26 @@ def on_terminal(home: Home, path: Path) -> str:
     ]
     subprocess.run(command, stderr=theirs, stdout=subprocess.DEVNULL, check=True)
     os.close(theirs)
-    told = os.read(mine, 65536).decode()
+    output = os.read(mine, 65536).decode()
     os.close(mine)
-    return told
+    return output
 
 
-def test_no_such_file_is_said(tmp_path: Path) -> None:
-    """One clear error."""
-    told = run(open_home(tmp_path / "home"), "import", "wire", tmp_path / "nothing")
-    assert "no such file" in str(told.exception)
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    """The error names the reason."""
+    result = run(open_home(tmp_path / "home"), "import", "wire", tmp_path / "nothing")
+    assert "no such file" in str(result.exception)
 
 
-def test_what_kept_no_headers_is_said(tmp_path: Path) -> None:
-    """A replay compares the headers that are kept, so that a file without them is told as one."""
+def test_files_without_headers_are_reported(tmp_path: Path) -> None:
+    """A replay compares recorded headers, so the import reports that a file contains none."""
     home = open_home(tmp_path / "home")
-    told = line(1)
-    told["request"]["headers"] = {"anthropic-version": "2023-06-01"}
-    bare = run(home, "import", "wire", written(tmp_path / "a.jsonl", line(1), told))
-    whole = run(home, "import", "wire", written(tmp_path / "b.jsonl", told))
+    exchange = line(1)
+    exchange["request"]["headers"] = {"anthropic-version": "2023-06-01"}
+    bare = run(home, "import", "wire", written(tmp_path / "a.jsonl", line(1), exchange))
+    complete = run(home, "import", "wire", written(tmp_path / "b.jsonl", exchange))
     note = (
         "a replay will report an added header: 1 requests were recorded without anthropic-version"
     )
     assert f"replayable, but {note}" in bare.output
-    assert "1 exchanges, replayable  b.jsonl" in whole.output
+    assert "1 exchanges, replayable  b.jsonl" in complete.output

@@ -20,7 +20,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.usage import Usage
 from agentobs.store.duckdb.connection import connect
 from tests.ledger import published_prices
-from tests.store.making import SECOND, T0, usage_row, write_facts
+from tests.store.recordings import SECOND, T0, usage_row, write_facts
 
 MODELS = ["claude-opus-5-5", "claude-sonnet-5", "claude-haiku-5-5", "claude-sonnet-4-5-20250929",
           "claude-3-haiku-20240307", "claude-2.1", "nobody-knows-it"]  # fmt: skip

@@ -15,7 +15,7 @@ import genai_prices
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.ledger import Context, PriceBook, book_of, in_force, resolve, use_home
+from agentobs.ledger import Context, PriceBook, book_of, current_prices, resolve, use_home
 from agentobs.ledger.overlay import parse
 from agentobs.ledger.price_book import ENVIRONMENT, FILE, price_version
 
@@ -242,7 +242,7 @@ def test_a_typo_does_not_stop_an_agent(tmp_path: Path, monkeypatch: pytest.Monke
         assert price_version() == PriceBook().version
     finally:
         monkeypatch.undo()
-        in_force.cache_clear()
+        current_prices.cache_clear()
 
 
 def test_prices_never_come_from_the_network() -> None:

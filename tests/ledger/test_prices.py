@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from agentobs.ledger import FOREVER, Context, UnitPrices, price_version, resolve
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import SECOND, T0, a_home, plain, usage_row, write_facts
+from tests.store.recordings import SECOND, T0, a_home, plain, usage_row, write_facts
 
 MODELS = [m.id for p in get_snapshot().providers if p.id == "anthropic" for m in p.models]
 CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")

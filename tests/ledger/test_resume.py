@@ -11,7 +11,7 @@ import agentobs
 from agentobs import wiring
 from agentobs.errors import UsageError
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import (
+from tests.store.recordings import (
     a_home,
     attempt,
     end,

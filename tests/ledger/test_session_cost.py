@@ -20,7 +20,7 @@ from agentobs.ledger import Spent
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from tests.provider_script import cut, script, streamed, text
-from tests.store.making import usage_row
+from tests.store.recordings import usage_row
 
 ASK: dict[str, Any] = {
     "model": "claude-sonnet-5",

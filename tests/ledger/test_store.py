@@ -15,7 +15,7 @@ from agentobs.ledger.price_book import FILE
 from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import SECOND, T0, a_home, plain, usage_row, write_facts
+from tests.store.recordings import SECOND, T0, a_home, plain, usage_row, write_facts
 
 OWN = """
 [[price]]

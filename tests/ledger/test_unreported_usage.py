@@ -21,7 +21,7 @@ from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk, Failure, ModelExchange, Question
 from agentobs.store.duckdb.connection import connect
 from tests.provider_script import cut, script, streamed, text
-from tests.store.making import MODEL, a_home, attempt, end, record, start
+from tests.store.recordings import MODEL, a_home, attempt, end, record, start
 
 SONNET = "claude-sonnet-4-5-20250929"
 WHOLE = {
@@ -75,7 +75,7 @@ def test_a_response_without_counts_is_a_lower_bound(
     """
     [(model, usd, status, note)] = costs(tmp_path, exchange)
     assert model in (MODEL, SONNET)
-    assert (usd, status, note) == (Decimal(0), "lower_bound", "usage:not_told")
+    assert (usd, status, note) == (Decimal(0), "lower_bound", "usage:unreported")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_framed_stream_that_breaks_off(tmp_path: Path) -> None:
         tmp_path / "b", on_bedrock(answered(stream[:50], FRAMES, ending="cut"))
     )
     assert model == "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
-    assert (usd, note) == (Decimal(0), "usage:not_told/platform:bedrock")
+    assert (usd, note) == (Decimal(0), "usage:unreported/platform:bedrock")
     assert status == "estimated"  # because of the platform's model name
     refused = frame(
         b'{"message":"slow down"}', exception_type="throttlingException", message_type="exception"

@@ -13,7 +13,7 @@ from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
 from agentobs.records.usage import COUNT_MAX, Usage
 from agentobs.store.duckdb.connection import connect
-from tests.store.making import a_home, attempt, end, record, start
+from tests.store.recordings import a_home, attempt, end, record, start
 
 GOOD = {"input_tokens": 10, "output_tokens": 5}
 

@@ -33,7 +33,7 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
-from tests.store.making import T0, attempt, end, start, tool
+from tests.store.recordings import T0, attempt, end, start, tool
 
 Report = Callable[[str], None]
 

@@ -17,7 +17,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import Scope, prune
 from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, Reply, message, streamed, text
-from tests.store.making import T0, a_home, conversation, everything, python, record, session_id
+from tests.store.recordings import T0, a_home, conversation, everything, python, record, session_id
 
 CLIENT = """
 import os, sys

@@ -51,7 +51,7 @@ async def answer(prompt: str) -> str:
         model="claude-sonnet-5",
         max_tokens=1024,
         system="You refund orders. Look everything up before you act.",
-        cache=None,  # the whole conversation is shorter than what the provider keeps
+        cache=None,  # the conversation is too short for the provider's cache
         permissions=Permissions(rules=(Rule.parse("issue_refund", "allow", "project"),)),
     )
     result = await complete(prompt, world=live_world(client, TOOLS), tools=TOOLS, options=options)

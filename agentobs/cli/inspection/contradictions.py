@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 ANSWERS_MAX = 20
 """Only the last answers of a session are judged, up to this number, because each costs an LLM request. Our choice."""
 RESULT_CHARACTERS, RESULTS_MAX = 2_000, 50
-"""The number of characters that the judge sees of each result, at its start and at its end; the number of results."""
+"""The number of characters that the judge sees at the start and at the end of each result, and the number of results.
+"""
 
 TOKENS_MAX = 64
-"""The prompt requires a one-word reply, but some models answer with a sentence."""
+"""The maximum length of a reply. The prompt requires a one-word reply, but some models answer with a sentence."""
 
 NAME = "agentobs-judge"
 """The name of the sessions in which the requests to the judge are recorded."""

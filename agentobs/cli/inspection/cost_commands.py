@@ -117,9 +117,7 @@ def cost(
 
 
 @cost.command(
-    help=(
-        "Compare recorded usage and costs with the provider's report (JSON from the Admin API)."
-    )
+    help="Compare recorded usage and costs with the provider's report (JSON from the Admin API)."
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -243,7 +241,7 @@ def cache(
     limit: int,
     form: Form,
 ) -> None:
-    """Show all sessions, the most expensive first; with SESSION also each cache miss in it."""
+    """Show all sessions, the most expensive first. If SESSION is passed, show each of its cache misses, too."""
     _check_range(since, until)
     with open_store(context) as store:
         session_id = session_of(store, session) if session else None

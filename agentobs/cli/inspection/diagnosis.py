@@ -63,7 +63,7 @@ def diagnose(
     fail: bool,
     as_json: bool,
 ) -> None:
-    """Diagnose SESSION: its ID, a suffix of it (4 characters or more), or its name."""
+    """Diagnose a session. SESSION is its ID, a suffix of the ID (4 characters or more), or its name."""
     if bool(session) == all_sessions:
         raise UsageError("expected one session, or --all", todo="Pass a SESSION or --all")
     if (since is not None and not all_sessions) or (judge and all_sessions):
@@ -109,7 +109,9 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         _print_verdicts(verdicts)
         for each in judgments:
             _print_judgment(each)
-    return any(verdict.fires for verdict in verdicts) or any(each.contradicts for each in judgments)
+    return any(verdict.is_found for verdict in verdicts) or any(
+        each.contradicts for each in judgments
+    )
 
 
 def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[Judgment]:
@@ -138,9 +140,9 @@ SHOWN = 5
 def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
     from agentobs.store.analysis.diagnosis import SIGNATURES
 
-    meaning = {signature.name: signature.fires for signature in SIGNATURES}
+    meaning = {signature.name: signature.meaning for signature in SIGNATURES}
     for verdict in verdicts:
-        if not verdict.fires:
+        if not verdict.is_found:
             continue
         strongest = sorted(verdict.evidence, key=lambda row: -row["strength"])[:SHOWN]
         times = len(verdict.evidence)
@@ -150,12 +152,12 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
         if times > SHOWN:
             click.echo(f"... and {times - SHOWN:,} more")
         click.echo(f"what to do: {verdict.todo}.")
-    not_found = [v.signature for v in verdicts if not v.fires and not v.cannot_tell]
+    not_found = [v.signature for v in verdicts if not v.is_found and not v.unknown_reason]
     if not_found:
         click.echo(f"\nnot found: {', '.join(not_found)}")
     for verdict in verdicts:
-        if verdict.cannot_tell:
-            click.echo(f"could not be checked: {verdict.signature} ({verdict.cannot_tell})")
+        if verdict.unknown_reason:
+            click.echo(f"could not be checked: {verdict.signature} ({verdict.unknown_reason})")
 
 
 _HEADINGS = {"at_ns": "at (UTC)", "strength": "times threshold"}
@@ -178,10 +180,10 @@ def _print_json(
     rows += [
         {
             "signature": "judged_contradictions",
-            "fires": bool(each.contradicts),
+            "is_found": bool(each.contradicts),
             "strength": 1.0 if each.contradicts else 0.0,
             "evidence": [dataclasses.asdict(each)],
-            "cannot_tell": "the reply was neither CONTRADICTS nor AGREES"
+            "unknown_reason": "the reply was neither CONTRADICTS nor AGREES"
             if each.contradicts is None
             else None,
             "todo": "Compare the answer with the results: agentobs show SESSION --content",

@@ -60,7 +60,7 @@ def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> No
 )
 @click.pass_context
 def show(context: click.Context, session: str, content: bool) -> None:
-    """Show SESSION: its ID, a suffix of it (4 characters or more), or its name."""
+    """Show a session. SESSION is its ID, a suffix of the ID (4 characters or more), or its name."""
     with open_store(context) as store:
         session_id = session_of(store, session)
         _print_facts(rows_of(store, "internal/session", session_id=session_id))

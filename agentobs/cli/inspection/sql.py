@@ -195,7 +195,7 @@ def _run_in_worker(
         **{"rows": ROWS} | {_LIMIT_FIELDS[name]: value for name, value in chosen_limits.items()}
     )
     with Worker(home, limits) as worker:
-        _import_printing(form)  # while the worker opens the store
+        _import_printing(form)  # the worker opens the store meanwhile
         result = worker.run(query, parameters or None)
         _print(result.columns, result.rows, form)
 

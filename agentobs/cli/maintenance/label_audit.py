@@ -114,8 +114,8 @@ def uses_in(path: Path) -> list[Use]:
 def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
     """Yield every use, under any name that `Label` has in the file.
 
-    A use that does not call the function cannot be checked. Neither can a `reviewed` of an unknown class, because the
-    class may be `Label`.
+    A use that does not call the function cannot be checked. A use of `reviewed` on an unknown class cannot be checked
+    either, because the class may be `Label`.
     """
     names = _names_of_label(tree)
     called = {

@@ -179,7 +179,7 @@ def _run(sender: Connection, job: Job, directory: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent ends: if it was interrupted or killed, it may not have stopped this process."""
+    """Exit when the parent ends: a parent that was interrupted or killed may not have stopped this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

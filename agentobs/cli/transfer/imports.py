@@ -133,7 +133,11 @@ class _Progress:
 
 @import_.command("bundle", help="Import the sessions of a bundle from another machine.")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--digest", metavar="b2:...", help="Reject a file without this digest, which `agentobs bundle` printed.")
+@click.option(
+    "--digest",
+    metavar="b2:...",
+    help="Reject a file without this digest, which `agentobs bundle` printed.",
+)
 @click.pass_context
 def bundle(context: click.Context, path: Path, digest: str | None) -> None:
     """Import the sessions in FILE. The whole file is checked first; if anything is invalid, nothing is imported."""

@@ -1,9 +1,9 @@
 """Answer claims: flags without text that are derived from the wording of a response and of earlier tool results.
 
 They are computed while content is recorded, so later queries need no content. A failed session can be recognized from
-its facts alone, even if its content was not recorded, and one query can search all sessions. Reading the vault later
-was the alternative, but it contains nothing if content is off. The patterns are English, like the texts of most agents.
-A response in another language claims nothing, and an error that no pattern matches has the kind `semantic`.
+its facts alone, even if its content was not recorded, and one query can search all sessions. Rejected: reading the
+vault later, because it contains nothing if content is off. The patterns are English, like the texts of most agents. A
+response in another language claims nothing, and an error that no pattern matches has the kind `semantic`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _DENIED = re.compile(
 _SYSTEM_ERROR = re.compile(
     r"EACCES|\[Errno 13\]|PermissionError|(?::|^) ?permission denied", re.IGNORECASE
 )
-"""The operating system refuses access to a file. This is not a denial, because nobody decided about the call."""
+"""Matches an error of the operating system that refuses access to a file. This is not a denial: no user or rule has
+denied the call.
+"""
 
 _SUCCESS = re.compile(
     r"\bsuccess(?:ful(?:ly)?)?\b|\bsucceed(?:s|ed)?\b|\b(?:all )?(?:is |are |it's |that's |all )?done\b|\bcompleted?\b"
@@ -72,7 +74,7 @@ def claim_of(answer: Answer, last_turns: Sequence[Turn], dialect: Dialect) -> bo
         dialect: the dialect of the provider.
 
     Returns:
-        None if none of the results is an error, or the response has no text or is incomplete.
+        None if no result is an error, if the response has no text, or if it is incomplete.
     """
     results = [result for turn in last_turns for result in turn.results]
     if not any(result.is_error for result in results) or answer.ending != "complete":

@@ -58,7 +58,7 @@ class SessionView:
     prefixes: Prefixes
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Calls whose results were recorded before the response with the call had ended."""
+    """Calls whose results were recorded before the end of the response that contains the call."""
     _open_calls: OpenCalls = field(default_factory=OpenCalls)
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class SessionView:
         fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
         yield fact
         yield from self._usage(exchange, fact, response, dialect)
-        # The usage of an attempt precedes the end of its span, which backends export with its cost.
+        # The usage of an attempt precedes the end of its span, because backends export the span with its cost.
         yield from self._requests.attempt(exchange, fact)
         if makes_turn and body.message_count:
             yield from self._prefix(exchange, body, fact, response, dialect)
@@ -237,7 +237,8 @@ class SessionView:
                 )
 
     def _close_call(self, place: Place, tool_use_id: str) -> tuple[str, str, int] | None:
-        """Close an open call, and return its lane, its attempt, and its position in the response; None if unknown.
+        """Close an open call, and return its lane, its attempt, and its position in the response; None if the call is
+        unknown.
 
         The agent loop of agentobs, the only client that names its turn, sends results in the lane of the call. Other
         clients may send them in another lane.
@@ -280,6 +281,7 @@ class SessionView:
             duration_ns=exchange.ended_ns,
             method=self.label(question.method),
             endpoint=dialect.endpoint(question.path),
+            makes_turns=dialect.makes_turns(question.path),
             streamed=dialect.is_stream(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
             model=self._optional_label(response.model),
@@ -427,9 +429,9 @@ class _SentTurns(NamedTuple):
     """The turns that a request adds to an earlier one."""
 
     new: list[Turn]
-    """The turns after the messages that it shares with its base."""
+    """The turns after the messages that the request shares with its base."""
     later: list[Turn]
-    """The turns after the messages of its origin."""
+    """The turns after the messages of the request's origin."""
     last: list[Turn]
     """The new turns after the last response, latest first."""
 
@@ -465,7 +467,7 @@ def _retry_number(exchange: ModelExchange) -> int:
 
 
 def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:
-    """Set a key, and forget the oldest one beyond `most`."""
+    """Set a key; if there are more than `most` keys, forget the oldest one."""
     known.pop(key, None)
     known[key] = value
     if len(known) > most:

@@ -75,11 +75,6 @@ def similarity(value: Any, key: bytes) -> int:
     return number - (1 << _BITS) if number >> (_BITS - 1) else number
 
 
-def bit_distance(one: int, other: int) -> int:
-    """Return in how many of the 64 bits two numbers differ; in SQL `bit_count(xor(one, other))`."""
-    return ((one ^ other) & ((1 << _BITS) - 1)).bit_count()
-
-
 def _arguments(value: Any) -> Iterator[tuple[str, str]]:
     """Yield the name and canonical text of each argument; an input without arguments is one argument without a name."""
     if not isinstance(value, dict) or not value:

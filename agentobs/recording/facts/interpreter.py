@@ -1,7 +1,7 @@
 """The interpreter: splits each record into facts without content, and content.
 
-Every string in a fact is a label or an ID, whatever the record contains: a string that is not proven to be a label is
-replaced by its keyed digest.
+Every string in a fact is a label or an ID, regardless of the record's content: a string that is not proven to be a
+label is replaced by its keyed digest.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
 KNOWN_LABELS = 4096
-"""How many labels are cached; beyond this number, the oldest is forgotten and has to be checked again. Our choice."""
+"""How many labels are cached; beyond this number, the oldest label is forgotten and must be checked again. Our choice.
+"""
 KNOWN_SESSIONS = 10_000
-"""For how many sessions the content mode and the number of the last fact are remembered. Our choice."""
+"""The maximum number of sessions whose content mode and last fact number are remembered. Our choice."""
 
 ContentLine = tuple[str, dict[str, Any]]
 """The kind of a content line, and its payload."""
@@ -83,7 +84,7 @@ class Interpretation:
     facts: tuple[WrittenFact, ...]
     """The facts, in order."""
     is_complete: bool = True
-    """Whether the record is complete; a record with a body that was too long is not."""
+    """Whether the record is complete; a record whose body was too long is incomplete."""
     drafts: tuple[WrittenFact, ...] = ()
     """Facts of an exchange in progress, which are valid if it never ends."""
 
@@ -140,7 +141,7 @@ class Interpreter:
         self._lost.clear()
 
     def forget_bodies(self) -> None:
-        """Forget earlier bodies, so that later ones do not refer to them: a segment starts, or a write failed."""
+        """Forget earlier bodies, because a segment starts or a write failed; later bodies do not refer to them."""
         for bodies in self._bodies.values():
             bodies.forget()
         self._partial.clear()
@@ -175,7 +176,9 @@ class Interpreter:
         return Interpretation(session_id, tuple(parts.contents), tuple(facts), parts.is_complete)
 
     def _sampled(self, fact: Fact, sequence: int) -> Fact | None:
-        """Return a fact, a sampled event with its sampling rate; None if an event is not in the sample."""
+        """Return a fact, with its sampling rate if it is a sampled event; None if it is an event that is not in the
+        sample.
+        """
         if not isinstance(fact, Event) or fact.kind not in self._sampling:
             return fact
         rate = float(self._sampling[fact.kind])
@@ -235,7 +238,7 @@ class Interpreter:
         return known
 
     def _without_secret(self, name: Label) -> Label:
-        """Return a label unchanged, or a digest of it if it looks like a secret: users choose some labels."""
+        """Return a label unchanged, or a digest if the label looks like a secret, because users choose some labels."""
         if name in self._clean:
             return name
         redacted = self.redactor.redact_text(name)
@@ -304,7 +307,9 @@ class Interpreter:
             return None
 
     def _end(self, record: SessionEnd | SessionReturn, mode: str) -> _Parts:
-        """Return the parts of the end of a session, with its redacted name and arguments if they had a credential."""
+        """Return the parts of the end of a session, with its redacted name and arguments if these contained a
+        credential.
+        """
         session_id = session_of(record)
         secrets, written = self._credentials.of(session_id), self._credentials.start_of(session_id)
         started = (
@@ -445,7 +450,7 @@ def _tool_exchange_content(line: Mapping[str, Any]) -> ExchangeContent:
 
 
 def _remember(known: dict[Any, Any], key: str, value: Any, limit: int = KNOWN_SESSIONS) -> None:
-    """Set a key, and forget the oldest one beyond the limit."""
+    """Set a key; if there are more than `limit` keys, forget the oldest one."""
     known.pop(key, None)
     known[key] = value
     if len(known) > limit:

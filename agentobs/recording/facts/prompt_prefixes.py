@@ -1,7 +1,7 @@
 """Prompt prefixes: a digest of each zone of a prompt, and the first change in its cached prefix, which causes a miss.
 
 A prompt is cached from its start: betas, model, tools, system, parameters, then message by message. A request is
-compared with the earlier request whose messages it repeats, or else with the one that shares the most bytes. Only
+compared with the earlier request whose messages it repeats, or else with the request that shares the most bytes. Only
 values that are parsed for other reasons are read, and each zone or message is hashed once, when it is new. No text
 leaves this module, and its digests are keyed, so that nobody can guess a short prompt.
 """
@@ -151,7 +151,9 @@ class Prefixes:
         return tuple(zones)
 
     def _chain(self, body: Body, dialect: Dialect) -> list[bytes] | None:
-        """Return a digest for each message, which includes the previous digest; those of shared messages are reused."""
+        """Return a digest for each message, which includes the previous digest; the digests of shared messages are
+        reused.
+        """
         chain: list[bytes] = []
         if body.shared_messages:
             known = self._messages.get(body.base or "")
@@ -207,7 +209,7 @@ def _count(messages: Sequence[bytes] | None) -> int:
 
 
 def _digest_at(messages: Sequence[bytes] | None, count: int) -> str | None:
-    """Return the digest of the first `count` messages; None if there are fewer, or it is unknown."""
+    """Return the digest of the first `count` messages; None if there are fewer messages, or the digest is unknown."""
     if messages is None or not 0 < count <= len(messages):
         return None
     return messages[count - 1].hex()
@@ -219,5 +221,5 @@ def _difference(body: Body, before: Prompt, prompt: Prompt) -> tuple[Changed | N
         if old is not new:
             return zone, None
     if body.origin or body.shared_messages == body.message_count:
-        return None, None  # it continues the earlier prompt, or repeats a part of it
+        return None, None  # the new prompt continues the earlier prompt, or repeats a part of it
     return "messages", body.shared_messages + 1

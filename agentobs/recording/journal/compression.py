@@ -45,7 +45,7 @@ LEVEL = 6
 (November 2026).
 """
 BLOCK_BYTES_MAX = 256 * 1024 * 1024
-"""A larger block is not read. The largest record is a response, of which 32 MB are kept."""
+"""Larger blocks are not read. The largest records are responses; at most 32 MB of a response are kept."""
 RATIO_MAX = 200
 """The maximum compression ratio. Data that was compressed more is rejected as a decompression bomb; the writer pads its
 blocks so that they stay below it.
@@ -106,7 +106,7 @@ class Index:
     """How many bytes at the end of the plain file were an incomplete record."""
     blocks: tuple[Block, ...]
     rewritten: bool = False
-    """Whether the contents differ from those that the process wrote, because of a pruning or a repair."""
+    """Whether the contents differ from those that the process wrote, because of pruning or a repair."""
 
     @property
     def last(self) -> int:

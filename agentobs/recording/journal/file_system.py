@@ -1,7 +1,7 @@
 """The file system: the calls to the operating system that write a segment, as one frozen set of functions.
 
-A test can replace the set by one in which a call fails or hangs. It can also trace the calls, and then reconstruct the
-state of the disk after a power loss. The functions of `os` are looked up at each call.
+A test can replace the set with one in which a call fails or hangs. It can also trace the calls, and then reconstruct
+the state of the disk after a power loss. The functions of `os` are looked up at each call.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from agentobs.recording.journal.compression import Index, compressed_path
 from agentobs.recording.journal.segments import Line, read
 
 KEPT_BLOCKS = 4
-"""The number of decompressed blocks that are cached, 2 MB each; the next line is nearly always near. Our choice."""
+"""The number of decompressed blocks that are cached, 2 MB each; the next line is nearly always near the previous one.
+Our choice.
+"""
 
 
 ENDS = ("start", "end")

@@ -1,4 +1,5 @@
-r"""The journal: append-only segments, each a pair of files, one for facts and one for content. With writer and reader.
+r"""The journal: the writer and the reader of append-only segments, each a pair of files, one for facts and one for
+content.
 
 A segment belongs to one process, which locks the facts file until it exits. A file is a sequence of lines
 
@@ -10,7 +11,7 @@ Lines were chosen over length-prefixed frames: after damage, a reader finds the 
 can read the file with `cat`, and DuckDB can read the JSON. After a flipped bit, two of three lines still parse as JSON,
 so the checksum is needed to detect the damage. The ingester compresses closed segments (`compression.py`); readers
 accept both forms. If records were pruned, or are missing since a repair, one line of the kind `pruned` or `lost`
-replaces them: its sequence is that of the last missing record, its field `from` that of the first.
+replaces them: its sequence number is that of the last missing record, and its field `from` is that of the first.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Line:
     payload: bytes
     """The JSON, as written."""
     start: int
-    """Offset of the line in its plain file, in bytes; also if the file was compressed."""
+    """Offset of the line in the uncompressed file, in bytes, even if the file has been compressed."""
     end: int
     """Offset after its newline, in bytes."""
 
@@ -179,7 +180,7 @@ class SegmentFile:
             try:
                 return self._files.identity(self.path) == own
             except FileNotFoundError:
-                continue  # checked twice, because all records of the file will count as lost
+                continue  # checked twice, because all records of the file count as lost if it is not in place
             except OSError:
                 return True
         return False
@@ -333,7 +334,7 @@ def segment_ids(home: Home) -> list[str]:
 
 
 def forms(home: Home) -> dict[str, bool]:
-    """Return the segments of a home, oldest first, each with whether its facts file is compressed."""
+    """Return the IDs of the segments of a home, oldest first, each mapped to whether its facts file is compressed."""
     try:
         names = os.listdir(home.segments)  # noqa: PTH208  # half the cost of `Path.iterdir`
     except FileNotFoundError:  # a copy of only the published file has no segments
@@ -361,14 +362,14 @@ def read_runs(
     """Read the lines of a file from `offset` on, or of a compressed file after the record `sequence`.
 
     Damaged bytes are yielded as `Damage`, and reading continues after them. A last line without a newline is ignored,
-    because it may be being written at this moment; `tail` returns its size.
+    because the process may still be writing it; `tail` returns its size.
 
     Args:
         path: the plain file, whether it exists or was compressed.
         offset: where to start.
         sequence: the number of the record before `offset`.
-        wanted: the kinds of records that may be yielded as runs, which costs half as much. It is consulted before each
-            run, so that the caller can change it while reading.
+        wanted: the kinds of records that may be yielded as runs, which takes half as much time. The caller can change
+            this container while reading, because it is checked before each run.
 
     Raises:
         FileNotFoundError: neither the plain file nor its compressed form exists.
@@ -408,7 +409,7 @@ def tail(path: Path) -> int:
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a plain file, also if it was compressed; 0 if it does not exist."""
+    """Return the size of a plain file, even if it has been compressed; 0 if it does not exist."""
     found = _compressed(path)
     if found is not None:
         found[0].close()
@@ -456,7 +457,7 @@ def _compressed(path: Path) -> tuple[BinaryIO, Index | None] | None:
 
 
 def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes, int] | Damage]:
-    """Yield the blocks that hold records after `sequence`; of a damaged block, the readable part."""
+    """Yield the blocks that hold records after `sequence`; if a block is damaged, only its readable part."""
     for block in index.blocks:
         if 0 < block.summary.last <= sequence:
             continue
@@ -564,6 +565,15 @@ def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
     while (newline := data.find(b"\n", at)) != -1:
         yield _parse(data[at:newline], seed, start + at, start + newline + 1)
         at = newline + 1
+
+
+def line_of(seed: int, sequence: int, kind: str, value: bytes | dict[str, Any]) -> bytes:
+    """Return a line in the format of the journal."""
+    payload = (
+        value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
+    )
+    rest = b"%d %s %s" % (sequence, kind.encode(), payload)
+    return b"%08x %s\n" % (zlib.crc32(rest, seed), rest)
 
 
 def _check_format(path: Path, first: Line) -> None:

@@ -1,8 +1,8 @@
-"""Unfinished attempts: the drafts in a segment of attempts whose end was never written.
+"""Unfinished attempts: the attempts in a segment whose end was never written, restored from drafts.
 
 During a long attempt, the recorder writes drafts of its facts: a line `attempts_starts` with the columns of an attempt,
 and a line `usage_starts` with the columns of its usage as soon as the provider has sent some. If the attempt ends, the
-drafts are ignored. If its process dies, the drafts replace its records.
+drafts are ignored. If the process dies, the drafts replace the records of the attempt.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ATTEMPT_KINDS = DRAFTS | {"attempts"}
 def crashed_attempts(lines: Iterable[object]) -> list[Line]:
     """Return the records of attempts that started in a segment, and neither ended nor continued in another segment.
 
-    Each record is a draft whose kind was replaced by the name of its table. `lines` are all lines of the facts of a
-    segment that is not being written any more; unrelated lines are skipped.
+    Each record is a draft whose kind was replaced by the name of its table. `lines` are all lines of the facts file of
+    a segment that is no longer being written; unrelated lines are skipped.
     """
     drafts: dict[str, dict[object, Line]] = {}
     for line in lines:

@@ -64,7 +64,7 @@ class Body:
     Cache breakpoints, which move from request to request, are ignored here.
     """
     later_messages: tuple[Any, ...] = field(repr=False)
-    """The messages after those of the origin, parsed; without an origin, the same as `new_messages`."""
+    """The messages after those of the origin, parsed; if there is no origin, the same as `new_messages`."""
 
 
 @dataclass(slots=True)
@@ -159,7 +159,9 @@ class Bodies:
         self._bytes = 0
 
     def _closest(self, raw: bytes) -> tuple[str | None, _Kept | None, int]:
-        """Return the kept body with the longest common prefix, if that is long enough to be useful, and its length."""
+        """Return the kept body with the longest common prefix, and the length of that prefix; None and 0 if it is too
+        short.
+        """
         best: tuple[str | None, _Kept | None, int] = (None, None, 0)
         for content_id in reversed(self._kept):
             kept = self._kept[content_id]

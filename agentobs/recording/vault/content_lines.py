@@ -188,8 +188,8 @@ def end_content(
 
 
 def start_without_credentials(written: bytes, redactor: Redactor, secrets: Sequence[bytes]) -> Any:
-    """Return the name, tags and arguments in the start line of a session, without its credentials; None if they contain
-    no credentials.
+    """Return the name, tags and arguments in the start line of a session, without the session's credentials; None if
+    they contain no credentials.
     """
     clean = redactor.redact(written, secrets)
     if not secrets or clean in (written, FAILED):

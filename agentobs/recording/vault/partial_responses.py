@@ -48,7 +48,7 @@ class PartialExchange:
     response: ResponseProgress = field(default_factory=ResponseProgress, repr=False)
     """The bytes of the response that have arrived."""
     next_search_bytes: int = 0
-    """How many bytes must have arrived before the next part is searched for."""
+    """How many bytes must have arrived before the next search for a part."""
 
     def next_part(self, exchange: ModelExchange) -> dict[str, Any] | None:
         """Return the next part of a response as a content line; None if too little has arrived since the last one."""
@@ -64,7 +64,8 @@ class PartialExchange:
             # A response that cannot be cut anywhere is searched again when it has grown by an eighth. Our choice.
             self.next_search_bytes = size + (size - self.covered_bytes) // 8
             return None
-        # The start of a secret that is longer than the limit of held bytes may be written already; these are rare.
+        # The start of a secret that is longer than the limit of held bytes may be written already; such secrets are
+        # rare.
         in_part = [
             replace(each, start=max(each.start - start, 0), end=each.end - start)
             for each in findings
@@ -78,7 +79,7 @@ class PartialExchange:
 
     @property
     def has_usage(self) -> bool:
-        """Whether a draft of its usage is written."""
+        """Whether a draft of its usage has been written."""
         return self.state is not None and self.state[1]
 
     def note_drafts(self, facts: Sequence[Fact]) -> bool:

@@ -1,8 +1,9 @@
 """Secrets in streamed responses: a model may send a key in several deltas, each in a separate JSON value.
 
 The texts of the deltas of a block are joined, and the joined text is searched. Each finding is mapped back to bytes of
-the stream: in the first delta, the placeholder replaces the secret; from the later deltas, their part is removed. The
-stream therefore remains a list of complete JSON values, and its deltas add up to the redacted text.
+the stream: in the first delta, the placeholder replaces the start of the secret; the rest of the secret is removed from
+the later deltas. The stream therefore remains a list of complete JSON values, and its deltas add up to the redacted
+text.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def find_in_stream(
 ) -> list[Finding]:
     """Return the secrets in an event stream, as replacements of its bytes, in order.
 
-    This includes secrets that are spread over deltas and those within one delta. `known` holds literal secrets to look
-    for.
+    This includes secrets that are spread over deltas and secrets within one delta. `known` holds literal secrets to
+    look for.
     """
     found = [each for shape in delta_shapes() for each in _find(body, known, redactor, shape)]
     return disjoint(found)

@@ -85,7 +85,7 @@ class Vault:
         self._ended: dict[int, int] | None = None
 
     def __contains__(self, content_id: str) -> bool:
-        """Return whether this segment contains some content."""
+        """Return whether this segment contains the content with an ID."""
         return content_id in self._contents
 
     def value(self, content_id: str) -> dict[str, Any]:
@@ -347,7 +347,7 @@ def _signature(end: Mapping[str, Any], content: Mapping[str, Any]) -> str | None
 def _in_turns(
     exchanges: list[Exchange], calls: Iterable[tuple[Exchange, str | None]]
 ) -> Iterator[Exchange]:
-    """Yield exchanges in the order of their starts, calls of recorded functions with the turn that requested them.
+    """Yield exchanges in the order of their starts; calls of recorded functions get the turn that requested them.
 
     `calls` are the tool calls, each with the attempt that requested it, if that is known.
     """
@@ -397,7 +397,8 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
     """Yield the facts of a session, including those of its background agents after its end.
 
     Raises:
-        RecordingError: there is damage between the start and the end of the session, which may have been its facts.
+        RecordingError: there is damage between the start and the end of the session, and the damaged bytes may have
+            been its facts.
     """
     needle = session_id.encode()
     path = facts_path(home, segment_id)
@@ -460,7 +461,7 @@ def _damaged(path: Path, damage: Damage) -> RecordingError:
 
 @contextlib.contextmanager
 def _part_named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Add to an error which part of a session cannot be read."""
+    """Name the unreadable part of a session in an error."""
     try:
         yield
     except RecordingError as error:

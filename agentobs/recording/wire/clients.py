@@ -84,7 +84,7 @@ _PLAIN = (str, bytes, int, float, type(None))
 
 
 def _record_recreated(holder: Any, record: Callable[[Any], None]) -> None:
-    """Replace the factory of an object for HTTP clients by one whose clients are recorded."""
+    """Replace the function of an object that creates HTTP clients with one whose clients are recorded."""
     make = _attribute(holder, FACTORY)
     if not callable(make) or hasattr(make, "__wrapped__"):
         return
@@ -134,7 +134,7 @@ class AllClients:
 
 
 def is_model_request(request: httpx2.Request) -> bool:
-    """Return whether a request goes to the provider, or to a cloud platform with its models."""
+    """Return whether a request goes to the provider, or to a cloud platform that hosts the provider's models."""
     return is_model_call(request.url.path, request.headers)
 
 

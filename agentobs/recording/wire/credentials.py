@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 SESSIONS_MAX = 1_000
-"""For how many open sessions credentials are kept. Our choice."""
+"""The maximum number of open sessions whose credentials are kept. Our choice."""
 SECRETS_MAX = 64
 """How many credentials are kept for one session; if there are more, the oldest are forgotten. Our choice."""
 STARTS_BYTES = 16 * 1024 * 1024

@@ -91,7 +91,9 @@ def _answer(value: dict[str, Any]) -> Answer:
 
 
 def _content_type(text: str) -> dict[str, str]:
-    """Return the header for the apparent content type of a body: some tools remove it, but every client needs it."""
+    """Return the header for the apparent content type of a body: some tools remove this header, but every client needs
+    it.
+    """
     if text.startswith(("event:", "data:")):
         return {"content-type": "text/event-stream; charset=utf-8"}
     return {"content-type": "application/json"} if text.startswith(("{", "[")) else {}

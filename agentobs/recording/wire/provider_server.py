@@ -1,10 +1,10 @@
 """A local replacement for the provider: answers requests over loopback HTTP from a recording.
 
 Set ANTHROPIC_BASE_URL to use it with any client. A request is answered from the first unused exchange with the same
-request; secrets may differ if equal ones stay equal within a request. With `match="order"`, each request is answered
-from the next exchange, whatever the request is. An unknown request gets status 410 with `x-should-retry: false`, so
-that clients do not retry it; the error names the most similar recorded request and the first difference. Responses can
-be sent in other chunks, at the recorded pace, and with injected faults.
+request; secrets may differ, as long as equal secrets stay equal within a request. With `match="order"`, each request is
+answered from the next exchange, whatever the request is. An unknown request gets status 410 with `x-should-retry:
+false`, so that clients do not retry it; the error names the most similar recorded request and the first difference.
+Responses can be sent in other chunks, at the recorded pace, and with injected faults.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def parse_fault(text: str) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """How to answer."""
+    """How to answer requests."""
 
     match: Match = "question"
     """`question`: answer from the first unused exchange with the same request; `order`: from the next exchange."""
@@ -113,9 +113,10 @@ class Script:
         return None
 
     def most_similar(self, question: Question) -> tuple[int, str] | None:
-        """Return the number of the unused exchange with the most similar request, and the path of the first difference.
+        """Return the number of the unused exchange with the most similar request, and the path of the first difference;
+        None if all exchanges were used.
 
-        The most similar request has the same URL path, and its first difference comes last.
+        Among the requests with the same URL path, the most similar one is the one whose first difference occurs last.
         """
         live = _value(self._clean(question))
         with self._lock:
@@ -211,7 +212,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # A response consists of several small writes; without this each waits 40 ms for the client's acknowledgment.
+    # A response consists of several small writes; without this, each write waits 40 ms for the client's acknowledgment.
     disable_nagle_algorithm = True
     server: _Server
 
@@ -323,7 +324,7 @@ def _rechunked(answer: Answer, path: str, options: ServeOptions) -> Iterator[Chu
 
 
 def _digest(question: Question) -> str:
-    """Return a digest of a request that ignores its headers, and which secrets it contains."""
+    """Return a digest of a request that depends neither on its headers nor on the values of its secrets."""
     try:
         text = canonical(parse(question.body)) if question.body else ""
         body = _numbered(text).encode("utf-8", "surrogatepass")
@@ -357,7 +358,7 @@ def _value(question: Question) -> Any:
 
 
 def _first_difference(old: Any, new: Any, path: str = "$") -> tuple[tuple[int, ...], str]:
-    """Return how late two values differ first, for comparison with other pairs, and the path of this difference.
+    """Return the position and the path of the first difference between two values; a larger position is later.
 
     The history counts as the last key, because a difference there means that most of the request is equal.
     """

@@ -20,7 +20,7 @@ class ResponseProgress:
     """The bytes of one response that have arrived and are not written yet, without their content encoding."""
 
     keeps_body: bool = True
-    """Whether the bytes are kept; otherwise only the first chunks and the size."""
+    """Whether the bytes are kept; otherwise, only the first chunks and the size are kept."""
     size: int = 0
     """How many bytes have arrived."""
     first_chunks: list[Chunk] = field(default_factory=list, repr=False)

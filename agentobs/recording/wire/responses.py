@@ -11,7 +11,8 @@ import httpx2
 
 from agentobs import world
 from agentobs.provider.registry import dialect_of
-from agentobs.records.exchanges import Answer, Failure, Point
+from agentobs.records.exchanges import Answer, Failure
+from agentobs.runtime import Gate, Point, ServedAnswer
 
 GRACE_SECONDS = 1.0
 """How long a client may take to stop at the point where the recorded client stopped, if the recorded time is unknown.
@@ -89,7 +90,8 @@ def respond(
             raise Stopped(end)
         raise transport_error(answer.failure, request)
     dialect = dialect_of(request.url.path)
-    retry = {} if answer.retry_ms is None else dialect.retry_headers(answer.retry_ms)
+    retry_ms = answer.retry_ms if isinstance(answer, ServedAnswer) else None
+    retry = {} if retry_ms is None else dialect.retry_headers(retry_ms)
     return httpx2.Response(
         answer.status,
         headers={**answer.headers, **retry},
@@ -103,34 +105,34 @@ class Stopped(Exception):
     """The recorded client did not wait for a response."""
 
     def __init__(self, error: Exception) -> None:
-        """Create it; `error` is raised in a client that does wait."""
+        """Create the exception; `error` is raised in a client that does wait."""
         self.error = error
 
 
 def hold(answer: Answer, point: Point) -> None:
     """Hold an answer until its gate opens."""
-    if answer.gate is not None:
+    if (gate := _gate_of(answer)) is not None:
         try:
-            while (seconds := answer.gate.check(point)) is not None:
+            while (seconds := gate.check(point)) is not None:
                 world.pause(seconds)
         finally:
-            answer.gate.close()
+            gate.close()
 
 
 async def hold_async(answer: Answer, point: Point) -> None:
     """Like `hold`, without blocking an event loop."""
-    if answer.gate is not None:
+    if (gate := _gate_of(answer)) is not None:
         try:
             # Threads and event loops of any kind open the gate, and there is no event type that all of them can use.
-            while (seconds := answer.gate.check(point)) is not None:
+            while (seconds := gate.check(point)) is not None:
                 await _nap(seconds)
         finally:
-            answer.gate.close()
+            gate.close()
 
 
 async def grace(end: Exception, answer: Answer) -> None:
     """Give the live client time to stop as the recorded client did; the agent loop of agentobs does not need it."""
-    if answer.gate is not None:
+    if _gate_of(answer) is not None:
         await hold_async(answer, "stop")
     elif not isinstance(end, httpx2.ReadTimeout):
         await _nap(GRACE_SECONDS)
@@ -140,6 +142,10 @@ def linger(answer: Answer) -> None:
     """Like `grace`, for a thread; the main thread does not wait, because no other thread could stop the client."""
     if threading.current_thread() is not threading.main_thread():
         hold(answer, "stop")
+
+
+def _gate_of(answer: Answer) -> Gate | None:
+    return answer.gate if isinstance(answer, ServedAnswer) else None
 
 
 async def _nap(seconds: float) -> None:

@@ -17,8 +17,9 @@ from agentobs.errors import warn_once
 from agentobs.records.backend import Backend
 
 SdkSpan = Literal["adopt", "off", "leave"]
-"""How to handle the SDK's own span of a call. `adopt`: it is kept without content, and the record refers to it. `off`:
-it is disabled. `leave`: it stays as the client was created, and the user has to ensure that no call is counted twice.
+"""How to handle the SDK's own span of a call. `adopt`: the span is kept without content, and the record refers to it.
+`off`: the span is disabled. `leave`: the client's own setting applies, and the user has to ensure that no call is
+counted twice.
 """
 
 

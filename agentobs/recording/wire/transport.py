@@ -177,7 +177,7 @@ class _OpenExchange:
 
     @_guarded
     def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
-        """Return the exchange, and None at later calls; nothing is recorded after the first call."""
+        """Return the exchange; later calls return None. Nothing is recorded after the first call."""
         if self.is_taken:
             return None
         self.is_taken = True
@@ -348,8 +348,8 @@ def _start(
             process.watched_exchanges.add(exchange)
         if not current().is_answered:
             process.open_exchanges.add(exchange)
-            if process.exchange_observer is not None:
-                process.exchange_observer.opened()
+            if (observer := process.exchange_observer) is not None:
+                observer.opened()
         return exchange
     except Exception as error:
         _warn(error)
@@ -509,8 +509,8 @@ class _RecordedStream(httpx2.SyncByteStream):
             self._exchange.finish(*_ending(error))
             raise
         self._exchange.finish("complete")
-        if process.wait_seconds and process.exchange_observer is not None:
-            process.exchange_observer.wait(process.wait_seconds)
+        if process.wait_seconds and (observer := process.exchange_observer) is not None:
+            observer.wait(process.wait_seconds)
 
     def close(self) -> None:
         try:
@@ -538,8 +538,8 @@ class _AsyncRecordedStream(httpx2.AsyncByteStream):
             self._exchange.finish(*_ending(error))
             raise
         self._exchange.finish("complete")
-        if process.wait_seconds and process.exchange_observer is not None:
-            await process.exchange_observer.settle(process.wait_seconds)
+        if process.wait_seconds and (observer := process.exchange_observer) is not None:
+            await observer.settle(process.wait_seconds)
 
     async def aclose(self) -> None:
         try:
@@ -603,5 +603,5 @@ def _recorded_answer(
 
 
 def _replayed_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
-    """Return how an exchange ended whose recorded answer has no response."""
+    """Return the ending of an exchange that was answered with a recorded error instead of a response."""
     return ("cancelled", None) if answer.ending == "cancelled" else _ending(error, "error")

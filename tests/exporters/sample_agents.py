@@ -1,4 +1,4 @@
-"""An agent of ours that does a bit of everything, recorded, with backends on: what the tests of exporters look at."""
+"""Sample agents for the tests of exporters: they use tools, hooks and sub-agents, and are recorded with backends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def calls(*blocks: dict[str, Any]) -> Reply:
 
 @contextlib.contextmanager
 def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
-    """Record into a home, with these backends."""
+    """Record into a home with these backends."""
     assert start_recorder(str(home), Recording(backends=backends, **options)) is not None
     try:
         yield
@@ -55,21 +55,21 @@ def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
 
 
 async def play(
-    client: Any, prompt: str = "Hello", tools: Sequence[Any] = (look, write), **how: Any
+    client: Any, prompt: str = "Hello", tools: Sequence[Any] = (look, write), **overrides: Any
 ) -> list[Event]:
     """Run the agent to its end."""
-    live = how.pop("live", {})
+    live = overrides.pop("live", {})
     usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "max_retries": 2}
     usual["permissions"] = Permissions(mode="bypassPermissions", bypass_confirmed=True)
     world = live_world(agentobs.record(client), tools, **live)
-    running = run(prompt, world=world, options=Options(**{**usual, **how}), tools=tools)
+    running = run(prompt, world=world, options=Options(**{**usual, **overrides}), tools=tools)
     return [event async for event in running]
 
 
-def act(session: str = "acting", content: Any = None, **how: Any) -> list[Event]:
-    """Two turns: a failed attempt, then two calls at once, then the answer; with a hook that looks at them."""
+def run_agent(session: str = "acting", content: Any = None, **overrides: Any) -> list[Event]:
+    """Run two turns: a failed attempt, two concurrent tool calls with a hook, and the final answer."""
     both = call("toolu_1", "look", where="box"), call("toolu_2", "write", what="x")
-    model = how.get("model", MODEL)
+    model = overrides.get("model", MODEL)
     replies = [
         error(529, "overloaded_error", retry="true"),
         streamed(message(*both, stop_reason="tool_use", model=model)),
@@ -78,14 +78,14 @@ def act(session: str = "acting", content: Any = None, **how: Any) -> list[Event]
 
     async def main(provider: Provider) -> list[Event]:
         async with provider.client() as client:
-            return await play(client, hooks=HOOKS, live={"hooks": HOOKS}, **how)
+            return await play(client, hooks=HOOKS, live={"hooks": HOOKS}, **overrides)
 
     with Provider(replies) as provider, agentobs.session(session, content=content):
         return asyncio.run(main(provider))
 
 
-def delegate() -> list[Event]:
-    """An agent that starts another one."""
+def run_delegation() -> list[Event]:
+    """Run an agent that starts a sub-agent."""
     helper = Agent("helper", "Helps.", model=MODEL)
     started = sub_agents([helper], background=False)
     tools = (look, started)

@@ -1,10 +1,10 @@
-"""One rich session, recorded once and kept: what each profile says of it is compared as a whole.
+"""A sample session with many features. It is recorded once and stored, so that tests can compare complete outputs.
 
-python -m tests.exporters.making_rich      # records it anew into rich/, beside this file
+python -m tests.exporters.sample_session      # records it again into sample_segment/
 
-It has two turns with tools, one of which was consented to and one of which failed, an attempt that failed and its
-retry, thinking, a cache that was written for both lifetimes and read, hooks, a sub-agent, and an answer of a model
-without a price. Its content is opted in.
+It contains two turns with tool calls (one needed approval, one failed), a failed attempt and its retry, thinking, cache
+reads and cache writes of both lifetimes, hooks, a sub-agent, and a response of a model without a price. The session
+opted in to the export of content.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.recording.journal.home import Home, existing_home, open_home
 from tests.agent.provider import MODEL, Provider, call, error, message, streamed, text
-from tests.exporters.acting import HOOKS, look, play, recording, write
+from tests.exporters.sample_agents import HOOKS, look, play, recording, write
 
-FOLDER = Path(__file__).parent / "rich"
+FOLDER = Path(__file__).parent / "sample_segment"
 PRICED = "claude-sonnet-5"
 
 
@@ -40,7 +40,7 @@ def usage(**counts: Any) -> dict[str, Any]:
     }
 
 
-def play_rich() -> None:
+def record_sample() -> None:
     """Record the session."""
     helper = Agent("helper", "Helps.", model=MODEL)
     starts = sub_agents([helper], background=False)
@@ -97,8 +97,8 @@ def play_rich() -> None:
         asyncio.run(main(provider))
 
 
-def rich_home(path: Path) -> Home:
-    """Return a home that holds the session as it was recorded."""
+def sample_home(path: Path) -> Home:
+    """Return a home that contains the recorded session."""
     home = open_home(path)
     for each in FOLDER.iterdir():
         shutil.copy(each, home.segments / each.name)
@@ -106,13 +106,13 @@ def rich_home(path: Path) -> Home:
 
 
 def make() -> None:
-    """Record the session anew."""
+    """Record the session again."""
     for each in FOLDER.iterdir():
         each.unlink()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         with recording(home):
-            play_rich()
+            record_sample()
             agentobs.recording.session.flush()
         for each in (home / "segments").iterdir():
             shutil.copy(each, FOLDER / each.name)

@@ -1,4 +1,4 @@
-"""After the fact: what was recorded reaches a collector as it would have while it ran, and each record once."""
+"""Backfills send the same items as a live export, each record once."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from exporters.otlp.backfill import Report, send_recorded
 from exporters.otlp.outbox import Limits
 from exporters.otlp.send_positions import export_lock
 from tests.agent.provider import Provider, message, streamed, text
-from tests.exporters.acting import act, delegate, play, recording
-from tests.exporters.collector import RESPONSES, Answer, Collector, Span
+from tests.exporters.collector import RESPONSES, Collector, Response, Span
+from tests.exporters.sample_agents import play, recording, run_agent, run_delegation
 from tests.exporters.test_delivery import always
 from tests.store.recordings import write_facts
 
@@ -55,15 +55,15 @@ CONTENT = "gen_ai.input.messages"
 
 
 @pytest.fixture(scope="module")
-def acted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Collector, str]:
-    """A home with three sessions, one of which opted its content in, and the collector that heard them live."""
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Collector, str]:
+    """A home with three sessions (one opted in to content), the collector of their live export, and its label."""
     folder = tmp_path_factory.mktemp("acted")
     with Collector() as live:
         backend = otlp.standard(live.endpoint)
         with recording(folder / "home", backend):
-            act(model="claude-sonnet-5")
-            act(content="export")
-            delegate()
+            run_agent(model="claude-sonnet-5")
+            run_agent(content="export")
+            run_delegation()
             assert agentobs.recording.session.flush()
             assert backend.flush(20)
         backend.close()
@@ -72,37 +72,37 @@ def acted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Collector, st
 
 
 @pytest.fixture
-def home(acted: tuple[Path, Collector, str], tmp_path: Path) -> Home:
-    """A copy of that home."""
-    shutil.copytree(acted[0], tmp_path / "home")
+def home(recorded: tuple[Path, Collector, str], tmp_path: Path) -> Home:
+    """A copy of the recorded home."""
+    shutil.copytree(recorded[0], tmp_path / "home")
     return existing_home(tmp_path / "home")
 
 
-def send(home: Home, collector: Collector, profile: str = "both", **how: Any) -> Report:
-    """Send what is recorded in a home, as the command does."""
-    name = how.pop("name", None)
+def send(home: Home, collector: Collector, profile: str = "both", **options: Any) -> Report:
+    """Send the recordings of a home, as the command does."""
+    name = options.pop("name", None)
     with (
         sending(collector.endpoint, collector.protocol) as to,  # type: ignore[arg-type]
         open_store(home) as store,
     ):
-        spoken = profile_named(profile, is_beta=how.pop("beta", False))
-        return send_recorded(store, to.send, spoken, to.named(name), **how)
+        semconv_profile = profile_named(profile, is_beta=options.pop("beta", False))
+        return send_recorded(store, to.send, semconv_profile, to.named(name), **options)
 
 
 def shape(span: Span) -> tuple[Any, ...]:
-    """Return all there is to a span but who sent it."""
-    said = tuple(sorted((name, str(value)) for name, value in span.attributes.items()))
+    """Return all properties of a span except its resource."""
+    attributes = tuple(sorted((name, str(value)) for name, value in span.attributes.items()))
     ids = (span.trace_id, span.span_id, span.parent, span.start, span.end, span.status)
-    return (span.name, *ids, tuple(span.links), span.proto.kind, said)
+    return (span.name, *ids, tuple(span.links), span.proto.kind, attributes)
 
 
 def logged(collector: Collector) -> Counter[tuple[Any, ...]]:
     return Counter(
         (
             *(name, record.trace_id, record.span_id, record.time_unix_nano, record.severity_number),
-            *sorted((key, str(value)) for key, value in told.items()),
+            *sorted((key, str(value)) for key, value in attributes.items()),
         )
-        for name, told, record in collector.logs()
+        for name, attributes, record in collector.logs()
     )
 
 
@@ -111,7 +111,7 @@ def spans(collector: Collector) -> Counter[tuple[Any, ...]]:
 
 
 def points(collector: Collector) -> list[tuple[str, Any, Any]]:
-    """Return (name, metric, point) of all points that came."""
+    """Return (name, metric, point) of all received data points."""
     return [
         (metric.name, metric, point)
         for _, metric in collector._each("metrics", "metrics")
@@ -119,13 +119,15 @@ def points(collector: Collector) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def test_it_is_what_was_told_live(acted: tuple[Path, Collector, str], home: Home) -> None:
-    """Spans and events have the ids, times, names and values that they had live, content only where it was opted in."""
+def test_a_backfill_sends_the_same_items_as_the_live_export(
+    recorded: tuple[Path, Collector, str], home: Home
+) -> None:
+    """Spans and events equal those of the live export; only the opted-in session has content."""
     with Collector() as collector:
         report = send(home, collector)
         assert report.is_complete
-        assert spans(collector) == spans(acted[1])
-        assert logged(collector) == logged(acted[1])
+        assert spans(collector) == spans(recorded[1])
+        assert logged(collector) == logged(recorded[1])
         assert (
             len({s.attributes["session.id"] for s in collector.spans() if CONTENT in s.attributes})
             == 1
@@ -135,31 +137,33 @@ def test_it_is_what_was_told_live(acted: tuple[Path, Collector, str], home: Home
 
 
 def test_metrics_are_deltas_over_the_times_of_the_recording(
-    acted: tuple[Path, Collector, str], home: Home
+    recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """They add up to what was counted live; each is of one session, begins and ends with it, and has no id on it."""
+    """Their sums equal the live metrics. Each data point covers the time of one session, and contains no IDs."""
     with Collector() as collector:
         send(home, collector)
-        told = points(collector)
-        live = acted[1].metrics()
+        data_points = points(collector)
+        live = recorded[1].metrics()
         for name, metric in live.items():
             if name == "agentobs.cost":
                 sums = [sum(p.as_double for p in metric.sum.data_points), 0.0]
-                sums[1] = sum(point.as_double for n, _, point in told if n == name)
+                sums[1] = sum(point.as_double for n, _, point in data_points if n == name)
                 assert sums[0] == pytest.approx(sums[1])
                 continue
             then = sum(p.count for p in metric.histogram.data_points)
-            assert then == sum(point.count for n, _, point in told if n == name), name
+            assert then == sum(point.count for n, _, point in data_points if n == name), name
             assert [*metric.histogram.data_points[0].explicit_bounds] == [
-                *next(point for n, _, point in told if n == name).explicit_bounds
+                *next(point for n, _, point in data_points if n == name).explicit_bounds
             ]
         kinds = {
-            (m.histogram or m.sum).aggregation_temporality for _, m, _ in told if m.unit == "s"
+            (m.histogram or m.sum).aggregation_temporality
+            for _, m, _ in data_points
+            if m.unit == "s"
         }
         assert kinds == {1}  # AGGREGATION_TEMPORALITY_DELTA
         begun = min(span.start for span in collector.spans())
         ended = max(span.end for span in collector.spans())
-        for _, _, point in told:
+        for _, _, point in data_points:
             assert (
                 begun - 10**10 < point.start_time_unix_nano < point.time_unix_nano < ended + 10**10
             )
@@ -168,11 +172,11 @@ def test_metrics_are_deltas_over_the_times_of_the_recording(
         }
         assert len(sources) == 3
         ids = {span.span_id for span in collector.spans()} | sources
-        assert not [each for each in ids if each in str([point for _, _, point in told])]
+        assert not [each for each in ids if each in str([point for _, _, point in data_points])]
 
 
-def test_each_record_goes_out_once(home: Home) -> None:
-    """A second time there is nothing to send, even when the store was built anew; what is recorded later is sent."""
+def test_each_record_is_sent_once(home: Home) -> None:
+    """A second backfill sends nothing, even if the store was rebuilt; later recordings are sent."""
     with Collector() as collector:
         assert send(home, collector).sessions == 3
         before = spans(collector)
@@ -181,7 +185,7 @@ def test_each_record_goes_out_once(home: Home) -> None:
         home.manifest.unlink(missing_ok=True)
         ingest(home)
         with recording(home.path):
-            act("later")
+            run_agent("later")
         report = send(home, collector)
         assert (report.sessions, report.already_sent) == (1, 3)
         assert max(spans(collector).values()) == 1
@@ -192,33 +196,35 @@ def test_each_record_goes_out_once(home: Home) -> None:
         assert left == 3
 
 
-def test_it_goes_on_where_it_was_interrupted(
-    acted: tuple[Path, Collector, str], home: Home
+def test_an_interrupted_backfill_is_continued(
+    recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """Whatever message a collector fails at, the next run sends the rest, and nothing twice."""
+    """If the collector fails at a message, the next backfill sends the remaining items, and none twice."""
     failing = {"traces": 3, "logs": 5, "metrics": 1}
     with Collector(
-        say=lambda signal, number: Answer(503) if number == failing[signal] else None
+        respond=lambda signal, number: Response(503) if number == failing[signal] else None
     ) as collector:
         first = send(home, collector, limits=SMALL)
         assert not first.is_complete
         assert set(first.stopped) == {"traces", "logs", "metrics"}
         assert "it responded with status 503" in first.lines()[-1]
-        refused = list(collector.got)
+        refused = list(collector.received)
         again = send(home, collector, limits=SMALL)
         assert again.is_complete
         for signal, number in failing.items():
-            of_it = [got for got in refused if got.signal == signal]
+            of_it = [received for received in refused if received.signal == signal]
             assert len(of_it) == number
-            collector.got.remove(of_it[-1])
-        assert spans(collector) == spans(acted[1])
-        assert logged(collector) == logged(acted[1])
+            collector.received.remove(of_it[-1])
+        assert spans(collector) == spans(recorded[1])
+        assert logged(collector) == logged(recorded[1])
         calls = sum(p.count for n, _, p in points(collector) if n.endswith("operation.duration"))
         assert calls == 7
 
 
-def test_a_killed_export_goes_on(home: Home, acted: tuple[Path, Collector, str]) -> None:
-    """After SIGKILL between two messages the next run sends the rest; at most the last message comes twice."""
+def test_a_killed_backfill_is_continued(home: Home, recorded: tuple[Path, Collector, str]) -> None:
+    """After SIGKILL between two messages, the next backfill sends the remaining items; at most one message arrives
+    twice.
+    """
     code = (
         "import sys; from exporters import otlp; from exporters.otlp import backfill\n"
         "from exporters.otlp.outbox import Limits\n"
@@ -232,55 +238,65 @@ def test_a_killed_export_goes_on(home: Home, acted: tuple[Path, Collector, str])
     )
     killed: list[int] = []
 
-    def kill(signal: str, number: int) -> Answer | None:
+    def kill(signal: str, number: int) -> Response | None:
         if number == 4 and not killed:
             killed.append(child.pid)
             os.kill(child.pid, signals.SIGKILL)
         return None
 
-    with Collector(say=kill) as collector:
+    with Collector(respond=kill) as collector:
         child = subprocess.Popen([sys.executable, "-c", code, str(home.path), collector.endpoint])
         assert child.wait(60) == -signals.SIGKILL
         report = send(home, collector, name="there", signals=("traces",))
         assert report.is_complete
         found = spans(collector)
-        assert set(found) == set(spans(acted[1]))
+        assert set(found) == set(spans(recorded[1]))
         assert sum(found.values()) <= len(found) + 3
 
 
-def test_what_one_record_finishes_is_not_parted(tmp_path: Path) -> None:
-    """Where one record tells of two spans, and the message with the second fails, both go again: none is left out."""
-    begun, asked, session_id, interaction_id = 10**18, 10**18 + 1000, "5" * 32, "7" * 32
+def test_all_spans_that_one_record_completes_are_sent(tmp_path: Path) -> None:
+    """If one record completes two spans and the second one is not accepted, the next backfill sends it."""
+    begun_ns, requested_ns, session_id, interaction_id = 10**18, 10**18 + 1000, "5" * 32, "7" * 32
     nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(Attempt)}
     numbers = {field.name: 0 for field in dataclasses.fields(Attempt) if field.type == "int"}
     made = {**nothing, **numbers, "session_id": session_id, "interaction_id": interaction_id}
-    made |= {"lane": "main", "query_source": "main", "started_ns": asked, "duration_ns": 1000}
+    made |= {
+        "lane": "main",
+        "query_source": "main",
+        "started_ns": requested_ns,
+        "duration_ns": 1000,
+    }
     made |= {"method": "POST", "endpoint": "/v1/messages", "model_requested": "claude-test-1"}
     made |= {"attempt_id": "1" * 32, "llm_request_id": "1" * 32, "outcome": "ok", "streamed": True}
+    made |= {"makes_turns": True}
     facts = [
-        InteractionStart(session_id, interaction_id, Label("main"), begun),
+        InteractionStart(session_id, interaction_id, Label("main"), begun_ns),
         Attempt(**made),
-        InteractionEnd(session_id, interaction_id, asked + 2000, Label("success"), False),
+        InteractionEnd(session_id, interaction_id, requested_ns + 2000, Label("success"), False),
     ]
     write_facts(open_home(tmp_path / "home"), facts)
     parted = Limits(tries=1, batch_items=1)
     with Collector(
-        say=lambda signal, number: Answer(503) if (signal, number) == ("traces", 2) else None
+        respond=lambda signal, number: Response(503) if (signal, number) == ("traces", 2) else None
     ) as collector:
         home = existing_home(tmp_path / "home")
         assert not send(home, collector, limits=parted).is_complete
         assert send(home, collector, limits=parted).is_complete
-        del collector.got[[got.signal for got in collector.got].index("traces") + 1]
+        del collector.received[
+            [received.signal for received in collector.received].index("traces") + 1
+        ]
         names = {span.name for span in collector.spans()}
         assert names == {"chat claude-test-1", "invoke_agent"}
 
 
-def test_what_was_rejected_is_told(home: Home) -> None:
-    """Partial success is no success: the count is told and noted, the exit code is 1, and it is not sent again."""
+def test_rejected_items_are_reported(home: Home) -> None:
+    """Items rejected by partial success are reported and recorded, the exit code is 1, and they are not sent again."""
     partial = RESPONSES["traces"]()
     partial.partial_success.rejected_spans = 4
-    said = Answer(body=partial.SerializeToString())
-    with Collector(say=lambda signal, number: said if signal == "traces" else None) as collector:
+    partial_success = Response(body=partial.SerializeToString())
+    with Collector(
+        respond=lambda signal, number: partial_success if signal == "traces" else None
+    ) as collector:
         arguments = ["--home", str(home.path), "export", "otlp", "--endpoint", collector.endpoint]
         ran = CliRunner().invoke(cli, arguments)
         assert ran.exit_code == 1, ran.output
@@ -298,50 +314,50 @@ def test_what_was_rejected_is_told(home: Home) -> None:
         )
 
 
-def test_a_busy_collector_is_waited_for(home: Home) -> None:
-    """What may pass is tried again, when the collector says, and not for ever; nothing is marked as sent before."""
+def test_a_backfill_waits_for_an_overloaded_collector(home: Home) -> None:
+    """Temporary failures are retried a limited number of times; unsent items are not marked as sent."""
     with Collector(
-        say=lambda signal, number: (
-            Answer(503, headers={"retry-after": "0"}) if number < 3 else None
+        respond=lambda signal, number: (
+            Response(503, headers={"retry-after": "0"}) if number < 3 else None
         ),
     ) as collector:
         assert send(home, collector, limits=QUICK).is_complete
-    with Collector(say=always(Answer(503))) as collector:
+    with Collector(respond=always(Response(503))) as collector:
         report = send(home, collector, limits=QUICK, resend=True, name="away")
         assert set(report.stopped) == {"traces", "logs", "metrics"}
         assert not report.accepted
-        assert len(collector.got) == 9
+        assert len(collector.received) == 9
     with connect(home) as connection:
         assert connection.sql("SELECT * FROM exports WHERE destination = 'away'").fetchall() == []
 
 
-def test_a_signal_that_is_refused_stops_alone(home: Home) -> None:
-    """A product that takes spans alone gets them; what it does not take is said, and can be left out."""
+def test_a_rejected_signal_does_not_stop_the_others(home: Home) -> None:
+    """A collector that accepts only spans receives them; the rejected signals are reported, and can be excluded."""
     with Collector(
-        say=lambda signal, number: None if signal == "traces" else Answer(404)
+        respond=lambda signal, number: None if signal == "traces" else Response(404)
     ) as collector:
         report = send(home, collector)
         assert report.accepted == Counter(traces=24)
         assert set(report.stopped) == {"logs", "metrics"}
-        assert len(collector.got) == 1 + 2 * 2
+        assert len(collector.received) == 1 + 2 * 2
         assert send(home, collector, signals=("traces",), name="other").is_complete
 
 
-def test_one_span_that_is_refused_costs_itself(home: Home) -> None:
-    """A collector that takes all but one span gets the others; that one is counted, and not tried for ever."""
+def test_only_the_rejected_span_is_lost(home: Home) -> None:
+    """If a collector rejects one span, it receives the others. The rejected span is counted and not sent again."""
     with Collector() as collector:
 
-        def say(signal: str, number: int) -> Answer | None:
-            return Answer(400) if b"subagent.spawn" in bodies[-1] else None
+        def respond(signal: str, number: int) -> Response | None:
+            return Response(400) if b"subagent.spawn" in bodies[-1] else None
 
         bodies: list[bytes] = [b""]
-        take = collector.take
+        receive = collector.receive
 
-        def listen(signal: str, headers: dict[str, str], body: bytes) -> Answer:
+        def listen(signal: str, headers: dict[str, str], body: bytes) -> Response:
             bodies.append(body)
-            return take(signal, headers, body)
+            return receive(signal, headers, body)
 
-        collector.take, collector._say = listen, say  # type: ignore[method-assign]
+        collector.receive, collector._respond = listen, respond  # type: ignore[method-assign]
         report = send(home, collector, signals=("traces",))
         assert report.lost == Counter({("traces", "refused"): 1})
         assert report.accepted["traces"] == 23
@@ -349,31 +365,31 @@ def test_one_span_that_is_refused_costs_itself(home: Home) -> None:
         assert send(home, collector, signals=("traces",)).sessions == 0
 
 
-def test_one_span_that_is_too_large_costs_itself(home: Home) -> None:
-    """A message that is too large goes in halves."""
-    with Collector(say=lambda s, n: Answer(413) if n == 1 else None) as collector:
+def test_only_the_span_that_is_too_large_is_lost(home: Home) -> None:
+    """A message that is too large is split into halves."""
+    with Collector(respond=lambda s, n: Response(413) if n == 1 else None) as collector:
         report = send(home, collector, signals=("traces",))
         assert report.is_complete
         assert max(Counter(map(shape, collector.spans()[24:])).values()) == 1
         assert len(collector.spans()[24:]) == 24
 
 
-def test_sessions_that_went_there_live_are_left_out(
-    acted: tuple[Path, Collector, str], home: Home
+def test_sessions_that_were_exported_live_are_skipped(
+    recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """They would be there twice. It is said, and whoever wants them all the same says so."""
+    """Sessions that were exported live are skipped and counted, unless `resend` is set."""
     with Collector() as collector:
-        report = send(home, collector, name=acted[2])
-        assert (report.live, report.sessions, collector.got) == (3, 0, [])
+        report = send(home, collector, name=recorded[2])
+        assert (report.live, report.sessions, collector.received) == (3, 0, [])
         assert "--again" in report.lines()[-1]
-        assert send(home, collector, name=acted[2], resend=True).sessions == 3
+        assert send(home, collector, name=recorded[2], resend=True).sessions == 3
     with connect(home) as connection:
         found = connection.sql("SELECT DISTINCT live_exports FROM session_starts").fetchall()
-    assert found == [({acted[2]: "both"},)]
+    assert found == [({recorded[2]: "both"},)]
 
 
-def test_a_session_that_runs_is_sent_as_far_as_it_is(tmp_path: Path) -> None:
-    """Spans that have ended go; those that are open go when they end, whole, and are not called abandoned."""
+def test_ended_spans_of_a_running_session_are_sent(tmp_path: Path) -> None:
+    """Ended spans are sent. Open spans are sent after they end, complete and not as abandoned."""
     with Collector() as collector, recording(tmp_path / "home"), agentobs.session("runs"):
         with agentobs.span("outer"):
             with agentobs.span("inner"):
@@ -391,8 +407,8 @@ def test_a_session_that_runs_is_sent_as_far_as_it_is(tmp_path: Path) -> None:
         assert names == ["agentobs.session"]
 
 
-def test_what_a_killed_process_left_open_is_abandoned(tmp_path: Path) -> None:
-    """It is told once, as abandoned, when no process is left that could end it."""
+def test_open_spans_of_a_killed_process_are_sent_as_abandoned(tmp_path: Path) -> None:
+    """An open span is sent once, as abandoned, when no process can end it any more."""
     code = (
         "import sys, os, signal, agentobs\n"
         "from agentobs.recording.session import flush\n"
@@ -409,16 +425,16 @@ def test_what_a_killed_process_left_open_is_abandoned(tmp_path: Path) -> None:
         assert send(home, collector).sessions == 0
 
 
-def test_pages_change_nothing(
-    acted: tuple[Path, Collector, str], home: Home, monkeypatch: pytest.MonkeyPatch
+def test_the_page_size_does_not_change_the_output(
+    recorded: tuple[Path, Collector, str], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few facts are held at once, the same is sent, a session after the other; sums come page by page."""
+    """The page size does not change the sent items. Sessions are sent in sequence, and metrics once per page."""
     monkeypatch.setattr(stored_facts, "PAGE", 7)
     monkeypatch.setattr(backfill, "PAGE", 7)
     with Collector() as collector:
         assert send(home, collector, limits=SMALL).is_complete
-        assert spans(collector) == spans(acted[1])
-        assert logged(collector) == logged(acted[1])
+        assert spans(collector) == spans(recorded[1])
+        assert logged(collector) == logged(recorded[1])
         calls = sum(p.count for n, _, p in points(collector) if n.endswith("operation.duration"))
         assert calls == 7
         by_source: dict[str, list[tuple[int, int]]] = {}
@@ -431,8 +447,8 @@ def test_pages_change_nothing(
             assert all(a[1] <= b[0] for a, b in itertools.pairwise(stretches))
 
 
-def test_sessions_are_chosen(home: Home) -> None:
-    """By their time, or by name; an empty choice sends nothing."""
+def test_sessions_are_selected_by_time_or_id(home: Home) -> None:
+    """Sessions are selected by start time or ID; an empty selection sends nothing."""
     with connect(home) as connection:
         sql = "SELECT session_id, started_ns FROM session_starts ORDER BY started_ns"
         [(first, _), (_, middle), _] = connection.sql(sql).fetchall()
@@ -444,7 +460,7 @@ def test_sessions_are_chosen(home: Home) -> None:
 
 
 def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
-    """Whenever its earlier sessions were recorded, and by whichever process."""
+    """The earlier session may have been recorded at any time, by any process."""
 
     async def main(provider: Provider) -> None:
         async with provider.client() as client:
@@ -466,18 +482,20 @@ def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
         assert {s.attributes["session.id"] for s in collector.spans()} == {ids[2]}
 
 
-def test_two_do_not_send_at_once(home: Home) -> None:
-    """They would send each record twice."""
+def test_concurrent_backfills_are_rejected(home: Home) -> None:
+    """Two concurrent backfills would send each record twice."""
     with Collector() as collector, export_lock(home):
         with pytest.raises(UsageError, match="another process is exporting"):
             send(home, collector)
-        assert collector.got == []
+        assert collector.received == []
 
 
-def test_the_command_takes_keys_from_a_variable(
+def test_the_command_reads_headers_from_a_named_variable(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that none stands on a command line or in a message; the usual variables are not read unasked."""
+    """Keys appear neither on the command line nor in messages, and OpenTelemetry's standard variables are not read by
+    default.
+    """
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=hush%20hush, x-team=a")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("BROKEN", "hush")
@@ -491,7 +509,10 @@ def test_the_command_takes_keys_from_a_variable(
             with pytest.raises(SystemExit) as ended:
                 run_cli([*command, *more])
             assert ended.value.code == 0
-        assert [got.headers.get("x-key") for got in collector.got] == [None, "hush hush"]
+        assert [received.headers.get("x-key") for received in collector.received] == [
+            None,
+            "hush hush",
+        ]
         for wrong in (["--headers-env", "BROKEN"], ["--headers-env", "UNSET"], ["--as", "a b"]):
             with pytest.raises(SystemExit) as ended:
                 run_cli([*command, *wrong])
@@ -501,8 +522,8 @@ def test_the_command_takes_keys_from_a_variable(
         assert err.count("error: ") == 3
 
 
-def test_no_content_leaves_that_was_not_opted_in(home: Home) -> None:
-    """Not in any profile, with its beta; what was opted in is on that session's spans alone, and in no mark."""
+def test_content_without_an_opt_in_is_not_sent(home: Home) -> None:
+    """In every beta profile, only spans of the opted-in session have content; send positions have none."""
     words = ("nothing in", "Hello", "wrote x", "Look somewhere", "Done.")
     with connect(home) as connection:
         sql = "SELECT session_id FROM session_starts WHERE content = 'export'"
@@ -511,14 +532,16 @@ def test_no_content_leaves_that_was_not_opted_in(home: Home) -> None:
         with Collector() as collector:
             report = send(home, collector, profile, beta=True, name=profile)
             assert (report.sessions, report.without_content) == (3, 0)
-            for got in collector.got:
-                if got.signal != "traces":
-                    assert not [each for each in words if each.encode() in got.body], profile
+            for received in collector.received:
+                if received.signal != "traces":
+                    assert not [each for each in words if each.encode() in received.body], profile
             by_session: dict[str, str] = {}
             for span in collector.spans():
                 of = span.attributes.get("agentobs.session.id") or span.attributes["session.id"]
                 by_session[of] = by_session.get(of, "") + str(span.proto)
-            assert {s for s, told in by_session.items() if any(w in told for w in words)} == {opted}
+            assert {
+                s for s, span_texts in by_session.items() if any(w in span_texts for w in words)
+            } == {opted}
             assert all(word in by_session[opted] for word in words)
     marks = b"".join(path.read_bytes() for path in home.segments.glob("*.facts"))
     assert b"both-beta" in marks
@@ -526,7 +549,7 @@ def test_no_content_leaves_that_was_not_opted_in(home: Home) -> None:
 
 
 def begun(number: int, at_ns: int | None, session_id: str = "5" * 32) -> SpanStart:
-    """Return the start of a span that nobody ends."""
+    """Return the start of a span that never ends."""
     ids = (session_id, "6" * 32, f"{number:016x}", None)
     return SpanStart(*ids, Label("main"), Label("mine"), None, at_ns)  # type: ignore[arg-type]
 
@@ -538,13 +561,13 @@ def session_start(session_id: str = "5" * 32) -> SessionStart:
     return SessionStart(**{**made, "agentobs_version": "1"})
 
 
-def test_what_nobody_ended_goes_once(tmp_path: Path) -> None:
-    """Such spans are told at one place: those that were taken before a message failed do not go again."""
+def test_orphaned_spans_are_sent_once(tmp_path: Path) -> None:
+    """Orphaned spans share one position. Spans that were accepted before a message failed are not sent again."""
     home = open_home(tmp_path / "home")
     write_facts(home, [session_start(), *(begun(n, 10**18 + n) for n in range(1, 41))])
     failing = {2, 5}
     with Collector(
-        say=lambda signal, number: Answer(503) if number in failing else None
+        respond=lambda signal, number: Response(503) if number in failing else None
     ) as collector:
         small = Limits(tries=1, batch_items=10)
         for _ in range(3):
@@ -552,13 +575,13 @@ def test_what_nobody_ended_goes_once(tmp_path: Path) -> None:
         assert report.is_complete
         assert send(home, collector, signals=("traces",)).sessions == 0
         for number in sorted(failing, reverse=True):
-            del collector.got[number - 1]
+            del collector.received[number - 1]
         assert len(collector.spans()) == 40
         assert len({span.span_id for span in collector.spans()}) == 40
 
 
 def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> None:
-    """Its end, found later in another segment, is counted; what began since is sent, ended or abandoned."""
+    """Its end, found later in another segment, is counted. Spans that started since are sent."""
     home = open_home(tmp_path / "home")
     write_facts(home, [session_start(), begun(1, 10**18), begun(2, 10**18)])
     with Collector() as collector:
@@ -568,14 +591,18 @@ def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> 
         report = send(home, collector)
         assert (report.late_ends, report.accepted["traces"], report.is_complete) == (1, 2, True)
         assert "1 spans were exported as abandoned and ended later" in "\n".join(report.lines())
-        told = {span.span_id: span.attributes.get("abandoned") for span in collector.spans()}
-        assert [told[f"{n:016x}"] for n in (1, 2, 3, 4)] == [True, True, None, True]
+        is_abandoned = {
+            span.span_id: span.attributes.get("abandoned") for span in collector.spans()
+        }
+        assert [is_abandoned[f"{n:016x}"] for n in (1, 2, 3, 4)] == [True, True, None, True]
         assert len(collector.spans()) == 4
         assert send(home, collector).sessions == 0
 
 
-def test_a_record_without_an_instant_costs_itself(tmp_path: Path) -> None:
-    """The others of its session go out, and so do later sessions; it is said, with exit code 1, by each form."""
+def test_only_the_record_without_a_time_is_skipped(tmp_path: Path) -> None:
+    """Other records of its session and later sessions are sent. Each export command reports the record and exits with
+    1.
+    """
     home = open_home(tmp_path / "home")
     odd, good = "5" * 32, "8" * 32
     write_facts(home, [session_start(odd), begun(1, None, odd), begun(2, 10**18, odd)])
@@ -596,10 +623,10 @@ def test_a_record_without_an_instant_costs_itself(tmp_path: Path) -> None:
     assert [path.name.partition(".")[0] for path in (tmp_path / "traces").iterdir()] == [good]
 
 
-def test_a_session_that_could_not_be_sent_live_is_sent(
+def test_a_session_recorded_with_a_disabled_sdk_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where OTEL_SDK_DISABLED made nothing to send, no session notes that it went there; nor in a child over gRPC."""
+    """If OTEL_SDK_DISABLED is set, or in a child process with gRPC, no destination is recorded for the session."""
     with Collector() as collector:
         monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
         backend = otlp.standard(collector.endpoint)
@@ -622,8 +649,8 @@ def test_a_session_that_could_not_be_sent_live_is_sent(
     grpc.close()
 
 
-def test_a_session_that_cannot_be_drawn_costs_itself(tmp_path: Path) -> None:
-    """A flame graph holds the others that were named; which one it lacks is the error of the command."""
+def test_only_the_invalid_session_is_missing_in_a_flame_graph(tmp_path: Path) -> None:
+    """The flame graph contains the other selected sessions; the error of the command names the missing session."""
     home, odd, good = open_home(tmp_path / "home"), "5" * 32, "8" * 32
     nowhen: Any = None
     prompt = InteractionStart(odd, "7" * 32, Label("main"), nowhen)

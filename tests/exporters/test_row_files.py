@@ -1,4 +1,4 @@
-"""Rows as files of other tools: all of them, exact, a batch at a time, and whole or not at all."""
+"""Rows as files: complete, exact, written a batch at a time, and absent after an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMS = ("parquet", "csv", "jsonl", "arrows")
 
 
 def read(path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a file, by a reader that is not ours."""
+    """Return the rows of a file, read by a library."""
     if path.suffix == ".arrows":
         with nanoarrow.ArrayStream.from_path(str(path)) as stream:
             return [tuple(row.values()) for row in stream.read_all().to_pylist()]
@@ -41,21 +41,21 @@ def read(path: Path) -> list[tuple[Any, ...]]:
     return duckdb.execute(f"FROM {reader}('{path}')").fetchall()
 
 
-def test_arrow_holds_what_the_table_does(tmp_path: Path) -> None:
-    """Each value of a table, exact money included, comes back from the Arrow file; it is for its owner alone."""
+def test_an_arrow_file_contains_the_values_of_the_table(tmp_path: Path) -> None:
+    """The Arrow file contains each value of a table, with exact costs; only its owner can read it."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     with connect(home) as connection:
         for what in ("costs", "attempts", "turns"):
             path = tmp_path / f"{what}.arrows"
-            told = run(home, "export", what, "-o", path)
-            assert told.exit_code == 0, told.exception
+            result = run(home, "export", what, "-o", path)
+            assert result.exit_code == 0, result.exception
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             rows = connection.execute(f'FROM "{what}"').fetchall()
             columns = [each[0] for each in connection.description or []]
             with nanoarrow.ArrayStream.from_path(str(path)) as stream:
                 values = stream.read_all().to_pylist()
-            assert told.output == f"{len(rows)} rows: {path}\n"
+            assert result.output == f"{len(rows)} rows: {path}\n"
             assert len(values) == len(rows)
             for row, value in zip(rows, values, strict=True):
                 assert list(value) == columns
@@ -64,17 +64,19 @@ def test_arrow_holds_what_the_table_does(tmp_path: Path) -> None:
                         assert theirs == mine
 
 
-def test_every_named_query_can_be_taken_out(tmp_path: Path) -> None:
-    """All of them, in a form that has their types: none holds a column that it cannot."""
+def test_every_named_query_can_be_exported(tmp_path: Path) -> None:
+    """The rows of all queries can be written to formats with column types."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     with connect(home, unsafe=True) as connection:
         for name in query_names():
-            told = {"parquet": 0, "arrows": 0}
-            for form in told:
-                asked = run_named(DuckStore(connection, home), name, tmp_path / f"{name}.{form}")
-                told[form] = asked
-            assert told["parquet"] == told["arrows"], name
+            row_counts = {"parquet": 0, "arrows": 0}
+            for form in row_counts:
+                row_count = run_named(
+                    DuckStore(connection, home), name, tmp_path / f"{name}.{form}"
+                )
+                row_counts[form] = row_count
+            assert row_counts["parquet"] == row_counts["arrows"], name
 
 
 def run_named(store: DuckStore, name: str, path: Path) -> int:
@@ -85,14 +87,14 @@ def run_named(store: DuckStore, name: str, path: Path) -> int:
 def write(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any], path: Path
 ) -> int:
-    """Write the rows of a statement of the test by any connection."""
+    """Write the rows of any statement, with any connection."""
     store = DuckStore(connection, Home(path.parent))
     return write_file(store, Statement(sql, frozenset(parameters)), parameters, path)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_larger_than_the_memory(tmp_path: Path, form: str) -> None:
-    """Rows are written a batch at a time: 190 MB of them pass through a database that may use 128."""
+    """Rows are written a batch at a time: 190 MB of rows with a memory limit of 128 MB."""
     path = tmp_path / f"rows.{form}"
     sql = "SELECT range AS n, repeat(md5(range::VARCHAR), 6) AS text FROM range($rows)"
     with duckdb.connect(config={"memory_limit": "128MB", "threads": 1}) as connection:
@@ -109,8 +111,8 @@ def test_a_file_larger_than_the_memory(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_is_whole_or_not_there(tmp_path: Path, form: str) -> None:
-    """A query that fails in its middle leaves nothing behind."""
+def test_a_file_is_complete_or_absent(tmp_path: Path, form: str) -> None:
+    """A query that fails halfway leaves no file."""
     path = tmp_path / f"rows.{form}"
     sql = "SELECT CASE WHEN range = 900000 THEN error('no') ELSE range END AS n FROM range($rows)"
     with duckdb.connect() as connection, pytest.raises(Exception, match="no"):
@@ -142,15 +144,17 @@ for _ in range(30):
 """
 
 
-def test_a_query_that_fails_in_its_middle_ends(tmp_path: Path) -> None:
-    """DuckDB's own threads for writing wait for ever then, in C, where no time limit of a test reaches them."""
+def test_an_export_ends_when_its_query_fails(tmp_path: Path) -> None:
+    """DuckDB's writer threads could hang in C code, where pytest's timeout has no effect, so the query runs in a
+    process.
+    """
     command = [sys.executable, "-c", ENDLESSLY, str(tmp_path / "rows.parquet")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert done.stdout.count("no") == 30
 
 
-def test_54_no_form_but_a_spreadsheets_is_changed(tmp_path: Path) -> None:
-    """A formula has a quote in front in CSV alone, in texts of columns and of nothing else."""
+def test_54_formulas_are_quoted_only_in_csv(tmp_path: Path) -> None:
+    """A leading quote is added only in CSV, and only to text values."""
     sql = "SELECT '=1+1' AS a, -5 AS b, ['=2'] AS c, '@x' AS d"
     with duckdb.connect() as connection:
         for form in FORMS:
@@ -164,8 +168,8 @@ def test_54_no_form_but_a_spreadsheets_is_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sign", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"]
 )
-def test_whatever_begins_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
-    """In both ways in which we write CSV; a text that holds the sign elsewhere is as it was."""
+def test_every_start_of_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
+    """Both CSV writers add a leading quote; a text with the sign at another position is unchanged."""
     out = io.StringIO()
     write_csv(out, ["a", "b"], [[f"{sign}1", f"x{sign}1"]])
     with duckdb.connect() as connection:
@@ -176,8 +180,8 @@ def test_whatever_begins_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
         assert list(csv.reader(file)) == [["a", "b"], [f"'{sign}1", f"x{sign}1"]]
 
 
-def test_every_table_and_view_that_is_offered_can_be_written(tmp_path: Path) -> None:
-    """What the store keeps for itself is not offered: asked for it there is one clear error."""
+def test_every_public_table_and_view_can_be_exported(tmp_path: Path) -> None:
+    """Internal tables are not offered; exporting one of them is an error."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     with connect(home, unsafe=True) as connection:
@@ -189,12 +193,12 @@ def test_every_table_and_view_that_is_offered_can_be_written(tmp_path: Path) -> 
                 assert name in ("meta", "migrations")
                 continue
             connection.execute(f"SELECT * FROM ({sql}) LIMIT 0")
-    asked = ["--home", str(home.path), "export", "migrations", "-o", str(tmp_path / "m.csv")]
-    told = CliRunner().invoke(cli, asked)
-    assert isinstance(told.exception, UsageError)
+    arguments = ["--home", str(home.path), "export", "migrations", "-o", str(tmp_path / "m.csv")]
+    result = CliRunner().invoke(cli, arguments)
+    assert isinstance(result.exception, UsageError)
 
 
-def test_an_ending_that_is_none_is_said(tmp_path: Path) -> None:
-    """One clear error with the endings that there are."""
+def test_an_unknown_suffix_is_rejected(tmp_path: Path) -> None:
+    """The error lists the supported suffixes."""
     with duckdb.connect() as connection, pytest.raises(UsageError, match=r"\.arrows"):
         write(connection, "SELECT 1", {}, tmp_path / "x.arrow")

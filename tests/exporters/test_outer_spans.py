@@ -1,4 +1,4 @@
-"""A span of the user's around runs: each interaction is a trace of its own, for all who look at it."""
+"""Runs inside a span of the program: each interaction is a separate trace, in the store and in every export."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.store import DuckStore
 from exporters import otlp, perfetto
 from tests.agent.provider import MODEL, Provider, call, streamed
-from tests.exporters.acting import DONE, calls, play, recording
 from tests.exporters.collector import Collector
+from tests.exporters.sample_agents import DONE, calls, play, recording
 from tests.exporters.test_perfetto import Read
 from tests.provider_script import call as called
 from tests.provider_script import script
 from tests.provider_script import streamed as answered
-from tests.provider_script import text as said
+from tests.provider_script import text as text_block
 
 HELPER = Agent("helper", "Helps.", model=MODEL)
 KEPT: list[Any] = []
@@ -38,26 +38,26 @@ KEPT: list[Any] = []
 
 @tool(read_only=True)
 def query(where: str) -> str:
-    """Look somewhere, in a span of one's own, and leave another one without an end."""
+    """Open a span, and another span that never ends."""
     with agentobs.span("db.query"):
         KEPT.append(agentobs.open_span("forgotten"))
     return "nothing"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What all who look at a recording see of it."""
+class RecordedRun:
+    """A recording, as the store, a replay and each backend show it."""
 
     collector: Collector
     drawn: Read
     spans: list[tuple[Any, ...]]
-    """(name, span, trace, parent, link) of each."""
+    """(name, span, trace, parent, link) of each span."""
     interactions: list[str]
     times: list[Split]
     recording: Recording
 
 
-def seen(tmp_path: Path, what: Callable[[], Any]) -> Seen:
+def record_run(tmp_path: Path, what: Callable[[], Any]) -> RecordedRun:
     home = tmp_path / "home"
     with Collector() as collector:
         sends, draws = (
@@ -74,17 +74,17 @@ def seen(tmp_path: Path, what: Callable[[], Any]) -> Seen:
     with connect(found) as connection:
         columns = "name, span_id, trace_id, parent_span_id, linked_span_id"
         spans = connection.sql(f"SELECT {columns} FROM spans ORDER BY started_ns").fetchall()
-        told = connection.sql("SELECT interaction_id FROM interactions ORDER BY started_ns")
-        interactions = [row[0] for row in told.fetchall()]
+        cursor = connection.sql("SELECT interaction_id FROM interactions ORDER BY started_ns")
+        interactions = [row[0] for row in cursor.fetchall()]
         [[session_id]] = connection.sql("SELECT session_id FROM sessions").fetchall()
         segments = connection.sql("SELECT segment_id FROM segments").fetchall()
         times = interaction_times(DuckStore(connection, found), session_id)
-    whole = read_session(found, session_id, [row[0] for row in segments])
-    return Seen(collector, Read(path.read_bytes()), spans, interactions, times, whole)
+    recorded = read_session(found, session_id, [row[0] for row in segments])
+    return RecordedRun(collector, Read(path.read_bytes()), spans, interactions, times, recorded)
 
 
 def runs(count: int) -> None:
-    """So many runs in one span, each with a tool of ours and an agent in it."""
+    """Run the agent loop `count` times in one span; each run calls a tool and a sub-agent."""
     starts = sub_agents([HELPER], background=False)
     once = [
         calls(call("toolu_1", "query", where="box")),
@@ -104,10 +104,10 @@ def runs(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_runs_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
-    """Each is the trace of its id, linked to the span: its time, result, telemetry and picture are those of any run."""
-    found = seen(tmp_path, lambda: runs(count))
-    # The record: traces of their own, agents within their tools, what a tool opens within that.
+def test_agent_runs_inside_a_span_of_the_program(tmp_path: Path, count: int) -> None:
+    """Each run is a separate trace, linked to the span; otherwise, the span changes nothing."""
+    found = record_run(tmp_path, lambda: runs(count))
+    # The store: separate traces, sub-agents within tool calls, and spans of a tool within its call.
     by_trace = {each: [row for row in found.spans if row[2] == each] for each in found.interactions}
     [outer] = [row for row in found.spans if row[0] == "app.request"]
     assert len(by_trace) == count
@@ -115,15 +115,15 @@ def test_runs_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
         assert [row[3:] for row in rows if row[0] == "interaction"] == [(None, outer[1])]
         assert {"sub_agent", "tool", "execution", "llm_request", "db.query"} <= {r[0] for r in rows}
         assert all(row[3] in {each[1] for each in rows} for row in rows if row[0] != "interaction")
-    # A replay compares how they ended.
+    # A replay compares the results of interactions.
     assert found.recording.interaction_results == {"main": ["success"] * count}
-    # The time: told by spans; what a tool does in spans of its own is the tool's.
+    # The wall time is computed from spans; a span inside a tool counts as tool time.
     assert [each.timing_source for each in found.times] == ["spans"] * count
     for each in found.times:
         assert each.model_ns > 0
         assert {piece.part for piece in each.path if piece.name == "db.query"} == {"tool"}
         assert "forgotten" not in {piece.name for piece in each.path}
-    # Spans and metrics elsewhere.
+    # The exported spans and metrics.
     sent = found.collector.spans()
     roots = [span for span in sent if span.name == "invoke_agent main"]
     assert {span.trace_id for span in roots} == set(found.interactions)
@@ -134,7 +134,7 @@ def test_runs_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
     assert "agentobs.interaction.id" not in request.attributes
     [measured] = found.collector.metrics()["gen_ai.invoke_agent.duration"].histogram.data_points
     assert measured.count == count
-    # The picture: drawn where it happened.
+    # The Perfetto trace: interactions are inside the span.
     drawn = [each for each in found.drawn.slices if each["name"] == "invoke_agent main"]
     assert [each["in"] for each in drawn] == ["app.request"] * count
     assert {each["track"] for each in drawn} == {"main"}
@@ -147,7 +147,7 @@ def foreign(count: int) -> None:
         for each in range(count)
         for answer in (
             answered(called(each + 1, "look", where="box"), number=2 * each + 1),
-            answered(said("ok"), number=2 * each + 2),
+            answered(text_block("ok"), number=2 * each + 2),
         )
     ]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
@@ -167,9 +167,13 @@ def foreign(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_foreign_interactions_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
-    """Calls lie in the span that they were made in and name their interaction, a trace of its own linked to that."""
-    found = seen(tmp_path, lambda: foreign(count))
+def test_interactions_of_another_client_inside_a_span_of_the_program(
+    tmp_path: Path, count: int
+) -> None:
+    """Calls are children of the program's span and name their interaction, which is a separate trace linked to that
+    span.
+    """
+    found = record_run(tmp_path, lambda: foreign(count))
     [outer] = [row for row in found.spans if row[0] == "app.request"]
     assert len(found.interactions) == count
     assert [row[2:4] for row in found.spans if row[0] == "llm_request"] == [

@@ -1,6 +1,6 @@
-"""Reads OTLP by hand: a decoder of protobuf's wire format and of OTLP's JSON, with its own table of names.
+"""An independent decoder of OTLP: it reads protobuf's wire format and OTLP's JSON, with its own table of names.
 
-It shares no code with what sends, nor with the libraries that encode, so that what is wrong there is found here.
+It shares no code with the senders or with the libraries that encode messages, so that it finds their errors.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ INNER = {
 
 
 @dataclass(frozen=True)
-class Told:
-    """One span, log record or metric: what it says, by the names of OTLP's JSON."""
+class TelemetryItem:
+    """One span, log record or metric. `fields` has the names of OTLP's JSON."""
 
     signal: str
     resource: dict[str, Any]
-    said: dict[str, Any]
+    fields: dict[str, Any]
     attributes: dict[str, Any]
 
 
-def read(signal: str, body: bytes, *, is_json: bool) -> Iterator[Told]:
-    """Yield what one message holds."""
+def read(signal: str, body: bytes, *, is_json: bool) -> Iterator[TelemetryItem]:
+    """Yield the items of one message."""
     outer, inner, schema = INNER[signal]
     scopes, resources = f"scope{outer}", f"resource{outer}"
     message = {
@@ -82,7 +82,7 @@ def read(signal: str, body: bytes, *, is_json: bool) -> Iterator[Told]:
         about = _pairs(resource["resource"].get("attributes", ()))
         for scope in resource[scopes]:
             for each in scope[inner]:
-                yield Told(signal, about, each, _pairs(each.get("attributes", ())))
+                yield TelemetryItem(signal, about, each, _pairs(each.get("attributes", ())))
 
 
 def _pairs(pairs: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _pairs(pairs: Any) -> dict[str, Any]:
 
 
 def plain_pairs(pairs: Any) -> dict[str, Any]:
-    """Return attributes of a data point."""
+    """Return the attributes of a data point."""
     return _pairs(pairs)
 
 
@@ -139,7 +139,7 @@ def _values(value: Any, kind: Any, many: set[str]) -> list[Any]:
         return [value.hex()]
     if kind == "int":
         return [value - 2**64 if value >= 2**63 else value]
-    # Packed where there are several.
+    # Several values are packed.
     return [n for (n,) in struct.iter_unpack("<Q" if kind == "fixed" else "<d", value)]
 
 

@@ -1,4 +1,4 @@
-"""Flame graphs: stacks that add up, to the nanosecond and to the picodollar, in forms that others read."""
+"""Flame graphs: stacks add up exactly, in nanoseconds and in picodollars, in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.store import DuckStore
 from exporters import flame_graphs
 from exporters.flame_graphs import DEPTH_MAX, SCHEMA, profiles_of
-from tests.exporters.acting import act, delegate, recording
+from tests.exporters.sample_agents import recording, run_agent, run_delegation
 from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Three sessions: calls side by side, an agent that starts another one, and a model that nobody knows."""
+    """Three sessions, with concurrent calls, a sub-agent, and a model without a price."""
     path = tmp_path_factory.mktemp("flames") / "home"
     with recording(path):
-        act(model="claude-sonnet-5")
-        delegate()
+        run_agent(model="claude-sonnet-5")
+        run_delegation()
     with recording(path):
-        act("twice", model="claude-sonnet-5")
+        run_agent("twice", model="claude-sonnet-5")
     return Home(path)
 
 
@@ -58,34 +58,36 @@ def id_of(connection: duckdb.DuckDBPyConnection, name: str) -> str:
     return str(row[0])
 
 
-def covered(rows: list[tuple[int, int]]) -> int:
-    """Return how much time some stretches cover, each instant once."""
-    whole, until = 0, 0
+def covered_ns(rows: list[tuple[int, int]]) -> int:
+    """Return the total time that some periods cover; overlaps count once."""
+    total, last_end = 0, 0
     for start_ns, end_ns in sorted(rows):
-        whole += max(0, end_ns - max(start_ns, until))
-        until = max(until, end_ns)
-    return whole
+        total += max(0, end_ns - max(start_ns, last_end))
+        last_end = max(last_end, end_ns)
+    return total
 
 
 @pytest.mark.parametrize("name", ["acting", "delegating"])
-def test_time_adds_up_to_that_of_the_lanes(
+def test_time_adds_up_to_the_wall_time_of_each_lane(
     connection: duckdb.DuckDBPyConnection, name: str
 ) -> None:
-    """The self-times of a lane are its wall time: what its interactions and its agent's spans cover, once."""
+    """The weights of a lane add up to its wall time: the time that its interactions or its sub-agent spans cover."""
     session = id_of(connection, name)
-    told = {profile.name: profile.total for profile in profiles_of(port_of(connection), [session])}
+    totals = {
+        profile.name: profile.total for profile in profiles_of(port_of(connection), [session])
+    }
     [split] = interaction_times(port_of(connection), session)
     expected = {f"{name}, main": split.wall_ns}
     if name == "delegating":
-        asked = "SELECT started_ns, ended_ns FROM spans WHERE session_id = ? AND name = 'sub_agent'"
-        spans = connection.execute(asked, [session]).fetchall()
-        expected["delegating, main/toolu_1"] = covered(spans)
-    assert told == expected
-    assert all(told.values())
+        sql = "SELECT started_ns, ended_ns FROM spans WHERE session_id = ? AND name = 'sub_agent'"
+        spans = connection.execute(sql, [session]).fetchall()
+        expected["delegating, main/toolu_1"] = covered_ns(spans)
+    assert totals == expected
+    assert all(totals.values())
 
 
-def test_money_adds_up_to_that_of_the_session(connection: duckdb.DuckDBPyConnection) -> None:
-    """To the picodollar, with how sure it is; under the frames of what asked for it."""
+def test_cost_adds_up_to_the_cost_of_the_session(connection: duckdb.DuckDBPyConnection) -> None:
+    """The cost is exact to the picodollar, has its certainty in the name, and is below the frames of its call."""
     session = id_of(connection, "acting")
     [profile] = profiles_of(port_of(connection), [session], "cost")
     row = connection.execute(
@@ -100,15 +102,17 @@ def test_money_adds_up_to_that_of_the_session(connection: duckdb.DuckDBPyConnect
     }  # fmt: skip
 
 
-def test_a_model_without_a_price_is_said(connection: duckdb.DuckDBPyConnection) -> None:
-    """Its calls have no weight, are counted, and the rest is a lower bound."""
+def test_calls_without_a_price_are_counted_in_the_name(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    """Calls without a price have no weight and are counted; the total is a lower bound."""
     [profile] = profiles_of(port_of(connection), [id_of(connection, "delegating")], "cost")
     assert profile.total == 0
     assert profile.name.endswith("lower_bound, 3 calls without a price")
 
 
-def test_what_ran_side_by_side_counts_once() -> None:
-    """Of two calls of one answer the one that ended last was waited for; what it outlived has no time."""
+def test_concurrent_operations_count_once() -> None:
+    """Of two concurrent calls, the time belongs to the call that ended last."""
     rows = [
         ("i", None, "interaction", 0, 100),
         ("span", "i", "interaction", 0, 100),
@@ -117,7 +121,7 @@ def test_what_ran_side_by_side_counts_once() -> None:
         ("x2", "t2", "execution", 30, 70),
         ("open", "span", "open", 90, None),
     ]
-    assert swept(rows) == [
+    assert stacks_of(rows) == [
         (("interaction",), 10),
         (("interaction", "one"), 10),
         (("interaction", "two"), 10),
@@ -128,32 +132,32 @@ def test_what_ran_side_by_side_counts_once() -> None:
     ]
 
 
-def swept(rows: list[tuple[Any, ...]]) -> list[tuple[Any, int]]:
-    """Return the stacks of some intervals, through the public door: a query that says just these."""
+def stacks_of(rows: list[tuple[Any, ...]]) -> list[tuple[Any, int]]:
+    """Return the stacks of some intervals."""
     names = ("id", "parent_id", "name", "started_ns", "ended_ns")
-    told = [
+    intervals = [
         {**dict(zip(names, row, strict=True)), "interaction_id": "i", "lane": "main", "label": None}
         for row in rows
     ]
-    return list(flame_graphs._lane_stacks(list(flame_graphs._nodes(told).values())))
+    return list(flame_graphs._lane_stacks(list(flame_graphs._nodes(intervals).values())))
 
 
-def test_38_a_deep_trace_has_an_end() -> None:
-    """Parents 20,000 deep, and parents in a circle, are drawn; no stack is deeper than the bound."""
+def test_38_the_depth_of_stacks_is_limited() -> None:
+    """Chains of 20,000 parents and cyclic parents are drawn; no stack is deeper than the limit."""
     rows: list[tuple[Any, ...]] = [("i", None, "interaction", 0, 1_000_000)]
     rows += [(f"s{n}", f"s{n - 1}" if n else "i", "s", n, 1_000_000 - n) for n in range(20_000)]
-    stacks = swept(rows)
+    stacks = stacks_of(rows)
     assert sum(weight for _, weight in stacks) == 1_000_000
     assert max(len(stack) for stack, _ in stacks) == DEPTH_MAX + 1
     circle = [rows[0], ("c1", "c2", "c", 0, 9), ("c2", "c1", "c", 0, 9), ("x", "x", "x", 0, 9)]
-    assert swept(circle) == [(("interaction", "c"), 9), (("interaction",), 999_991)]
+    assert stacks_of(circle) == [(("interaction", "c"), 9), (("interaction",), 999_991)]
 
 
-def test_speedscope_reads_it(home: Home, tmp_path: Path) -> None:
-    """The file is what the schema of speedscope says: frames, and profiles whose samples name them by number."""
+def test_the_speedscope_file_follows_the_schema(home: Home, tmp_path: Path) -> None:
+    """The file follows speedscope's schema: frames, and profiles whose samples refer to frames by index."""
     path = tmp_path / "x.speedscope.json"
-    told = run(home, "export", "speedscope", "acting", "delegating", "-o", path)
-    assert told.exit_code == 0, told.exception
+    result = run(home, "export", "speedscope", "acting", "delegating", "-o", path)
+    assert result.exit_code == 0, result.exception
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     value = json.loads(path.read_text())
     assert value["$schema"] == SCHEMA
@@ -175,11 +179,11 @@ def test_speedscope_reads_it(home: Home, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of", ["time", "cost"])
-def test_folded_stacks_add_up_alike(home: Home, tmp_path: Path, of: str) -> None:
+def test_folded_stacks_add_up_to_the_totals(home: Home, tmp_path: Path, of: str) -> None:
     """Each line consists of frames and an integer; the integers add up to the totals of all selected sessions."""
     path = tmp_path / "x.folded"
-    told = run(home, "export", "folded", "acting", "twice", "--of", of, "-o", path)
-    assert told.exit_code == 0, told.exception
+    result = run(home, "export", "folded", "acting", "twice", "--of", of, "-o", path)
+    assert result.exit_code == 0, result.exception
     sums: Counter[str] = Counter()
     for line in path.read_text().splitlines():
         stack, _, weight = line.rpartition(" ")
@@ -191,7 +195,7 @@ def test_folded_stacks_add_up_alike(home: Home, tmp_path: Path, of: str) -> None
             for profile in profiles_of(port_of(connection), [id_of(connection, name)], of):  # type: ignore[arg-type]
                 expected[name] += profile.total
     assert sums == expected
-    shown = [line.partition("  ")[0] for line in told.output.splitlines()[:-1]]
+    shown = [line.partition("  ")[0] for line in result.output.splitlines()[:-1]]
     if of == "cost":
         assert [Decimal(usd) for usd in shown] == [
             Decimal(each).scaleb(-12) for each in sums.values()
@@ -200,8 +204,8 @@ def test_folded_stacks_add_up_alike(home: Home, tmp_path: Path, of: str) -> None
         assert shown == [f"{each / 1e9:,.3f} s" for each in sums.values()]
 
 
-def test_what_is_there_is_not_overwritten(home: Home, tmp_path: Path) -> None:
-    """An existing file stays but with --force; a session that is not there is said; nothing is left behind."""
+def test_an_existing_file_is_not_overwritten(home: Home, tmp_path: Path) -> None:
+    """An existing file is replaced only with --force, an unknown session is reported, and no other file remains."""
     path = tmp_path / "x.folded"
     path.write_text("mine")
     assert "the file exists" in str(run(home, "export", "folded", "acting", "-o", path).exception)
@@ -211,8 +215,8 @@ def test_what_is_there_is_not_overwritten(home: Home, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["x.folded"]
 
 
-def test_calls_outside_of_interactions_are_in_the_money(tmp_path: Path) -> None:
-    """Whatever was billed is in it, whether anything says what it was a part of or not."""
+def test_calls_outside_of_interactions_are_in_the_cost(tmp_path: Path) -> None:
+    """All billed calls are included, even if they belong to no interaction."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1, model="claude-sonnet-5"), end(1, T0 + 10**10)])
     with connect(home) as connection:
