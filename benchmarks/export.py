@@ -333,6 +333,7 @@ def _attempt(turn: int, at: int, attempt_id: str, span_id: str, trace: str) -> A
         duration_ns=10**8,
         method=Label("POST"),
         endpoint=Label("/v1/messages"),
+        makes_turns=True,
         streamed=True,
         model_requested=model,
         model=model,

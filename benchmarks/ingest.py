@@ -16,13 +16,19 @@ import httpx2
 import agentobs
 from agentobs.recording.journal.compression import compressed
 from agentobs.recording.journal.home import Home, open_home
-from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.journal.segments import (
+    Line,
+    content_path,
+    facts_path,
+    line_of,
+    read,
+    segment_ids,
+)
 from agentobs.recording.session import start_recorder
 from agentobs.recording.vault.vault import text_bytes
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.segment_compression import compress_ended
-from agentobs.store.duckdb.segment_rewrite import line_of
 from benchmarks.conversation import Size, response_chunks, run
 from benchmarks.provider import Canned, client
 from benchmarks.report import Section, Verdict

@@ -51,9 +51,12 @@ def _load_one_certificate(config: pytest.Config) -> None:
 def stopped() -> Iterator[None]:
     """Stop a recorder that a test leaves running, because the next test in this process would use it.
 
-    Also forget the agents of a test, so that a divergence report of a later test does not mention them.
+    Also forget the agents of a test, so that a divergence report of a later test does not mention them, and its
+    one-time warnings, because another test may expect the same warning.
     """
     yield
+    if (errors := sys.modules.get("agentobs.errors")) is not None:
+        errors._reported.clear()
     if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
         sessions.stop_recorder()
     if (leftovers := sys.modules.get("replay.agent_code.leftover_state")) is not None:

@@ -42,8 +42,8 @@ from exporters.conventions.semconv import PROFILES, profile_named
 from exporters.otlp.backfill import send_recorded
 from tests.agent.provider import Provider, call, error, message, streamed, text
 from tests.agent.provider import Reply as Answer
-from tests.exporters.acting import play
 from tests.exporters.collector import Collector
+from tests.exporters.sample_agents import play
 from tests.loopback import LoopbackServer
 
 WORD = "Kanarien"
@@ -400,7 +400,7 @@ def outputs(collected: Outputs) -> dict[str, bytes]:
     found = {f"sent over {each.protocol}": each.bytes for each in collected.collectors}
     # JSON may escape letters, so the parsed messages are searched as well.
     for collector in collected.collectors:
-        whole = [str(got.message) for got in collector.got]
+        whole = [str(received.message) for received in collector.received]
         found[f"understood over {collector.protocol}"] = "\n".join(whole).encode()
     found |= {f"trace {path.name}": path.read_bytes() for path in collected.traces.iterdir()}
     found["warnings"] = "\n".join(collected.warned).encode()
@@ -468,9 +468,9 @@ def later_exports(home: Path) -> dict[str, bytes]:
         for profile in PROFILES:
             with Collector() as collector, otlp.sending(collector.endpoint) as to:
                 spoken = profile_named(profile, is_beta=True)
-                report = send_recorded(store, to.send, spoken, to.destination, again=True)
+                report = send_recorded(store, to.send, spoken, to.destination, resend=True)
             assert report.is_complete
-            assert report.taken["traces"] > 10
+            assert report.accepted["traces"] > 10
             found[f"sent later as {profile}"] = collector.bytes
             found[f"report of {profile}"] = "\n".join(report.lines()).encode()
     return found
@@ -540,7 +540,7 @@ def test_content_stays_in_the_content_files(
     content_bytes = b"".join(files[name] for name in content)
     missing = [place for place in PLACES if canary(place).encode() not in content_bytes]
     assert missing == []
-    assert any(b"chat " in got.body for got in collected.collectors[0].got)
+    assert any(b"chat " in received.body for received in collected.collectors[0].received)
 
 
 CONTENT_ATTRIBUTES = {
@@ -593,8 +593,8 @@ def test_content_is_exported_only_from_sessions_that_opted_in(
             assert [
                 n for n, place in CONTENT_ATTRIBUTES.items() if canary(place) not in by_name[n]
             ] == []
-        others = [got for got in collector.got if got.signal != "traces"]
-        assert not [got.signal for got in others if WORD.encode() in got.body]
+        others = [received for received in collector.received if received.signal != "traces"]
+        assert not [each.signal for each in others if WORD.encode() in each.body]
     places = outputs(collected)
     assert leaks({name: data for name, data in places.items() if "over" not in name}) == {}
     assert leaks(exported_files(collected.home, loud, tmp_path / "out")) == {}

@@ -56,7 +56,7 @@ def sources() -> tuple[Path, ...]:
 
 
 def prose() -> Iterator[Text]:
-    """Yield all prose: docstrings, comments, documents, pages, and comments in SQL."""
+    """Yield all prose: docstrings, comments, texts in code, documents, pages, and comments in SQL."""
     for path in sources():
         yield from _in_python(path)
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
@@ -87,16 +87,16 @@ def _lines(path: Path, text: str) -> Iterator[Text]:
 
 
 def _in_python(path: Path) -> Iterator[Text]:
-    """Yield the docstrings of a module, including those of fields, and its comments."""
+    """Yield the docstrings of a module, including those of fields, its comments, and its texts of several words."""
     source, relative = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             value = node.value.value
             if isinstance(value, str):
-                for offset, line in enumerate(
-                    re.sub(r"`[^`\n]*`|(?m:^    .*$)(?=\n\n)", _blank, value).split("\n")
-                ):
+                for offset, line in enumerate(re.sub(r"`[^`\n]*`", _blank, value).split("\n")):
                     yield Text(relative, node.lineno + offset, line)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield Text(relative, node.lineno, re.sub(r"`[^`\n]*`", _blank, node.value))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield Text(relative, token.start[0], token.string)

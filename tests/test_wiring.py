@@ -13,7 +13,7 @@ from agentobs.determinism.patches import patched
 from agentobs.records.exchanges import Answer, Place, Question
 from tests.test_layers import modules
 
-GLOBALS_MAX = 4
+GLOBALS_MAX = 0
 MUTABLE = {
     "agentobs.errors._reported": "the warnings that were reported; this module may not import the runtime",
     "agentobs.runtime.process": "the object that contains all other state",
@@ -26,7 +26,7 @@ MUTABLE_MAX = 7
 CONSTANT = {
     "agentobs.recording.vault.stream_secrets._PLAIN_REDACTOR": "has no key and no rules; only counts failures",
     "agentobs.redaction._PLAIN": "has no key and no rules; only counts failures",
-    "exporters.otlp.backfill._NEW": "the position of a session that was never sent; it never changes",
+    "exporters.otlp.backfill._NOT_SENT": "the position of a session that was never sent; it never changes",
 }
 """Instances of mutable classes that serve as constants, each with the reason."""
 CHANGING = {

@@ -189,7 +189,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, A
 
 def _meanings() -> str:
     lines = ["| signature | found if a session contains | suggested fix |", "| --- | --- | --- |"]
-    lines += [f"| `{each.name}` | {each.fires} | {each.todo} |" for each in SIGNATURES]
+    lines += [f"| `{each.name}` | {each.meaning} | {each.todo} |" for each in SIGNATURES]
     return "\n".join(lines) + "\n"
 
 

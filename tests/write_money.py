@@ -15,7 +15,7 @@ from agentobs.records.exchanges import ModelExchange, Place, Question
 from agentobs.records.facts import UsageRow
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect
-from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start
 
 DAY = 86_400 * SECOND
 TOOLS = [{"name": "search", "input_schema": {"type": "object"}}]

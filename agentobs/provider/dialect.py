@@ -138,7 +138,7 @@ class SealedShape:
     value: re.Pattern[bytes]
     """Matches a value: group 1 is the name of its field, and group 2, at the end of the match, is its base64."""
     nearby_markers: Mapping[bytes, bytes] = field(default_factory=dict)
-    """For names of fields that other values have as well: bytes that occur near a sealed value, by name of the field.
+    """For each field name that is also used for other values: bytes that occur near a sealed value.
     """
 
 
@@ -172,7 +172,7 @@ class Draft:
     id: str
     model: str
     blocks: Sequence[Block] = field(repr=False)
-    """Texts and tool calls; if a block has `raw`, that is written."""
+    """Texts and tool calls; if a block has `raw`, `raw` is written."""
     tokens: Tokens = Tokens()
     stop_reason: str | None = None
     """The stop reason; None to derive it from the blocks."""
@@ -196,7 +196,7 @@ class ResponseFacts:
     calls: Sequence[ToolCall]
     """The tool calls that the client must run."""
     block_ids: Sequence[str]
-    """The IDs of its blocks, including tool calls that the provider ran."""
+    """The IDs of the response's blocks, including tool calls that the provider ran."""
     outcome: AttemptOutcome
     error_type: str | None
     certainty: Certainty

@@ -121,11 +121,6 @@ def canonical_headers(headers: dict[str, str]) -> str:
     return canonical({name: headers[name] for name in meaningful_headers() if name in headers})
 
 
-def turn_paths() -> list[str]:
-    """Return the paths of requests that are turns of a conversation, for all providers."""
-    return [each.turn_path for each in DIALECTS]
-
-
 def runs_model(endpoint: str) -> bool:
     """Return whether requests to an endpoint are answered by a model."""
     return any(each.runs_model(endpoint) for each in DIALECTS)

@@ -1,4 +1,8 @@
-"""Maintenance of a home, independent of the database: ingest, check, prune, repair, and the worker for users' SQL."""
+"""Maintenance of a home as the DuckDB store implements it: ingest, check, prune, repair, and the worker for users' SQL.
+
+This is the one place that names the implementation for maintenance; the commands and the dashboards import it from
+here.
+"""
 
 from agentobs.store.duckdb.checkup import Finding, Level, check_home
 from agentobs.store.duckdb.ingest import ingest

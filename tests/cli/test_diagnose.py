@@ -83,12 +83,12 @@ def test_verdicts_as_json(shell: Shell) -> None:
     rows = [json.loads(line) for line in shell("diagnose", "circles", "--json").out.splitlines()]
     assert [row["signature"] for row in rows] == [signature.name for signature in SIGNATURES]
     found = {row["signature"]: row for row in rows}
-    assert [name for name, row in found.items() if row["fires"]] == [
+    assert [name for name, row in found.items() if row["is_found"]] == [
         "repeated_calls", "repeated_tool_errors", "contradictions",
     ]  # fmt: skip
     assert len(found["repeated_calls"]["evidence"]) == 6
     assert found["repeated_tool_errors"]["strength"] == pytest.approx(8 / 3)
-    assert found["long_waits"]["cannot_tell"] == "this client does not record waits for the user"
+    assert found["long_waits"]["unknown_reason"] == "this client does not record waits for the user"
     assert {row["session_id"] for row in rows} == {session_id(1)}
 
 
@@ -151,7 +151,7 @@ def test_a_judge(
             row = json.loads(
                 shell("diagnose", "circles", "--judge", "x", "--json").out.splitlines()[-1]
             )
-            assert (row["signature"], row["fires"]) == ("judged_contradictions", True)
+            assert (row["signature"], row["is_found"]) == ("judged_contradictions", True)
             assert row["evidence"][0]["contradicts"] is True
     with agentobs.connect(shell.home, ingest=False) as connection:
         asked = connection.execute(_JUDGED).fetchall()

@@ -58,6 +58,17 @@ def shapes_in(path: Path) -> Iterator[str]:
             yield value
 
 
+def shapes_in_sql(path: Path) -> list[str]:
+    """Return the quoted strings in a SQL file, outside of comments, that belong to the shape of a provider's API."""
+    code = "\n".join(
+        line
+        for line in path.read_text().splitlines()
+        if not line.lstrip().startswith(("--", "COMMENT ON"))
+    )
+    quoted = (each.replace("''", "'") for each in re.findall(r"'((?:[^']|'')*)'", code))
+    return [each for each in quoted if each in KEYS or INSIDE.search(each)]
+
+
 def requests_in(path: Path) -> Iterator[str]:
     """Yield the requests that a module sends with a client of the SDK."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -85,6 +96,16 @@ def test_few_modules_know_the_shape_of_a_provider() -> None:
         "agentobs/store/billing/report_pages.py",
     ]
     assert len(knowing) <= MODULES_MAX
+
+
+def test_the_sql_of_the_store_knows_no_provider() -> None:
+    """Views, queries and migrations use columns that the dialect sets. `tool_use` is also a kind of event."""
+    files = sorted((ROOT / "agentobs" / "store").rglob("*.sql"))
+    assert len(files) > 50
+    found = {path.relative_to(ROOT).as_posix(): shapes_in_sql(path) for path in files}
+    assert {name: shapes for name, shapes in found.items() if shapes} == {
+        "agentobs/store/duckdb/views/50_events.sql": ["tool_use"]
+    }
 
 
 def test_few_modules_send_requests_with_the_sdk() -> None:
@@ -124,3 +145,9 @@ def test_the_scan_finds_shapes_and_requests(tmp_path: Path) -> None:
     )
     assert sorted(shapes_in(path)) == ["text_delta", "tool_use", "x|/v1/messages"]
     assert list(requests_in(path)) == ["create"]
+    query = tmp_path / "query.sql"
+    query.write_text(
+        "-- 'tool_use'\nSELECT kind = 'tool_use', tool_use_id, 'it''s'\nWHERE endpoint = '/v1/messages';\n"
+        "COMMENT ON COLUMN a.b IS 'text_delta';\n"
+    )
+    assert shapes_in_sql(query) == ["tool_use", "/v1/messages"]

@@ -15,8 +15,10 @@ import pytest
 import agentobs
 import replay
 from agentobs.provider import registry
+from agentobs.recording.journal.home import existing_home
 from agentobs.recording.session import start_recorder
 from agentobs.records.exchanges import ModelExchange
+from agentobs.store.backend import open_store
 from replay import DivergenceError, Fixture, Replayer, calls, says
 from replay.comparison.placeholders import has_masked, without_organizations
 from replay.freeze.conversion import freeze
@@ -145,6 +147,33 @@ def test_a_session_is_recorded_with_its_facts(home: Path, live: bool) -> None:
     assert results == [("c1", False)]
     written = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert PASS.encode() not in written
+
+
+@both
+def test_views_and_queries_count_the_turns_of_the_dialect(home: Path, live: bool) -> None:
+    """Each complete response is a turn of the session, with its context and its tokens."""
+    recorded(home, live)
+    with open_store(existing_home(home)) as store:
+        [(session_id, total)] = store.sql("SELECT session_id, turns FROM sessions").rows
+        turns = list(store.sql("SELECT turn, stop_reason FROM turns ORDER BY turn").rows)
+        growth = store.rows("context_growth", session_id=session_id).dicts()
+        listed = store.rows("session_turns", session_id=session_id).dicts()
+        first = store.rows(
+            "first_token_by_model", session_id=session_id, since_ns=None, until_ns=None
+        )
+        happened = store.rows("session_waterfall", session_id=session_id).dicts()
+    assert total == 2
+    assert turns == [(1, "more"), (2, "done")]
+    assert [(row["turn"], row["context_tokens"]) for row in growth] == [(1, 1000), (2, 1100)]
+    assert [(row["turn"], row["input_tokens"], row["output_tokens"]) for row in listed] == [
+        (1, 1000, 20),
+        (2, 1100, 10),
+    ]
+    assert [(row["model"], row["calls"]) for row in first.dicts()] == (
+        [("tiny-1", 2)] if live else []
+    )
+    attempts = [row for row in happened if row["kind"] == "request" and row["turn"] is not None]
+    assert [(row["turn"], row["detail"]) for row in attempts] == [(1, None), (2, None)]
 
 
 @both

@@ -16,8 +16,8 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from tests.marks import mark_all_but_first
-from tests.soak.power import image, names_in, traced
-from tests.store.making import conversation, record
+from tests.soak.power_loss import disk_image, readable_records, record_traced
+from tests.store.recordings import conversation, record
 
 
 def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
@@ -26,15 +26,15 @@ def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
     """
     sync = "always" if seed % 2 else "interval"
     folder = tmp_path / "home"
-    found = traced(folder, seed, sync)
+    found = record_traced(folder, seed, sync)
     home = Home(folder)
     contents = {path.name: path.read_bytes() for path in home.segments.iterdir()}
     for number in range(images):
-        made, durable, acknowledged = image(
+        made, durable, acknowledged = disk_image(
             found, home, tmp_path / f"{number}", seed * 100_000 + number
         )
         image_name = f"seed {seed}, image {number}"
-        missing = acknowledged - names_in(made)
+        missing = acknowledged - readable_records(made)
         assert not missing, f"{image_name}: {missing}"
         for name, size in durable.items():
             assert (made.segments / name).read_bytes()[:size] == contents[name][:size], image_name

@@ -32,12 +32,12 @@ from agentobs.records.exchanges import Place
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.verification import verify
+from tests.agent.agent_runs import events_of
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.agent.scenarios import count, fetch, look, write
-from tests.agent.agent_runs import events_of
 from tests.agentobs_warnings import own_warnings
 from tests.recording.faulty_files import ERRORS, OPERATIONS, Faulty, Plan, once, permanently
-from tests.store.making import SECOND, T0, attempt, consent, end, session_id, start, tool
+from tests.store.recordings import SECOND, T0, attempt, consent, end, session_id, start, tool
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentobs.provider.anthropic.streams import read_response
-from agentobs.recording.facts.input_similarity import bit_distance, similarity
+from agentobs.recording.facts.input_similarity import similarity
 from agentobs.records.exchanges import Answer, Chunk
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -26,6 +26,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 PATH = "/home/user/work/project/cmd/entire/cli/strategy/manual_commit_hooks.go"
+
+
+def bit_distance(one: int, other: int) -> int:
+    """Return the number of bits in which two hashes differ, as `bit_count(xor(one, other))` does in SQL."""
+    return ((one ^ other) & (2**64 - 1)).bit_count()
 
 
 @pytest.mark.parametrize(

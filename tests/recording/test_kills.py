@@ -25,7 +25,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, Reply, call, message, streamed, text
-from tests.soak.under_way import kill_streams, kill_works
+from tests.soak.process_kills import kill_ingests_and_prunes, kill_streaming_clients
 
 ROOT = Path(__file__).parents[2]
 RUNS = 4
@@ -126,7 +126,7 @@ def test_an_interrupted_stream_is_recorded(tmp_path: Path) -> None:
         200,
     )
     assert json.loads(exchange.question.body)["messages"][0]["content"] == "Hello"
-    recorded_bytes, sent_bytes = exchange.answer.body, b"".join(sent.pieces)
+    recorded_bytes, sent_bytes = exchange.answer.body, b"".join(sent.chunks)
     first = sent_bytes.index(b"my key is")
     assert recorded_bytes[:first] == sent_bytes[:first]
     missing = re.findall(rb'"text": "([^"]*)"', sent_bytes[len(recorded_bytes) :])
@@ -166,10 +166,10 @@ def test_a_response_is_recorded_before_its_tool_runs(tmp_path: Path) -> None:
 @pytest.mark.crash
 def test_kills_during_streams(tmp_path: Path) -> None:
     """If clients are killed during streams, each acknowledged response is recorded exactly once."""
-    kill_streams(tmp_path / "home", random.Random(1), kills=2)
+    kill_streaming_clients(tmp_path / "home", random.Random(1), kills=2)
 
 
 @pytest.mark.crash
 def test_kills_during_ingest_and_prune(tmp_path: Path) -> None:
     """Wherever they are killed, nothing is damaged, and the next ingest completes their work."""
-    kill_works(tmp_path, random.Random(2), kills=3)
+    kill_ingests_and_prunes(tmp_path, random.Random(2), kills=3)

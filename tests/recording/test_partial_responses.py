@@ -84,7 +84,7 @@ def record_while_open(
     [exchange] = read_session(place, session.session_id, segment_ids(place)).exchanges
     assert isinstance(exchange, ModelExchange)
     assert verify(place).ok
-    return b"".join(sent.pieces), exchange
+    return b"".join(sent.chunks), exchange
 
 
 def test_no_part_is_written_twice(home: Path) -> None:

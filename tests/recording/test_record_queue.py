@@ -22,7 +22,7 @@ from agentobs.records.exchanges import (
     queue_bytes,
 )
 from agentobs.sink import Record
-from tests.store.making import T0, end, start, tool
+from tests.store.recordings import T0, end, start, tool
 
 RECORD_BYTES = 1024
 """The size that a record without content has in the queue."""

@@ -123,7 +123,7 @@ def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
         assert mode(home / "sessions") == 0o700
     with agentobs.session("two") as two:
         (home / "sessions" / two.session_id).symlink_to(elsewhere)
-        with pytest.raises(HomeError, match="cannot keep results here"):
+        with pytest.raises(HomeError, match="results cannot be stored here"):
             wiring.keep_result("a", "text")
     assert list(elsewhere.iterdir()) == []
 
@@ -186,5 +186,5 @@ def test_long_results_of_tools_are_kept(home: Path) -> None:
     with agentobs.session("one") as one:
         found = asyncio.run(live.run_tool(ToolQuestion("toolu_01", "look", {})))
     path = home / "sessions" / one.session_id / "results" / "1-toolu_01.txt"
-    assert f"The whole result lies in {path}]" in found.content
+    assert f"The complete result is in {path}]" in found.content
     assert path.read_text() == "line\n" * 50_000

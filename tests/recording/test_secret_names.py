@@ -11,7 +11,7 @@ from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import Event, SpanStart
 from agentobs.records.labels import Label
 from tests.agent.provider import Provider, call, streamed
-from tests.exporters.acting import DONE, calls, play, recording
+from tests.exporters.sample_agents import DONE, calls, play, recording
 
 KEY = "sk-ant-api03-" + "A1b2C3d4E5" * 9 + "-QQAA"
 """A secret that has the form of a label."""

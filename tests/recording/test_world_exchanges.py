@@ -14,7 +14,7 @@ from agentobs.recording.journal.segments import content_path, facts_path, segmen
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import Place, WorldExchange, WorldQuestion, queue_bytes
 from agentobs.store.duckdb.connection import connect
-from tests.store.making import T0, attempt, end, record, session_id, start
+from tests.store.recordings import T0, attempt, end, record, session_id, start
 
 SECRET = "ghp_" + "Zz9" * 12
 

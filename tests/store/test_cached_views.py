@@ -69,6 +69,23 @@ def test_a_damaged_file_is_written_again(
     assert file.stat().st_size == len(whole)
 
 
+def test_a_damaged_file_in_a_read_only_home_is_ignored(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the damaged file cannot be deleted, the views are bound instead."""
+    expected = answers(home)
+    [file] = prepared(home)
+    file.write_bytes(b"damaged")
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        assert answers(home, ingest=False) == expected
+    assert prepared(home) == [file]
+
+
 def test_a_foreign_file_is_not_used(home: Home) -> None:
     """A database with other contents in its place does not change any rows."""
     expected = answers(home)

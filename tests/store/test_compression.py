@@ -107,9 +107,9 @@ def test_reading_one_record_decompresses_one_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To read one content of a large segment, only one block is decompressed."""
-    from agentobs.store.duckdb import segment_compression
+    from agentobs.recording.journal import segment_blocks
 
-    monkeypatch.setattr(segment_compression, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(segment_blocks, "BLOCK_BYTES", 4096)
     home = a_home(tmp_path)
     record(home, a_session(turns=12))
     [segment_id] = segment_ids(home)
@@ -288,16 +288,16 @@ def test_damage_in_a_block_affects_only_its_sessions(tmp_path: Path) -> None:
 
     They cannot be read; the other sessions of the segment can.
     """
-    from agentobs.store.duckdb import segment_compression
+    from agentobs.recording.journal import segment_blocks
 
     home = a_home(tmp_path)
-    before = segment_compression.BLOCK_BYTES
-    segment_compression.BLOCK_BYTES = 2048
+    before = segment_blocks.BLOCK_BYTES
+    segment_blocks.BLOCK_BYTES = 2048
     try:
         record(home, [*conversation(1), *conversation(2), *conversation(3)])
         ingest(home)
     finally:
-        segment_compression.BLOCK_BYTES = before
+        segment_blocks.BLOCK_BYTES = before
     [segment_id] = segment_ids(home)
     path = compressed_path(facts_path(home, segment_id))
     file, index = compression.read_index(path)

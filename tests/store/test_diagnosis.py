@@ -113,7 +113,7 @@ def verdicts(store: duckdb.DuckDBPyConnection) -> Callable[[int], dict[str, Verd
 
 
 def fired(found: dict[str, Verdict]) -> list[str]:
-    return [name for name, verdict in found.items() if verdict.fires]
+    return [name for name, verdict in found.items() if verdict.is_found]
 
 
 def test_each_signature_has_a_view_a_query_and_texts() -> None:
@@ -145,7 +145,7 @@ def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]
     found = verdicts(QUIET)
     assert fired(found) == []
     assert {
-        name: verdict.cannot_tell for name, verdict in found.items() if verdict.cannot_tell
+        name: verdict.unknown_reason for name, verdict in found.items() if verdict.unknown_reason
     } == {
         "long_waits": "this client does not record waits for the user",
         "silent_hook_cancels": "this client does not report its hooks",
@@ -157,7 +157,7 @@ def test_an_older_recording(verdicts: Callable[[int], dict[str, Verdict]]) -> No
     nothing.
     """
     told = verdicts(OLDER)["contradictions"]
-    assert (told.fires, told.cannot_tell) == (
+    assert (told.is_found, told.unknown_reason) == (
         False,
         "recorded by a version that did not detect claims",
     )
@@ -263,7 +263,7 @@ UNPRICED = story(spending(10, 20, 30, 40, 50, 60, model="in-house-1"))
 def test_rising_costs_without_a_price(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
     """Costs without a price do not count as rising, and the verdict says that the signature could not be checked."""
     verdict = verdicts(UNPRICED)["rising_costs"]
-    assert (verdict.fires, verdict.cannot_tell) == (False, "some calls have no price")
+    assert (verdict.is_found, verdict.unknown_reason) == (False, "some calls have no price")
 
 
 def filled(model: str, *prompts: int) -> list[Record]:
@@ -354,7 +354,7 @@ def long_conversation(messages: int, result: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("number", "fires"),
+    ("number", "is_found"),
     [
         (story(long_conversation(31, "x" * 10_001)), True),
         (story(long_conversation(31, "x" * 10_000)), False),
@@ -364,9 +364,9 @@ def long_conversation(messages: int, result: Any) -> list[Record]:
         (story(long_conversation(31, [IMAGE])), False),
     ],
 )
-def test_large_results(evidence_of: Evidence, number: int, fires: bool) -> None:
+def test_large_results(evidence_of: Evidence, number: int, is_found: bool) -> None:
     """More than 10,000 characters count (not bytes, and no images), in a conversation of 30 messages or more."""
-    assert bool(evidence_of(number, "large_results")) is fires
+    assert bool(evidence_of(number, "large_results")) is is_found
 
 
 def waited(
@@ -430,7 +430,7 @@ def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]
 
 
 @pytest.mark.parametrize(
-    ("number", "fires"),
+    ("number", "is_found"),
     [
         (story(failing(*[("bash", DENIED)] * 3)), True),
         (
@@ -443,10 +443,10 @@ def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]
     ],
 )
 def test_repeated_denials_of_another_client(
-    evidence_of: Evidence, number: int, fires: bool
+    evidence_of: Evidence, number: int, is_found: bool
 ) -> None:
     """Three calls of one tool that a person denied, detected by the error texts of other clients."""
-    assert bool(evidence_of(number, "repeated_denials")) is fires
+    assert bool(evidence_of(number, "repeated_denials")) is is_found
 
 
 def refused(times: int) -> list[Record]:
@@ -485,7 +485,7 @@ def hooked(outcome: str, result: str, rate: float = 1.0) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("number", "fires"),
+    ("number", "is_found"),
     [
         (story(conversation(1), hooked("cancelled", "success")), True),
         (story(conversation(1), hooked("cancelled", "cancelled")), False),
@@ -494,11 +494,14 @@ def hooked(outcome: str, result: str, rate: float = 1.0) -> list[Any]:
     ],
 )
 def test_silent_hook_cancels(
-    evidence_of: Evidence, verdicts: Callable[[int], dict[str, Verdict]], number: int, fires: bool
+    evidence_of: Evidence,
+    verdicts: Callable[[int], dict[str, Verdict]],
+    number: int,
+    is_found: bool,
 ) -> None:
     """A hook was cancelled while the interaction continued; a cancelled interaction is not a finding."""
-    assert bool(evidence_of(number, "silent_hook_cancels")) is fires
-    assert verdicts(number)["silent_hook_cancels"].cannot_tell is None
+    assert bool(evidence_of(number, "silent_hook_cancels")) is is_found
+    assert verdicts(number)["silent_hook_cancels"].unknown_reason is None
 
 
 SAMPLED = story(conversation(1), hooked("success", "success", 0.25))
@@ -526,8 +529,8 @@ UNKEPT = story(
 def test_sampled_hooks(verdicts: Callable[[int], dict[str, Verdict]], number: int) -> None:
     """If only some or none of the hook events were kept, the verdict says that the signature could not be checked."""
     verdict = verdicts(number)["silent_hook_cancels"]
-    assert not verdict.fires
-    assert verdict.cannot_tell == "only a sample of the hook events was kept"
+    assert not verdict.is_found
+    assert verdict.unknown_reason == "only a sample of the hook events was kept"
 
 
 def test_outcomes_of_sampled_hooks(store: duckdb.DuckDBPyConnection) -> None:
@@ -612,7 +615,7 @@ def claiming(words: str, *results: bool, then: str | None = None) -> list[Record
 
 
 @pytest.mark.parametrize(
-    ("number", "fires"),
+    ("number", "is_found"),
     [
         (story(claiming("The refund was successfully booked.", True)), True),
         (story(claiming("Done.", True, True)), True),
@@ -623,11 +626,11 @@ def claiming(words: str, *results: bool, then: str | None = None) -> list[Record
         (story(claiming("It failed.", True, then="Done.")), False),
     ],
 )
-def test_contradictions(evidence_of: Evidence, number: int, fires: bool) -> None:
+def test_contradictions(evidence_of: Evidence, number: int, is_found: bool) -> None:
     """A response that claims success although all results before it failed counts; a response that mentions the failure
     does not.
     """
-    assert bool(evidence_of(number, "contradictions")) is fires
+    assert bool(evidence_of(number, "contradictions")) is is_found
 
 
 LOOP = story(repeating(SAME, SAME, SAME))
@@ -642,7 +645,7 @@ def test_one_session_of_many(
     """
     assert fired(verdicts(LOOP)) == ["repeated_calls"]
     verdict = verdicts(LOOP)["repeated_calls"]
-    assert (verdict.strength, len(verdict.evidence), verdict.cannot_tell) == (1.0, 1, None)
+    assert (verdict.strength, len(verdict.evidence), verdict.unknown_reason) == (1.0, 1, None)
     found = [row[:6] for row in diagnose_all(port_of(store)).rows]
     assert found == [row[:6] for row in named(store, "diagnoses_by_session").fetchall()]
     assert (session_id(LOOP), "story", T0, "repeated_calls", 1, 1.0) in found

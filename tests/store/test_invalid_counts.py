@@ -43,6 +43,7 @@ def call(number: int, plain: int, read: int, written: int) -> list[Any]:
     made |= {f.name: 0 for f in dataclasses.fields(Attempt) if f.type == "int"}
     made |= {"session_id": session_id(2), "lane": "main", "query_source": "main", "outcome": "ok"}
     made |= {"started_ns": T0 + number, "duration_ns": 1000, "endpoint": "/v1/messages"}
+    made |= {"makes_turns": True}
     made |= {"attempt_id": f"{number:032x}", "llm_request_id": f"{number:032x}", "model": MODEL}
     before = f"{number - 1:032x}" if number > 1 else None
     counts: dict[str, Any] = {"input_tokens": plain, "output_tokens": plain}

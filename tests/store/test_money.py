@@ -52,6 +52,7 @@ def an_attempt(number: int, **changes: Any) -> Attempt:
         "started_ns": T0 + number,
         "duration_ns": SECOND,
         "endpoint": "/v1/messages",
+        "makes_turns": True,
         "method": "POST",
         "outcome": "ok",
         "query_source": "main",

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from agentobs.records.facts import TABLES
-from agentobs.store.duckdb.loader import fact_columns
 from agentobs.store.duckdb.schema import SETTINGS, layout, migrate, migrations, newest
+from agentobs.store.fact_columns import fact_columns
 from tests.write_docs import DOCUMENTS, ROOT
 
 

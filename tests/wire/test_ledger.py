@@ -20,7 +20,7 @@ from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Ques
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from tests.ledger import published_prices
-from tests.store.making import a_home, end, record, session_id, start
+from tests.store.recordings import a_home, end, record, session_id, start
 from tests.wire import corpus
 from tests.wire.corpus import Exchange
 

@@ -27,8 +27,8 @@ from typing import Any, BinaryIO, Literal, get_args
 
 from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.journal import compression
+from agentobs.recording.journal.segment_blocks import blocks_of
 from agentobs.records.labels import is_label
-from agentobs.store.duckdb.segment_compression import blocks_of
 
 FORMAT = 1
 """The version of the format that is written; newer versions are rejected."""

@@ -22,7 +22,7 @@ from agentobs.recording.journal.unfinished_attempts import DRAFT_SUFFIX, DRAFTS,
 from agentobs.records.exchanges import Ending
 from agentobs.records.facts import TABLES, Export, Pruning
 from agentobs.records.labels import is_label
-from agentobs.store.duckdb.loader import fact_columns
+from agentobs.store.fact_columns import fact_columns
 
 LONG = 2**58
 """The limit for a duration, 9 years; a few such durations can be added to a timestamp without overflow. Our choice."""

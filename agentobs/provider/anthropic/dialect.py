@@ -44,14 +44,14 @@ from agentobs.records.labels import Label
 from agentobs.records.usage import Certainty, Usage, unreported_usage
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
-"""The results of a batch, as JSON lines; clients may fetch them several times."""
+"""Matches the path of the results of a batch. The results are JSON lines, and clients may fetch them several times."""
 
 _SAMPLING = re.compile(
     r"/v1/(?:messages|complete)(?:\?|\Z)"
     r"|/model/(?P<bedrock>[^/?]+)/invoke(?:-with-response-stream)?(?:\?|\Z)"
     r"|.*/models/(?!count-tokens:)(?P<vertex>[^/?:]+):(?:streamR|r)awPredict(?:\?|\Z)"
 )
-"""The paths of requests that a model answers, and that are billed: the provider's paths and those of the platforms."""
+"""Matches the paths of requests that are answered by a model and billed: paths of the provider and of the platforms."""
 
 _NOT_SENT = frozenset(
     {
@@ -154,7 +154,7 @@ class Anthropic(Dialect):
         return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
 
     def retry_headers(self, wait_ms: float | None) -> dict[str, str]:
-        """Return response headers that make the SDK retry after `wait_ms`, or not at all if that is None."""
+        """Return response headers that make the SDK retry after `wait_ms`, or not retry if `wait_ms` is None."""
         return (
             {"x-should-retry": "false"} if wait_ms is None else {"retry-after-ms": decimal(wait_ms)}
         )

@@ -27,7 +27,7 @@ def tool_results(message: dict[str, Any]) -> list[dict[str, Any]]:
 def conversation_error(messages: Sequence[Any]) -> str | None:
     """Return the error message with which the provider would reject a conversation; None if it would accept it.
 
-    The errors that an agent loop can make with tool calls and empty messages are checked. Like the real provider, this
+    This checks the errors that an agent loop can make with tool calls and empty messages. Like the real provider, this
     function merges adjacent messages of one role, allows an ID to recur in a later message, and accepts a tool call at
     the end (all observed in recorded exchanges of 2026).
     """
@@ -95,7 +95,7 @@ class ResponseWithoutThinking(NamedTuple):
 
 
 def response_without_thinking(messages: Sequence[Any]) -> ResponseWithoutThinking | None:
-    """Return the last response if the conversation ends with its tool results and it does not start with thinking.
+    """Return the last response if it does not start with thinking and the conversation ends with its tool results.
 
     Otherwise return None. The provider rejects a thinking budget for such a conversation (observed in recorded
     exchanges of 2026).
@@ -111,7 +111,7 @@ def response_without_thinking(messages: Sequence[Any]) -> ResponseWithoutThinkin
 
 
 def is_blank(content: Sequence[Any]) -> bool:
-    """Return whether all content blocks are texts of whitespace only; the provider rejects such a message."""
+    """Return whether all content blocks are texts that contain only whitespace; the provider rejects such a message."""
     return bool(content) and all(
         isinstance(block, dict)
         and block.get("type") == "text"

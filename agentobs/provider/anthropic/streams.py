@@ -160,7 +160,7 @@ def _cache_miss(message: Mapping[str, Any]) -> tuple[str | None, int | None]:
 
 @dataclass(slots=True)
 class _Stream:
-    """A response of which only the facts are read."""
+    """The facts of a streamed response, without its texts."""
 
     message: dict[str, Any] = field(default_factory=dict)
     error: Any = None

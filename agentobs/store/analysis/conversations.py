@@ -13,7 +13,6 @@ from agentobs.agent.sessions.reconstruction import (
     needed_attempts,
 )
 from agentobs.errors import RecordingError, UsageError, warn_once
-from agentobs.provider.registry import turn_paths
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, read, segment_ids
 from agentobs.recording.session import flush
@@ -87,7 +86,7 @@ class _Known:
 def _known(store: Store, session_id: str) -> _Known:
     summary = store.rows("internal/session_summary", session_id=session_id).first() or {}
     name = "internal/conversation_attempts"
-    rows = store.rows(name, session_id=session_id, endpoints=turn_paths()).rows
+    rows = store.rows(name, session_id=session_id).rows
     attempts = [AttemptSummary(*row[:-1]) for row in rows]
     redactions = sum(row[-1] for row in rows)
     return _Known(

@@ -23,7 +23,7 @@ class Signature:
 
     name: str
     """The name of its view and of its named query."""
-    fires: str
+    meaning: str
     """The condition under which it is found, as text."""
     todo: str
     """Advice on how to fix it."""
@@ -36,12 +36,12 @@ class Verdict:
     """The finding for one signature in one session."""
 
     signature: str
-    fires: bool
+    is_found: bool
     strength: float
     """The ratio of the strongest evidence to the threshold: 1 at the threshold, 2 at twice; 0 if not found."""
     evidence: tuple[Mapping[str, Any], ...]
     """The rows of its query, in time order."""
-    cannot_tell: str | None
+    unknown_reason: str | None
     """Why the absence of a finding means nothing; None if it was found or could be checked."""
     todo: str
     """Advice on how to fix it."""
@@ -60,14 +60,16 @@ def _no_price(known: Known) -> str | None:
 
 
 def _no_decisions(known: Known) -> str | None:
-    return None if known["told_interactions"] else "this client does not record waits for the user"
+    return (
+        None if known["recorded_interactions"] else "this client does not record waits for the user"
+    )
 
 
 def _no_hooks(known: Known) -> str | None:
-    if not known["told_interactions"]:
+    if not known["recorded_interactions"]:
         return "this client does not report its hooks"
     # With a sampling rate of 0 there are no hook events, but the answers of hooks are always recorded.
-    is_sampled = known["sampled_hooks"] or (known["hook_answers"] and not known["kept_hooks"])
+    is_sampled = known["sampled_hooks"] or (known["hook_answers"] and not known["recorded_hooks"])
     return "only a sample of the hook events was kept" if is_sampled else None
 
 
@@ -180,9 +182,9 @@ def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Kn
     evidence = tuple(row for row in found if row["signature"] == signature.name)
     return Verdict(
         signature=signature.name,
-        fires=bool(evidence),
+        is_found=bool(evidence),
         strength=max((row["strength"] for row in evidence), default=0.0),
         evidence=evidence,
-        cannot_tell=None if evidence else signature.unknown(known),
+        unknown_reason=None if evidence else signature.unknown(known),
         todo=signature.todo,
     )

@@ -24,7 +24,6 @@ from agentobs.recording.journal.home import Home, sync_directory
 from agentobs.records.facts import TABLES, Pruning
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.generations import ARCHIVE_NAME, ARCHIVES, Archive
-from agentobs.store.duckdb.loader import fact_columns
 from agentobs.store.duckdb.schema import (
     SETTINGS,
     create_temporary_costs,
@@ -32,6 +31,7 @@ from agentobs.store.duckdb.schema import (
     remember,
     transaction,
 )
+from agentobs.store.fact_columns import fact_columns
 
 VARIABLE = "AGENTOBS_ARCHIVE_BYTES"
 ARCHIVE_BYTES = 1_000_000_000

@@ -23,8 +23,9 @@ from agentobs.store.duckdb.archives import united
 from agentobs.store.duckdb.generations import Generation
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.journal_tail import Mark, Rows, batches, has_records, new_bytes
-from agentobs.store.duckdb.loader import fact_columns, load, read_marks, save_marks
+from agentobs.store.duckdb.loader import load, read_marks, save_marks
 from agentobs.store.duckdb.schema import SETTINGS, cached_views, create_tables, create_views, newest
+from agentobs.store.fact_columns import fact_columns
 from agentobs.store.named_queries import bound
 from agentobs.store.port import Parameters
 

@@ -14,15 +14,12 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import duckdb
 
-from agentobs.records.facts import TABLES
 from agentobs.store.duckdb.journal_tail import Mark, Rows
-
-_TYPES = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN", float: "DOUBLE"}
+from agentobs.store.fact_columns import fact_columns, fact_defaults, sql_type
 
 
 def load(connection: duckdb.DuckDBPyConnection, rows: Rows, schema: str = "main") -> int:
@@ -85,39 +82,8 @@ def insert(
     return result[0] if result else 0
 
 
-@cache
-def fact_columns(table: str) -> dict[str, str]:
-    """Return the columns of a fact table with their types, in order, derived from the class of the fact."""
-    fact = next(fact for fact, name in TABLES.items() if name == table)
-    hints = get_type_hints(fact)
-    own = {f.name: sql_type(hints[f.name]) for f in dataclasses.fields(fact)}
-    return {"segment_id": "VARCHAR", "sequence": "BIGINT", **own, "session_sequence": "BIGINT"}
-
-
-@cache
-def fact_defaults(table: str) -> dict[str, str | float]:
-    """Return the defaults of fields that were added later, and that are therefore missing in older records."""
-    fact = next(fact for fact, name in TABLES.items() if name == table)
-    fields = dataclasses.fields(fact)
-    return {f.name: f.default for f in fields if isinstance(f.default, str | float | int)}
-
-
 def _literal(value: str | float) -> str:
     return str(value) if isinstance(value, int | float) else "'" + value.replace("'", "''") + "'"
-
-
-def sql_type(annotation: Any) -> str:
-    """Return the column type for the annotation of a fact's field."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, UnionType):
-        return sql_type(next(a for a in arguments if a is not NoneType))
-    if origin is Literal:
-        return "VARCHAR"
-    if origin is not None and issubclass(origin, Mapping):
-        return f"MAP({sql_type(arguments[0])}, {sql_type(arguments[1])})"
-    if issubclass(annotation, str):
-        return "VARCHAR"
-    return _TYPES[annotation]
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from agentobs.errors import AgentobsError, DamagedError, ForeignError, HomeError
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import compressed_path
 from agentobs.recording.journal.home import Home, sync_directory
+from agentobs.recording.journal.segment_blocks import blocks_of
 from agentobs.recording.journal.segments import (
     Damage,
     Line,
@@ -39,7 +40,7 @@ from agentobs.store.duckdb.ingest import WAIT_SECONDS, ingest
 from agentobs.store.duckdb.journal_tail import Mark
 from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.schema import SETTINGS
-from agentobs.store.duckdb.segment_compression import blocks_of, replace
+from agentobs.store.duckdb.segment_compression import replace
 from agentobs.store.duckdb.segment_rewrite import without
 from agentobs.store.duckdb.verification import is_store_intact
 

@@ -164,8 +164,10 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
             connection.execute("DETACH bound_views")
             return
         except duckdb.Error:
-            # The file is damaged, or was written by another version of DuckDB. The next process writes it again.
-            cache.unlink(missing_ok=True)
+            # The file is damaged, or was written by another version of DuckDB. The next process writes it again, unless
+            # the home cannot be written.
+            with contextlib.suppress(OSError):
+                cache.unlink()
             connection.execute("DETACH DATABASE IF EXISTS bound_views")
     connection.execute(_without_comments(_views()))
 

@@ -7,12 +7,8 @@ then is the plain file deleted. While both files exist, readers use the compress
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import re
-import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +19,11 @@ from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import Index, Summary, compressed_path
 from agentobs.recording.journal.home import Home, create, sync_directory
-from agentobs.recording.journal.segments import Line, is_alive, lines
+from agentobs.recording.journal.segment_blocks import blocks_of, line_chunks
+from agentobs.recording.journal.segments import is_alive
 from agentobs.store.duckdb.generations import DRAFT, file_digest
 from agentobs.store.duckdb.journal_tail import Mark
 
-BLOCK_BYTES = 2 * 1024 * 1024
-"""The size of a block before compression, in bytes. To read one record, a reader has to decompress one block."""
 RESTED_NS = 600 * 1_000_000_000
 """If a reader waits for an ingest, only segments that were not changed for this time are compressed. Our choice."""
 AWAITED_BYTES = 16 * 1024 * 1024
@@ -37,8 +32,6 @@ choice.
 """
 
 _PLAIN = (".content", ".facts")
-_SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
-_CONTENT = re.compile(rb'"content_id":"([^"\\]{1,128})"')
 
 
 @dataclass(slots=True)
@@ -99,46 +92,6 @@ def replace(home: Home, path: Path, blocks: Iterable[tuple[bytes, Summary]]) -> 
     return index
 
 
-def summarized(data: bytes, seed: int) -> Summary:
-    """Return the summary of a block of complete lines: their numbers, kinds, sessions and content IDs."""
-    kinds: Counter[str] = Counter()
-    sessions: dict[str, None] = {}
-    contents: list[str] = []
-    first = last = 0
-    has_contents = False
-    for line in lines(data, seed, 0):
-        if not isinstance(line, Line):
-            contents.append("")
-            continue
-        first, last = first or line.first, line.sequence
-        kinds[line.kind] += 1
-        if found := _SESSION.search(line.payload):
-            sessions[found[1].decode("utf-8", "replace")] = None
-        content = _CONTENT.search(line.payload)
-        contents.append(content[1].decode("utf-8", "replace") if content else "")
-        has_contents = has_contents or content is not None
-    return Summary(
-        first, last, dict(kinds), tuple(sessions), tuple(contents) if has_contents else ()
-    )
-
-
-def blocks_of(data: Iterable[bytes], segment_id: str) -> Iterator[tuple[bytes, Summary]]:
-    """Group complete lines into blocks, each with its summary."""
-    seed = zlib.crc32(segment_id.encode())
-    gathered: list[bytes] = []
-    size = 0
-    for each in data:
-        gathered.append(each)
-        size += len(each)
-        if size >= BLOCK_BYTES:
-            block = b"".join(gathered)
-            yield block, summarized(block, seed)
-            gathered, size = [], 0
-    if gathered:
-        block = b"".join(gathered)
-        yield block, summarized(block, seed)
-
-
 def _ended(home: Home, marks: Mapping[str, Mark], *, is_awaited: bool) -> Iterator[Path]:
     """Yield the plain files of segments that have ended and were read to their end, content first."""
     if not home.segments.is_dir():
@@ -162,7 +115,7 @@ def _compress(home: Home, path: Path) -> Index | None:
     if index is not None:
         return index
     try:
-        data = _blocks_of(path)
+        data = line_chunks(path)
         return _write(home, path, blocks_of(data, compression.segment_of(path)), rewritten=False)
     except DamagedError:
         return None
@@ -218,10 +171,3 @@ def _reads_back(file: BinaryIO, index: Index, digest: str) -> bool:
     except DamagedError:
         return False
     return f"b2:{hashed.hexdigest()}" == index.digest == digest
-
-
-def _blocks_of(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in chunks of complete lines; a torn last line is part of the last chunk."""
-    with contextlib.closing(path.open("rb")) as file:
-        while data := file.read(BLOCK_BYTES):
-            yield data + file.readline()

@@ -7,14 +7,12 @@ not count as missing, and losses remain visible.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
@@ -22,19 +20,21 @@ from agentobs.errors import DamagedError
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import compressed_path
 from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segment_blocks import blocks_of
 from agentobs.recording.journal.segments import (
     Damage,
     Line,
     content_path,
     facts_path,
     file_exists,
+    line_of,
     read,
 )
 from agentobs.records.facts import TABLES, Pruning
 from agentobs.store.duckdb.archives import united
 from agentobs.store.duckdb.journal_tail import Mark, Rows, follow
 from agentobs.store.duckdb.loader import save_marks
-from agentobs.store.duckdb.segment_compression import blocks_of, replace
+from agentobs.store.duckdb.segment_compression import replace
 
 FRAME = ("segment", "seal", "pruned", "lost")
 """The kinds of lines that are part of the file format, not recorded data."""
@@ -284,15 +284,6 @@ def remove(path: Path) -> None:
     """Delete the plain and the compressed form of a segment file."""
     path.unlink(missing_ok=True)
     compressed_path(path).unlink(missing_ok=True)
-
-
-def line_of(seed: int, sequence: int, kind: str, value: bytes | dict[str, Any]) -> bytes:
-    """Return a line in the format of the journal."""
-    payload = (
-        value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
-    )
-    rest = b"%d %s %s" % (sequence, kind.encode(), payload)
-    return b"%08x %s\n" % (zlib.crc32(rest, seed), rest)
 
 
 def session_of(line: Line) -> str | None:

@@ -30,7 +30,7 @@ WITH prompts AS (
     FROM attempts
     JOIN prompts ON attempts.attempt_id = prompts.attempt_id
     WHERE
-        attempts.session_id = $session_id::VARCHAR AND attempts.endpoint = '/v1/messages'
+        attempts.session_id = $session_id::VARCHAR AND attempts.makes_turns
         AND coalesce(attempts.query_source IN ('main', 'sub_agent'), true)
 ), shorter AS (
     SELECT

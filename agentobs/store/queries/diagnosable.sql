@@ -11,7 +11,7 @@ SELECT
     (SELECT count(cost_usd) FROM costs WHERE session_id = $session_id::VARCHAR) AS priced_calls,
     (
         SELECT count(*) FROM spans WHERE session_id = $session_id::VARCHAR AND name = 'interaction'
-    ) AS told_interactions,
+    ) AS recorded_interactions,
     (
         SELECT count(*) FROM tool_results WHERE session_id = $session_id::VARCHAR AND source = 'wire' AND is_error
     ) AS wire_errors,
@@ -23,7 +23,7 @@ SELECT
         SELECT count(*) FROM session_starts
         WHERE session_id = $session_id::VARCHAR AND session_sequence IS NULL
     ) AS older_starts,
-    (SELECT count(*) FROM events WHERE session_id = $session_id::VARCHAR AND kind = 'hook') AS kept_hooks,
+    (SELECT count(*) FROM events WHERE session_id = $session_id::VARCHAR AND kind = 'hook') AS recorded_hooks,
     (
         SELECT count(*) FROM events WHERE session_id = $session_id::VARCHAR AND kind = 'hook' AND rate < 1
     ) AS sampled_hooks,

@@ -12,7 +12,7 @@ SELECT
     max(first_chunk_ns) AS max_ns
 FROM attempts
 WHERE
-    streamed AND outcome = 'ok' AND endpoint = '/v1/messages' AND first_chunk_ns IS NOT NULL AND origin = 'live'
+    streamed AND outcome = 'ok' AND makes_turns AND first_chunk_ns IS NOT NULL AND origin = 'live'
     AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)

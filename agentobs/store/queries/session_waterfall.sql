@@ -113,7 +113,7 @@ WITH this AS MATERIALIZED (
             ELSE 'failed'
         END AS state,
         CASE
-            WHEN outcome = 'ok' THEN nullif(endpoint, '/v1/messages')
+            WHEN outcome = 'ok' THEN CASE WHEN NOT makes_turns THEN endpoint END
             ELSE concat_ws(' ', outcome, nullif(status, 200), error_type)
         END AS detail,
         prompt_tokens, output_tokens

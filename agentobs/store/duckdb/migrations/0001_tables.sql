@@ -225,6 +225,7 @@ CREATE TABLE attempts (
     duration_ns BIGINT,
     method VARCHAR,
     endpoint VARCHAR,
+    makes_turns BOOLEAN,
     streamed BOOLEAN,
     model_requested VARCHAR,
     model VARCHAR,
@@ -269,6 +270,7 @@ COMMENT ON COLUMN attempts.first_chunk_ns IS 'When the first chunk of the respon
 COMMENT ON COLUMN attempts.duration_ns IS 'Time from the request to the end of the response. [ns]';
 COMMENT ON COLUMN attempts.method IS 'The HTTP method.';
 COMMENT ON COLUMN attempts.endpoint IS 'The path of the request without its query; each ID in the path is replaced by `:id`.';
+COMMENT ON COLUMN attempts.makes_turns IS 'Whether the request is a turn of a conversation, as the provider''s dialect defines it; false for token counts, batches and files, for example.';
 COMMENT ON COLUMN attempts.streamed IS 'Whether the response was a stream of events.';
 COMMENT ON COLUMN attempts.model_requested IS 'The model in the request, or NULL.';
 COMMENT ON COLUMN attempts.model IS 'The model in the response, or NULL.';

@@ -19,7 +19,7 @@ SELECT
     message_count,
     origin
 FROM attempts
-WHERE endpoint = '/v1/messages' AND outcome = 'ok';
+WHERE makes_turns AND outcome = 'ok';
 COMMENT ON VIEW turns IS 'One row for each complete response of a model.';
 COMMENT ON COLUMN turns.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN turns.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
@@ -337,7 +337,7 @@ WITH ids AS (
         session_id,
         count(*) AS attempts,
         count(*) FILTER (WHERE attempt = 1) AS llm_requests,
-        count(*) FILTER (WHERE endpoint = '/v1/messages' AND outcome = 'ok') AS turns,
+        count(*) FILTER (WHERE makes_turns AND outcome = 'ok') AS turns,
         count(*) FILTER (WHERE attempt = 1 AND origin = 'replayed') AS replayed_requests,
         min(started_ns) AS first_ns
     FROM attempts

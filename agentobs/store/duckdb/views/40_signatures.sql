@@ -74,7 +74,7 @@ WITH spent AS (
         lag(cost_usd) OVER each_lane AS before_usd
     FROM attempts AS turns
     JOIN spent ON turns.session_id = spent.session_id AND turns.attempt_id = spent.attempt_id
-    WHERE endpoint = '/v1/messages' AND outcome = 'ok' AND query_source IN ('main', 'sub_agent')
+    WHERE makes_turns AND outcome = 'ok' AND query_source IN ('main', 'sub_agent')
     WINDOW each_lane AS (PARTITION BY turns.session_id, turns.lane ORDER BY turns.started_ns, turns.attempt_id)
 ), numbered AS (
     SELECT

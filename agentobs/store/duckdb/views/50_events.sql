@@ -76,6 +76,7 @@ SELECT
         {'k': 'duration_ns', 'v': duration_ns::DOUBLE},
         {'k': 'headers_ns', 'v': headers_ns::DOUBLE},
         {'k': 'first_chunk_ns', 'v': first_chunk_ns::DOUBLE},
+        {'k': 'makes_turns', 'v': makes_turns::DOUBLE},
         {'k': 'streamed', 'v': streamed::DOUBLE},
         {'k': 'status', 'v': status::DOUBLE},
         {'k': 'retry_after_ms', 'v': retry_after_ms::DOUBLE},

@@ -1,5 +1,5 @@
--- Which requests to the given endpoints does one session have, in time order?
+-- Which turns does one session have, including failed ones, in time order?
 SELECT attempt_id, lane, turn, started_ns, outcome IN ('ok', 'cancelled'), redactions
 FROM attempts
-WHERE session_id = $session_id AND list_contains($endpoints::VARCHAR[], endpoint)
+WHERE session_id = $session_id AND makes_turns
 ORDER BY started_ns, sequence;

@@ -1,7 +1,7 @@
--- Which requests does one lane have?
+-- Which requests that are turns does one lane have?
 --
 -- $offset, $limit: the rows of one page.
 SELECT * FROM attempts
-WHERE session_id = $session_id AND lane = $lane AND list_contains($endpoints::VARCHAR[], endpoint)
+WHERE session_id = $session_id AND lane = $lane AND makes_turns
 ORDER BY started_ns, attempt_id
 LIMIT $limit::BIGINT OFFSET $offset::BIGINT;

@@ -1,6 +1,6 @@
--- Which lanes does one session have, and how many requests?
+-- Which lanes does one session have, and how many requests that are turns?
 SELECT lane, count(*) AS requests, min(started_ns) AS started_ns
 FROM attempts
-WHERE session_id = $session_id AND list_contains($endpoints::VARCHAR[], endpoint)
+WHERE session_id = $session_id AND makes_turns
 GROUP BY lane
 ORDER BY started_ns, lane;
