@@ -43,7 +43,7 @@ class ServedAnswer(Answer):
     """A response that an answerer serves in place of the provider, and how to serve it, which is never recorded."""
 
     retry_ms: float | None = None
-    """How long the client waits before a retry, which overrides the headers."""
+    """How long the client waits before a retry, in milliseconds. If set, it overrides the headers of the response."""
     gate: Gate | None = field(default=None, repr=False, compare=False)
     """Holds the response back."""
 

@@ -320,7 +320,7 @@ class World:
     tool_function: Callable[[str], Callable[..., Any] | None] = _no_function
     """The function of a tool, by the tool's name; used only by reports that show its source line."""
     sections: Callable[[Sequence[tuple[str, str]]], None] = _ignore_sections
-    """Receives the names and texts of the sections in the next system prompt of its lane, so that a replay can
+    """Receives the names and texts of the sections in the next system prompt of a lane, so that a replay can
     identify a section that has changed.
     """
     is_billed: Callable[[Mapping[str, Any]], bool] = _always_billed

@@ -277,7 +277,7 @@ class Dialect(Protocol):
         return []
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
-        """Return the part of a request body to which a path of keys leads; None if the path is empty."""
+        """Return the part of a request body at a path of keys; None if the path is empty."""
 
     @property
     def prompt_keys(self) -> Mapping[Literal["system", "tools"], str]:

@@ -26,7 +26,7 @@ class FactConsumers:
     """
 
     def __init__(self, backends: tuple[Backend, ...], lost_records: Callable[[str], int]) -> None:
-        """Serve `backends`; `lost_records` returns how many records of a session are not in the journal."""
+        """Pass facts to `backends`; `lost_records` returns how many records of a session are not in the journal."""
         self._backends = backends
         self._lost_records = lost_records
         self._meters: dict[str, Meter] = {}

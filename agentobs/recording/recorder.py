@@ -494,7 +494,7 @@ class Recorder:
         return in_time
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Call a function of a thread, which no exception may end."""
+        """Call a function; print a warning if it raises an exception, so that the thread does not end."""
         try:
             work()
         except BaseException as error:

@@ -270,9 +270,9 @@ def _checked_address(options: Options) -> str:
             )
         if address not in LOOPBACK and not options.loopback_address:
             raise UsageError(
-                "browsers resolve names under localhost to 127.0.0.1 and ::1 only",
+                "browsers find names under localhost only at 127.0.0.1 and ::1",
                 where=f"--bind {address}",
-                todo="Also pass --loopback-address; its help describes the risk",
+                todo="Use --bind 127.0.0.1, or also pass --loopback-address (its help describes the risk)",
             )
         return address
     if options.loopback_address:

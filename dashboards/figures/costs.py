@@ -351,7 +351,7 @@ def _sums(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any]:
 def _savings_text(row: Row) -> str:
     saved = row.get("saved_usd")
     if saved is None:
-        return "saved: no price"
+        return "savings unknown (no price)"
     unpriced = f"; {row['unpriced_calls']:,} unpriced" if row.get("unpriced_calls") else ""
     return f"{f'saved {money(saved)}' if saved >= 0 else f'cost {money(-saved)} more'}{unpriced}"
 

@@ -199,9 +199,7 @@ def _hover_text(row: Row, column: str, name: str) -> str:
     if row["max_ns"] is not None:
         lines.append(f"the slowest took {duration_text(row['max_ns'])}")
     remark = (
-        ", too few to distinguish this from the maximum"
-        if column == "p99_ns" and timed < 100
-        else ""
+        "; with fewer than 100, p99 is the maximum" if column == "p99_ns" and timed < 100 else ""
     )
     lines.append(f"execution time known for {timed:,} of {count(row['calls'], 'call')}{remark}")
     return "<br>".join(lines)

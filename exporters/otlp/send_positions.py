@@ -44,7 +44,7 @@ class SendPosition:
         return sequence <= self.through.get(segment_id, 0)
 
     def has_opened_spans(self, segment_id: str, sequence: int) -> bool:
-        """Return whether all spans that a record opens were sent, if necessary as abandoned."""
+        """Return whether all spans that a record opens were sent, including open spans that were sent as abandoned."""
         return sequence <= self.ended_through.get(segment_id, 0)
 
     def advance(
@@ -96,7 +96,7 @@ class PositionWriter:
         is_complete: bool = False,
         partial_items: int = 0,
     ) -> None:
-        """Write how far a session was sent, by segment. It has reached the operating system when this method returns.
+        """Write how far a session was sent, by segment. Return when the operating system has accepted the write.
 
         Raises:
             OSError: the position cannot be written.

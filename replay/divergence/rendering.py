@@ -15,7 +15,7 @@ from replay.divergence.divergence_facts import DivergenceFacts, UnusedExchanges,
 DIFFER = "the requests differ"
 """The summary that is not printed, because the difference itself is shown."""
 COMPUTES = "computes"
-"""The value of `Waiting.what` for a thread that does not wait."""
+"""The value of `Waiting.what` for a thread that is not waiting."""
 COLUMNS = 100
 """The default width of a report. Our choice, so that reports fit into code review tools."""
 COLUMNS_MIN = 60

@@ -155,7 +155,7 @@ class Calls:
         return answer
 
     def note_end(self, exchange: ToolExchange) -> None:
-        """Remember the end of a call, which counts as made if the loop itself answered it as in the recording."""
+        """Remember the end of a call. The call counts as made if the loop itself returned the recorded result."""
         key = exchange.place.lane, exchange.question.tool_use_id
         if not any(answer is exchange.answer for answer in self._answers.get(key, ())):
             recorded = self.find(*key)

@@ -337,7 +337,7 @@ class Answerer:
     def _injected_failure(
         self, question: ToolQuestion, recorded: RecordedTool | None
     ) -> ToolAnswer | None:
-        """Return the result of a call that an injected fault makes fail; None if there is no such fault."""
+        """Return the failure that an injected fault causes for a call; None if there is no such fault."""
         turn = self._exchanges.calls.turn_of(recorded) if recorded is not None else None
         if (answer := self._exchanges.faults.tool_result(question.name, turn)) is not None:
             self._exchanges.calls.mark_matched(recorded)

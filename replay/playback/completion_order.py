@@ -102,7 +102,7 @@ class ResponseGate:
         """Return after how many seconds to check again, or None if the response may continue.
 
         Raises:
-            DivergenceError: the replay has diverged, or the awaited responses do not come.
+            DivergenceError: the replay has diverged, or the awaited responses do not arrive.
         """
         state = self._state
         state.findings.raise_first()
@@ -124,7 +124,7 @@ class ResponseGate:
         return self._continue_out_of_order(missing)
 
     def _lacks_request(self) -> bool:
-        """Return whether a request is missing that had already been sent when the recorded response ended."""
+        """Return whether the replay still lacks a request that was sent before the recorded response ended."""
         return self._request.last_issued_before_end is not None and self._lane.has_unused_until(
             self._request.last_issued_before_end
         )

@@ -183,7 +183,7 @@ def _requests(count: int) -> str:
 def verified_result_mismatch(
     state: ReplayState, lane: str, recorded: RecordedTool, live: ToolAnswer
 ) -> Divergence:
-    """Describe a tool that ran to be verified, and returned a different result than recorded."""
+    """Describe a call that ran for verification and returned a different result than the recorded one."""
     name, tool_use_id = safe(recorded.question.name), safe(recorded.question.tool_use_id)
     content = json.loads(state.setup.renaming.clean_text(canonical(live.content)))
     old = {"outcome": recorded.answer.outcome, "result": recorded.answer.content}

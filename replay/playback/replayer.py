@@ -188,10 +188,10 @@ class Replayer:
         """Run the agent as it was run in the recording, and return its result.
 
         Without a function, the recorded entry point is imported and called with the recorded arguments. If the recorded
-        session ended with an exception, the same exception is part of the path and is not raised.
+        session ended with an exception, the same exception is expected and is not raised.
 
         Raises:
-            DivergenceError: the path differs from the recorded one, or ends elsewhere.
+            DivergenceError: the path differs from the recorded one, or ends at a different point.
             UsageError: the recording does not contain an entry point that can be called.
         """
         result, error = self._run_agent(self._call(function, args, kwargs))
@@ -559,7 +559,7 @@ class Replayer:
             self._state.agent.active_count -= 1
 
     def _is_generator_value(self, result: Any) -> bool:
-        """Return whether an agent has returned a generator as a value, after the end of its session."""
+        """Return whether the result is a generator that the agent returned after its session had ended."""
         if not (inspect.isgenerator(result) or inspect.isasyncgen(result)):
             return False
         return self._state.observations.session_end is not None

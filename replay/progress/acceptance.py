@@ -224,7 +224,7 @@ def response_obstacle(old: Any, new: Any, due: RecordedRequest) -> str:
     undeclared = sorted(called & (set(dialect.tool_names(old)) - set(dialect.tool_names(new))))
     if not undeclared:
         return ""
-    return f"the recorded response calls {', '.join(undeclared)}, which is not declared"
+    return f"the recorded response calls tools that are not declared: {', '.join(undeclared)}"
 
 
 def _answered_calls(body: dict[str, Any]) -> set[str]:

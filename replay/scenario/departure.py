@@ -101,7 +101,9 @@ class Drift:
     """The differences of two request bodies with which the agent does the same."""
 
     keys: tuple[str, ...]
-    """The differing top-level keys; the key of the history refers to the messages before the first response."""
+    """The top-level keys whose values differ. For the key of the conversation, only the messages before the first
+    response are compared.
+    """
     results: frozenset[str]
     """The IDs of the tool calls whose results differ. Two errors count as equal, because the tool fails both times."""
 

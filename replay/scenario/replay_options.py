@@ -70,7 +70,7 @@ class ReplayOptions:
     """Faults to inject, such as `529 at turn 3`; see `replay.scenario.faults`."""
     accept_from: int | None = None
     """The number of the request in the fixture from which live requests replace recorded requests, if the recorded
-    responses fit; None if they never do. See `replay.progress.acceptance`.
+    responses fit; None if no recorded request is replaced. See `replay.progress.acceptance`.
     """
     fork: Fork | None = None
     """Where to continue live with the real provider; None to replay to the end."""

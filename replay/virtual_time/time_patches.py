@@ -321,7 +321,7 @@ def _may_use_time(module: ModuleType) -> bool:
 
 
 def _is_untouched(package: str) -> bool:
-    """Return whether the waits of a package are real: it belongs to agentobs or pytest, or waits for real events."""
+    """Return whether a package waits in real time: agentobs, pytest, and packages that wait for real events do."""
     return package in UNTOUCHED or package.startswith("pytest_")
 
 
@@ -533,7 +533,7 @@ def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None],
 
 
 def _waits_for_files(loop: Any) -> bool:
-    """Return whether a loop waits for files other than the pipe that wakes it and listening sockets."""
+    """Return whether a loop waits for files other than its wake-up pipe and its listening sockets."""
     files = loop._selector.get_map()
     if len(files) <= 1:
         return False

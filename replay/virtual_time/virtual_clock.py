@@ -76,7 +76,7 @@ class Wait:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """A recorded response that is held, and checks every few milliseconds whether it may continue."""
+    """A recorded response that is held back. Its thread checks every few milliseconds whether it may continue."""
 
     ident: int
     """The identity of the thread in which the response is held."""
@@ -337,7 +337,7 @@ class VirtualClock:
 
     @property
     def is_outside(self) -> bool:
-        """Whether a thread waited for something real in the last check."""
+        """Whether a thread was waiting for something real at the last check."""
         return self._activity == "outside"
 
     @property

@@ -163,7 +163,7 @@ RAISED = [
     (StopIteration("over"), "StopIteration: over"),
     (StopAsyncIteration(), "StopAsyncIteration"),
     (Custom("mine"), "Custom: mine"),
-    (Mute(), "Mute (its text failed with RuntimeError)"),
+    (Mute(), "Mute (its message is unavailable: str() raised RuntimeError)"),
     (MemoryError(), "MemoryError"),
     (RecursionError("too deep"), "RecursionError: too deep"),
     (ValueError("caf\udce9"), "ValueError: caf?"),

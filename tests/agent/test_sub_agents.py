@@ -241,7 +241,7 @@ def test_nested_agents() -> None:
 
 
 def test_an_agent_that_starts_itself() -> None:
-    """It may, up to the maximum depth; there the tool is not offered, and a call of the tool is a clear error."""
+    """It may do so up to the maximum depth. There, the tool is not offered, and calling it causes a clear error."""
     start_messages = [message(start(name, "twin")) for name in "abcd"]
     events, requests = play(*start_messages, FOUND, FOUND, FOUND, DONE)
     offered = ["agent" in {each["name"] for each in r["tools"]} for r in requests[:5]]

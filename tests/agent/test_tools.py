@@ -448,8 +448,8 @@ def test_names_that_the_provider_would_reject_are_rejected(name: str) -> None:
 
 
 def test_the_return_type_need_not_be_resolvable() -> None:
-    """Only the types of arguments are sent to the model; an argument type that cannot be resolved is an error
-    that names it.
+    """Only the types of arguments are sent to the model; an argument type that cannot be resolved causes an
+    error that names the argument.
     """
 
     def look(path: str) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STARTED_MS = 120_000
 """The time limit for starting the browser. Our choice."""
 SECONDS = 300
-"""The timeout of a test in this folder, in seconds: the first test of a store builds it and visits its pages."""
+"""The timeout of a test in this folder, in seconds. The first test of a store also builds it and visits its pages."""
 MISSING = (
     "no chromium was found: apt-get install chromium, or set CHROMIUM to one. "
     "The tests of the dashboards need a real browser"
@@ -69,7 +69,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Served]]:
-    """A function that returns the store with a name and its server; both are created at first use."""
+    """A function that returns the running dashboard of a named store; both are created at first use."""
     running: dict[str, Served] = {}
     with contextlib.ExitStack() as stack:
 

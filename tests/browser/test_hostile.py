@@ -128,7 +128,7 @@ def test_requests_and_changes_are_shown_as_text(served: Served, tabs) -> None:
 
 
 def test_inputs_are_shown_as_text(served: Served, tabs) -> None:
-    """The search, the filters and the SQL page show inputs again, which may come from a malicious link."""
+    """The search, the filters and the SQL page display their inputs, which may come from a malicious link."""
     tab: Tab = tabs(served)
     for words in TEXTS.values():
         tab.page.goto(

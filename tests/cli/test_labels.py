@@ -55,7 +55,7 @@ str.__new__(Mine, said)
 def test_each_use_is_listed_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File, line, text and reason, under any name of the class."""
+    """Each use is listed with file, line, text and reason, even if the class was imported under another name."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "cart.py").write_text(GOOD)
     (tmp_path / ".venv").mkdir()

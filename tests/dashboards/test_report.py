@@ -375,7 +375,7 @@ def test_a_range_report_counts_only_its_range(write: Write) -> None:
     text = Page(write("--range", "..", "--light")).text
     assert re.search(r"Sessions 4 1 failed or crashed", text)
     assert "at least" in text, "one model has no price"
-    assert "1 of these sessions were still running" in text
+    assert "1 of these sessions was still running" in text
     day = Page(write("--range", "2026-09-24..2026-09-25", "--light")).text
     assert re.search(r"Sessions 1 0 failed", day)
     assert "unlucky" not in day

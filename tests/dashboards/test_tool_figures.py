@@ -58,7 +58,7 @@ def test_percentiles_are_at_their_values(rows: Rows) -> None:
     assert [(note.text, note.y) for note in figure.layout.annotations] == [
         ("execution time never recorded", 2)
     ]
-    assert "too few to distinguish this from the maximum" in figure.data[3].hovertext[0]
+    assert "with fewer than 100, p99 is the maximum" in figure.data[3].hovertext[0]
     assert "less than 1 µs" in figure_text(figure)
 
 

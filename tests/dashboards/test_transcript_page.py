@@ -193,7 +193,9 @@ def test_pruned_content_is_explained(tmp_path: Path) -> None:
     ingest(home)
     prune(home, sessions=[session], what="content")
     with serving(home) as client:
-        assert "The content was deleted on" in client.get(f"/sessions/{session}").words
+        page = client.get(f"/sessions/{session}").words
+        assert "The content was deleted on" in page
+        assert "all other data was kept." in page
         told = client.press(f"/sessions/{session}/transcript").words
         assert "was pruned on" in told
         assert "canary" not in told

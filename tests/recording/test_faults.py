@@ -473,7 +473,7 @@ INTERFACES = [
 def test_an_internal_error_never_reaches_the_agent(
     interface: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception at any internal interface ends in the recorder, which continues with the next session."""
+    """An exception at any internal interface is caught by the recorder, which continues with the next session."""
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
     with monkeypatch.context() as patched:

@@ -65,7 +65,7 @@ class OddName(type):
 
 
 class Guarded(metaclass=OddName):
-    """A callable that supports nothing but calls."""
+    """A callable that can only be called; all other operations raise an error."""
 
     def __call__(self, *args: Any) -> str:
         return DONE

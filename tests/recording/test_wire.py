@@ -91,7 +91,7 @@ def test_a_streamed_call_is_recorded_byte_for_byte(home: Path) -> None:
 
 
 def test_the_agent_sees_each_byte_when_it_arrives(home: Path) -> None:
-    """The agent has the first event before the provider sends the second."""
+    """The agent receives the first event before the provider sends the second."""
     released = asyncio.Event()
     first, *rest = message_events(text("hello"))
 

@@ -272,7 +272,7 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
 def test_invalid_sampling_is_rejected(
     sampling: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    """An unknown kind, a kind that cannot be sampled, or an invalid rate is one clear error, and no recorder starts."""
+    """An unknown kind, a kind that cannot be sampled, or an invalid rate causes one error, and no recorder starts."""
     with pytest.raises(UsageError, match=message):
         agentobs.start(str(tmp_path / "home"), agentobs.Options(sampling=sampling))
     assert not (tmp_path / "home").exists()

@@ -107,7 +107,7 @@ def test_a_changed_beta_header_is_accepted(fixture: Fixture) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tools": TOOLS[1:]}, "the recorded response calls weather, which is not declared"),
+        ({"tools": TOOLS[1:]}, "the recorded response calls tools that are not declared: weather"),
         ({"ids": True}, "it contains results of different tool calls"),
     ],
 )

@@ -399,7 +399,7 @@ def test_a_hang_is_a_divergence(three: Fixture, agent: Callable[[], None]) -> No
 
 
 def test_a_hang_after_the_last_request_is_reported_there(three: Fixture) -> None:
-    """A report names no request that does not exist."""
+    """The report names the last request, not a later request that does not exist."""
 
     def asks_all_and_hangs() -> None:
         Loop("a", "b", "c").run()

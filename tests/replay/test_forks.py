@@ -375,7 +375,7 @@ def answer(prompt):
 
 
 def test_the_next_steps_for_imported_exchanges_work(desk: Desk) -> None:
-    """The entry of their agent is unknown: freeze prints the two lines for the test, and no fork."""
+    """The entry of the agent is unknown, so `freeze` prints the two lines to add to the test, and no fork command."""
     file = desk.folder / "theirs.jsonl"
     lines = map(json.dumps, exchanges(desk.provider, "Where is my refund?"))
     file.write_text("\n".join(lines), encoding="utf-8")

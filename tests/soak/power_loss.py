@@ -27,8 +27,8 @@ class TracedFiles:
     """The file functions of the operating system, with a trace of all calls."""
 
     trace: list[tuple[str, Path, Any]] = field(default_factory=list)
-    """Function, path, and its argument: the written bytes, a size, an earlier length of the trace, or acknowledged
-    records."""
+    """The function, the path, and the argument of each call: the written bytes, a size, an earlier length of the trace,
+    or acknowledged records."""
     paths: dict[int, Path] = field(default_factory=dict)
 
     def files(self) -> Files:

@@ -414,7 +414,7 @@ def _read(home: Home) -> Recording:
 
 
 def test_world_questions_are_stored(tmp_path: Path) -> None:
-    """An approval, its decision and the attempts of the tool are rows without content, and exchanges with content."""
+    """An approval, its decision and the tool attempts are stored as rows without content and exchanges with content."""
     home = a_home(tmp_path)
     with_a_tool(home)
     with connect(home) as connection:

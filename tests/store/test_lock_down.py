@@ -326,7 +326,7 @@ def test_a_connection_refuses(
 def test_the_store_is_unchanged_after_all_attacks(
     connection: duckdb.DuckDBPyConnection, target: Target
 ) -> None:
-    """The published file is the one that was published, and there are no files next to it."""
+    """The first generation is still the published one, and there are no other files next to the store."""
     generation = current(Home(target.home))
     assert generation is not None
     assert generation.number == 1

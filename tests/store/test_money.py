@@ -618,7 +618,7 @@ def test_savings_and_waste_of_caching(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("gap", "better"), [(60, "5m"), (600, "1h"), (4000, "5m")])
 def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, better: str) -> None:
-    """Short gaps: 5 minutes is cheaper; gaps of up to an hour: 1 hour; longer gaps: 5 minutes again."""
+    """5 minutes are cheaper for short gaps and for gaps of more than an hour; otherwise, 1 hour is cheaper."""
     home = a_home(tmp_path)
     calls = [
         call(

@@ -1,4 +1,4 @@
-"""Prove each agent in a separate environment, and write docs/agents.md: `make test-agents`.
+"""Test each agent in a separate environment, and write docs/agents.md: `make test-agents`.
 
 An environment is created once, and again if its requirements change. agentobs is not installed in it; it is imported
 from the work tree.

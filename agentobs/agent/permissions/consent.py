@@ -35,7 +35,7 @@ class Denials:
     def escalates(self) -> bool:
         """Whether only a person may approve calls from now on.
 
-        After so many denials, either the classifier or the agent is probably wrong.
+        After that many denials, either the classifier or the agent is probably wrong.
         """
         return self.in_a_row >= CONSECUTIVE_DENIALS_MAX or self.in_all >= DENIALS_MAX
 

@@ -85,7 +85,7 @@ def error_text(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as failure:
-        return f"{name} (its text failed with {type(failure).__name__})"
+        return f"{name} (its message is unavailable: str() raised {type(failure).__name__})"
     return f"{name}: {text}" if text else name
 
 

@@ -33,7 +33,7 @@ class Use:
     text: str | None
     """The reviewed text; None if it cannot be determined."""
     reason: str | None
-    """Why the text can contain no content."""
+    """Why the text cannot contain content."""
     wrong: str = ""
     """Why the use cannot be checked; empty if it can be checked."""
 

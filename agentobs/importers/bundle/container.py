@@ -132,7 +132,7 @@ class Writer:
         self._entries: list[Entry] = []
 
     def add(self, session_id: str, segment_id: str, side: Side, lines: Iterable[bytes]) -> Entry:
-        """Add one side of a session, as lines of a segment."""
+        """Add the facts or the content of a session, as lines of a segment."""
         out = _Counted(self._out)
         # `compression.write` only calls the method `write` of the file.
         index = compression.write(out, segment_id, blocks_of(lines, segment_id))  # type: ignore[arg-type]

@@ -189,7 +189,10 @@ def _notes(report: Report, ours: dict[Key, Decimal | None]) -> Iterable[str]:
             f"use analytics/{report.kind}, which returns all groups"
         )
     if report.is_listed:
-        yield f"{kind} lists only times with usage: nothing is compared before and after them"
+        yield (
+            f"{kind} lists only periods with usage, so periods before the first and after the last one are not "
+            "compared"
+        )
     if len(report.workspaces) > 1:
         names = ", ".join(sorted(report.workspaces))
         yield f"{kind} covers {len(report.workspaces)} workspaces ({names}): choose with --workspace"
