@@ -233,7 +233,9 @@ def test_exceptions_are_rendered() -> None:
 
     assert error_text(FileNotFoundError("a.txt")) == "FileNotFoundError: a.txt"
     assert error_text(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert error_text(Mumbles()) == "Mumbles (its message is unavailable: str() raised RuntimeError)"
+    assert (
+        error_text(Mumbles()) == "Mumbles (its message is unavailable: str() raised RuntimeError)"
+    )
 
 
 LINES = "".join(f"line {n}\n" for n in range(100_000))
