@@ -23,7 +23,8 @@ FOLDER = Path(
 
 def logs() -> list[Path]:
     found = sorted(FOLDER.glob("*/*.jsonl"))
-    assert found, f"no transcripts at {FOLDER}: set AGENTOBS_TRANSCRIPTS to their folder"
+    if not found:
+        pytest.skip(f"no transcripts at {FOLDER}: set AGENTOBS_TRANSCRIPTS to their folder")
     return found
 
 
