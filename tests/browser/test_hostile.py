@@ -211,7 +211,10 @@ def _report(served: Served, folder: Path, *how: str) -> Path:
 
 
 def _hover_texts(tab: Tab, name: str) -> str:
-    """Return the hover text of each mark of a figure, after waiting for it to appear."""
+    """Return the hover text of each mark of a figure, after waiting for it to appear.
+
+    A figure whose hover text covers all marks at one position shows it as a legend.
+    """
     tab.page.locator(f"[data-figure={name}]").scroll_into_view_if_needed()
     told = ""
     for mark in tab.page.locator(f"[data-figure={name}] .bars .point path").all()[:MARKS]:
@@ -220,7 +223,7 @@ def _hover_texts(tab: Tab, name: str) -> str:
             continue
         tab.page.mouse.move(1, 1)
         tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        text = tab.page.locator(f"[data-figure={name}] .hovertext").first
+        text = tab.page.locator(f"[data-figure={name}] .hoverlayer :is(.hovertext, .legend)").first
         text.wait_for(state="attached")
         told += text.text_content() or ""
         assert text.locator("a, [style*=bold]").count() == 0
