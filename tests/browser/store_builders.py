@@ -42,7 +42,7 @@ def recording(home: Home) -> Iterator[Callable[[Record], None]]:
     """Yield a function that records facts with a real recorder; no record may be dropped."""
     recorder, given = Recorder(home), 0
 
-    def tell(record: Record) -> None:
+    def emit(record: Record) -> None:
         nonlocal given
         recorder(record)
         given += len(getattr(getattr(record, "question", None), "body", b"")) + 1024
@@ -50,7 +50,7 @@ def recording(home: Home) -> Iterator[Callable[[Record], None]]:
             assert recorder.flush(60)
             given = 0
 
-    yield tell
+    yield emit
     assert recorder.close(60)
     assert recorder.statistics().dropped == 0
 
@@ -68,8 +68,8 @@ def one(path: Path) -> Home:
 def long(path: Path, turns: int = TURNS) -> Home:
     """Build a store with one session of a thousand turns, with sub-agents and compactions."""
     home = open_home(path)
-    with recording(home) as tell:
-        story = SyntheticSession(tell, "long-haul", FIRST_NS, branch="main", seed=7)
+    with recording(home) as emit:
+        story = SyntheticSession(emit, "long-haul", FIRST_NS, branch="main", seed=7)
         for begin in range(0, turns, 50):
             with story.interaction(f"Go through the orders from {begin} on."):
                 for number in range(begin, begin + 50):
@@ -118,9 +118,9 @@ def shop(path: Path) -> Home:
     running.
     """
     home = open_home(path)
-    with recording(home) as tell:
+    with recording(home) as emit:
         for number in range(60):
-            _shop_session(tell, number)
+            _shop_session(emit, number)
     ingest(home)
     return home
 
@@ -135,13 +135,13 @@ SENT = "Order {} is paid and was sent on Monday. You can expect it tomorrow."
 MODELS = ("claude-sonnet-5-5", "claude-opus-5-5", "claude-haiku-5-5")
 
 
-def _shop_session(tell: Callable[[Record], None], number: int) -> None:
+def _shop_session(emit: Callable[[Record], None], number: int) -> None:
     at_ns = FIRST_NS + 46 * DAY + number * DAY // 4 + number * 977 * SECOND
     name, model = AGENTS[number * 7 % 4], MODELS[number * 5 % 3]
     if number % 13 == 11:
         model = "in-house-1"
     tags = {"branch": "main" if number % 3 else "try-cache", "team": "shop"}
-    story = SyntheticSession(tell, name, at_ns, model=model, seed=100 + number, **tags)
+    story = SyntheticSession(emit, name, at_ns, model=model, seed=100 + number, **tags)
     fails = number % 7 == 4
     for asked in range(1 + number % 3):
         with story.interaction(
@@ -221,8 +221,8 @@ def transcripts_folder() -> Path:
 def hostile(path: Path) -> Home:
     """Build a store that is full of hostile texts."""
     home = open_home(path)
-    with recording(home) as tell:
-        at_length = record_hostile_sessions(tell, FIRST_NS)
+    with recording(home) as emit:
+        at_length = record_hostile_sessions(emit, FIRST_NS)
     ingest(home)
     add_to_labels(home, at_length)
     return home

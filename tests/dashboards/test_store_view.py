@@ -439,7 +439,7 @@ def test_an_error_is_shown_until_the_next_check_succeeds(
 
     really = DuckStore.complete_findings
 
-    def tell(store: DuckStore) -> bool:
+    def report_update(store: DuckStore) -> bool:
         if faults:
             raise faults[0]
         return really(store)
@@ -450,7 +450,7 @@ def test_an_error_is_shown_until_the_next_check_succeeds(
         except DamagedError as error:
             return str(error)
 
-    monkeypatch.setattr(DuckStore, "complete_findings", tell)
+    monkeypatch.setattr(DuckStore, "complete_findings", report_update)
     with Reader(home) as made:
         until(lambda: "cannot be read: RuntimeError" in said())
         assert "a-secret-value" not in said()
