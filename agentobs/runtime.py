@@ -64,6 +64,8 @@ class Runtime:
     """Creates the exception for a client that continues to read where the recorded client had stopped."""
     continues_live: bool = False
     """Whether the answerer may pass requests on to the provider, so that the session is recorded as usual."""
+    consumer: Callable[[Any], None] | None = None
+    """Receives every record that is emitted. Unless `continues_live` is set, no other consumer receives any."""
     identifies_callers: bool = True
     """Whether the callers of requests are recorded, which takes time."""
     functions: Any = None

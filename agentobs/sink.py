@@ -4,7 +4,8 @@ Records may be emitted before a consumer is attached. A bounded queue keeps the 
 then receives them in order, in small batches, and never inside the call that attaches it. When the queue is empty, each
 record is delivered directly by the thread that emits it. Emitting never raises and never waits for another thread: if
 another thread is delivering, that thread also delivers the new record. A consumer that raises an exception is counted,
-reported once, and removed.
+reported once, and removed. A replay does not attach a consumer: its runtime has one (`agentobs.runtime`), which
+receives the records in place of the attached consumers.
 
 While a consumer runs, no lock is held. Only one thread delivers records at a time, and the other threads do not wait
 for it. A record may therefore be emitted from a signal handler or during garbage collection, and a process may fork at
@@ -20,7 +21,7 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentobs import world
@@ -93,10 +94,6 @@ class Sink:
         """Keep at most `capacity` records, and `WAITING_BYTES`, until a consumer is attached."""
         state = process.state(State)
         self._consumers: tuple[Consumer, ...] = ()
-        self._redirected: tuple[Consumer, ...] | None = None
-        """The only consumers while `redirect` is active."""
-        self._observer: Consumer | None = None
-        """An additional consumer while `observed` is active."""
         self._capacity = capacity
         self._retired: dict[str, None] = {}
         """Sessions whose further records are dropped, oldest first."""
@@ -125,14 +122,12 @@ class Sink:
 
     def emit(self, record: Record) -> None:
         """Deliver a record to every consumer, or queue it if it cannot be delivered now."""
-        redirected = self._redirected
-        if self._observer is not None:
-            self._deliver(self._observer, record)
-        if redirected is not None:
-            self._emitted += 1
-            for consumer in redirected:
-                self._deliver(consumer, record)
-            return
+        runtime = process.runtime
+        if runtime.consumer is not None:
+            self._deliver(runtime.consumer, record)
+            if not runtime.continues_live:
+                self._emitted += 1
+                return
         if self._retired and session_of(record) in self._retired:
             self._drop_retired(record)
             return
@@ -175,7 +170,7 @@ class Sink:
             counts the call.
         """
         with self._lock:
-            if self._consumers or self._redirected is not None or not consumers:
+            if self._consumers or not consumers or _is_redirected():
                 self._refused_attaches += 1
                 return False
             self._consumers, self._given_up = consumers, False
@@ -230,24 +225,6 @@ class Sink:
             self._retired |= dict.fromkeys(session_ids)
             while len(self._retired) > RETIRED_MAX:
                 del self._retired[next(iter(self._retired))]
-
-    @contextlib.contextmanager
-    def redirect(self, consumer: Consumer) -> Iterator[None]:
-        """Deliver every record directly to `consumer`, and to no other consumer, while the context is active."""
-        previous, self._redirected = self._redirected, (consumer,)
-        try:
-            yield
-        finally:
-            self._redirected = previous
-
-    @contextlib.contextmanager
-    def observed(self, consumer: Consumer) -> Iterator[None]:
-        """Deliver every record also directly to `consumer`, while the context is active."""
-        previous, self._observer = self._observer, consumer
-        try:
-            yield
-        finally:
-            self._observer = previous
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
@@ -404,14 +381,17 @@ class Sink:
             with self._lock:
                 self._removed += 1
                 self._consumers = tuple(c for c in self._consumers if c is not consumer)
-                if self._redirected is not None:
-                    self._redirected = tuple(c for c in self._redirected if c is not consumer)
             with contextlib.suppress(Exception):  # even the text of a foreign error may fail
                 warn_once(
                     f"a consumer of records failed and was removed: {error_kind(error)}. "
                     "The agent continues; what it recorded so far is kept.",
                     about=f"consumer {consumer!r}",
                 )
+
+
+def _is_redirected() -> bool:
+    """Return whether the consumer of the runtime is the only one that receives records, as in a replay."""
+    return process.runtime.consumer is not None and not process.runtime.continues_live
 
 
 def session_of(record: Record) -> str:

@@ -19,13 +19,13 @@ from opentelemetry.sdk._logs.export import (
 )
 
 import agentobs
-from agentobs import tracing
+from agentobs import runtime, tracing
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
-from agentobs.sink import Record, Sink, sink
+from agentobs.sink import Record, Sink
 from benchmarks.measure import (
     Cost,
     Part,
@@ -122,7 +122,7 @@ def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Sect
         return cost_in_threads(partial(_emit, Sink(EVENTS), count), threads, None)
 
     def created(_: int) -> Cost:
-        with sink.redirect(recorder), tracing.at(PLACE):
+        with runtime.replaced(consumer=recorder), tracing.at(PLACE):
             return cost_in_threads(agentobs.carried(create), threads, flush)
 
     def measure(work: Callable[[], None], settle: Callable[[], object] | None, _: int) -> Cost:

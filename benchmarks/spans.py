@@ -12,11 +12,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 import agentobs
-from agentobs import tracing
+from agentobs import runtime, tracing
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from benchmarks.measure import (
     Cost,
     Part,
@@ -145,7 +145,7 @@ def _cost(
     """Return the cost of work in `threads` threads; with a consumer, in a session whose events it receives."""
     if consumer is None:
         return cost_in_threads(work, threads, settle)
-    with sink.redirect(consumer), tracing.at(PLACE):
+    with runtime.replaced(consumer=consumer), tracing.at(PLACE):
         return cost_in_threads(agentobs.carried(work), threads, settle)
 
 

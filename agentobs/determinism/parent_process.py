@@ -24,7 +24,7 @@ from agentobs.determinism.session_inheritance import Channel
 from agentobs.errors import ReplayEnd
 from agentobs.records.exchanges import Answer, Chunk, Failure, Place, Question, ToolAnswer
 from agentobs.runtime import ServedAnswer
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from agentobs.tracing.ambient import ambient_of
 from agentobs.world import World
 
@@ -59,9 +59,9 @@ def connect_to_parent() -> bool:
                     overread_error=parent.overread_error,
                     functions=parent,
                     transform=_refuse,
+                    consumer=_drop,
                 )
                 stack.enter_context(answering)
-                stack.enter_context(sink.redirect(_drop))
                 state.held = stack.pop_all()
     return True
 

@@ -23,7 +23,7 @@ from agentobs.determinism.process_history import in_event_loop
 from agentobs.errors import UsageError
 from agentobs.recording.lineage import Parent
 from agentobs.records.exchanges import ModelExchange
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from agentobs.tracing.ambient import Patch
 from replay.agent_code import leftover_state
 from replay.agent_code.call_sites import Site
@@ -101,8 +101,6 @@ class Replayer:
             forks = self.options.fork is not None
             functions = FunctionCalls(self._state)
             stack.enter_context(self._answering(functions))
-            receive = sink.observed if forks else sink.redirect
-            stack.enter_context(receive(self._state.collect))
             if not speed_factor(self.options):
                 self._state.agent.clock = stack.enter_context(virtual_time())
             else:
@@ -131,6 +129,7 @@ class Replayer:
             answerer=self._answerer.answer,
             overread_error=self._answerer.stopped,
             continues_live=forks,
+            consumer=self._state.collect,
             identifies_callers=forks
             or any(each.caller is not None or each.ended_jobs for each in self.fixture.requests),
             functions=functions,

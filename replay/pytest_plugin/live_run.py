@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agentobs import runtime
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
@@ -17,7 +18,6 @@ from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder, stop_recorder
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange, Recording
-from agentobs.sink import sink
 from replay.fixture.format import FORMAT, Fixture
 from replay.playback.replayer import Entry, Replayer
 from replay.scenario.next_step import Next
@@ -30,7 +30,9 @@ class LiveRun(Replayer):
     def __enter__(self) -> LiveRun:
         """Start receiving records, without answering anything."""
         with self._opening() as stack:
-            stack.enter_context(sink.observed(self._state.collect))
+            stack.enter_context(
+                runtime.replaced(consumer=self._state.collect, continues_live=True)
+            )
         return self
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:

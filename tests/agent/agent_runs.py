@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from anthropic import AsyncAnthropic
 
-from agentobs import tracing
+from agentobs import runtime, tracing
 from agentobs.agent.events import Event, Result
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.tool_runner import live_tools
@@ -20,7 +20,7 @@ from agentobs.agent.state import Conversation, Options, Tools
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from agentobs.world import Abort, World
 
 from .provider import MODEL, Provider
@@ -49,8 +49,7 @@ def ticking_world(
 ) -> World:
     """Return a world whose clock ticks at each read, whose IDs count up, and whose waits are only recorded.
 
-    The sources of answers besides model and tools (`person`, `inbox`, `roots` ...) are those of
-    `LiveAnswers`.
+    `sources` are further arguments of `LiveAnswers` (`person`, `inbox`, `roots` ...).
     """
     clock, ids = itertools.count(1), itertools.count(1)
     recorded_waits: list[float] = [] if waits is None else waits
@@ -85,8 +84,8 @@ def events_of(
 ) -> list[Event]:
     """Run the agent to its end and return its events.
 
-    `world` contains arguments of `ticking_world`, and `known`: the tools that can run, if `tools` is a
-    function. `changes` are options; `on` is called with each event.
+    `world` contains arguments of `ticking_world`, and `known`: the tools that can run if `tools` is a function.
+    `changes` are changes of the default options; `on` is called with each event.
     """
 
     async def collect() -> list[Event]:
@@ -113,9 +112,9 @@ def events_of(
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Record]]:
-    """Collect the records that are emitted to the sink, at a place in a session."""
+    """Collect the records that are emitted to the sink while the context is open; they belong to a fixed session."""
     records: list[Record] = []
-    with sink.redirect(records.append), tracing.at(Place(SESSION)):
+    with runtime.replaced(consumer=records.append), tracing.at(Place(SESSION)):
         yield records
 
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agentobs
-from agentobs import tracing
+from agentobs import runtime, tracing
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from agentobs.tracing import Span, SpanBlock
 
 SESSION, INTERACTION = "5" * 32, "1" * 32
@@ -96,7 +96,7 @@ def test_spans_end_once_and_have_the_right_parent(steps: list[tuple[str, int, in
     """
     records: list[Record] = []
     tracing.sweep(0)  # spans that other tests have left open
-    with sink.redirect(records.append), ThreadPoolExecutor(1) as pool:
+    with runtime.replaced(consumer=records.append), ThreadPoolExecutor(1) as pool:
         with tracing.at(Place(SESSION, INTERACTION)):
             model = Model(pool, [Task(contextvars.copy_context(), [])])
         for step in steps:

@@ -22,7 +22,7 @@ import pytest
 from anthropic import Anthropic, APIStatusError, BadRequestError
 
 import agentobs
-from agentobs import tracing, world
+from agentobs import runtime, tracing, world
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
@@ -33,7 +33,7 @@ from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.records.labels import Label
 from agentobs.records.span_names import RESERVED_SPAN_NAMES
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from tests.provider_script import refused, script, streamed, text
 
@@ -51,7 +51,7 @@ ASK: dict[str, Any] = {
 def recorded() -> Iterator[list[Record]]:
     """Collect emitted records, at a place in an interaction."""
     records: list[Record] = []
-    with sink.redirect(records.append), tracing.at(Place(SESSION, INTERACTION)):
+    with runtime.replaced(consumer=records.append), tracing.at(Place(SESSION, INTERACTION)):
         yield records
 
 

@@ -13,12 +13,12 @@ import pytest
 from mypy import api
 
 import agentobs
-from agentobs import tracing
+from agentobs import runtime, tracing
 from agentobs.records.event_catalog import ROW_KINDS, TABLE_KINDS, VIEW_KINDS
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 
 ROOT = Path(__file__).parents[2]
 WRONG = Path(__file__).parent / "wrong_calls.py"
@@ -29,7 +29,7 @@ HERE = Place("5" * 32, "1" * 32, "main/a", 3, "2" * 16, "sub_agent", "c" * 32, 2
 def records() -> Iterator[list[Record]]:
     """Return the records that are emitted to the sink in a session."""
     found: list[Record] = []
-    with sink.redirect(found.append), tracing.at(HERE):
+    with runtime.replaced(consumer=found.append), tracing.at(HERE):
         yield found
 
 
@@ -137,7 +137,7 @@ def test_an_event_has_its_place(records: list[Record]) -> None:
 def test_no_event_is_emitted_outside_of_sessions() -> None:
     """Outside of a session, no event is emitted."""
     found: list[Record] = []
-    with sink.redirect(found.append):
+    with runtime.replaced(consumer=found.append):
         agentobs.event("cart_priced", items=2)
     assert found == []
 

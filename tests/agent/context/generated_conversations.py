@@ -31,7 +31,8 @@ USER_CONTENTS = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
-    """Draw a conversation that ends with a user message: prompts, responses, calls with results, thinking, media."""
+    """Draw a conversation of prompts, responses, calls with results, thinking and media that ends with a user message.
+    """
     messages: list[Message] = [{"role": "user", "content": draw(USER_CONTENTS)}]
     for number in range(draw(st.integers(0, steps))):
         kind = draw(st.sampled_from(("talk", "calls", "calls", "calls", "compaction")))
@@ -66,7 +67,7 @@ def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
 
 
 def pairs(messages: Any) -> dict[str, bool]:
-    """Return the calls by ID, and whether each call has its thinking."""
+    """Return each call's ID, and whether the message of the call contains thinking."""
     found: dict[str, bool] = {}
     for message in messages:
         own = blocks(message)
@@ -76,7 +77,7 @@ def pairs(messages: Any) -> dict[str, bool]:
 
 
 def check_derived(before: Any, after: Any) -> None:
-    """Check that the provider accepts the derived conversation, and that no call in it has lost its thinking."""
+    """Check that the provider accepts a derived conversation, and that each call in it has kept its thinking."""
     assert conversation_error(after) is None
     assert after[0]["role"] == "user"
     earlier_calls = pairs(before)

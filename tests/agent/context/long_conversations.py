@@ -1,5 +1,4 @@
-"""Shared helpers of the tests of long conversations: responses with token counts, tools, and runs in a small
-window.
+"""Shared helpers of the tests of long conversations: responses with token counts, tools, and runs with a small window.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept
 TOO_LONG = error(
     400, "invalid_request_error", text="prompt is too long: 210000 tokens > 200000 maximum"
 )
-TOO_LARGE = error(413, "request_too_large")  # synthetic: no recorded traffic has one
+TOO_LARGE = error(413, "request_too_large")  # synthetic: recorded traffic does not contain this error
 THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
 
 
@@ -80,7 +79,8 @@ def results(request: dict[str, Any]) -> list[Any]:
 
 
 def long_responses(turns: int) -> list[Reply]:
-    """Return responses with so much text that trimming or dropping a few groups is not enough, and a final one."""
+    """Return responses with so much text that trimming, or dropping a few groups, is not enough; then a final response.
+    """
     long = text("z" * 3600)
     texts = [
         response_of(1200 * (n + 1), THOUGHT, long, call(f"toolu_{n}", "peek", where=f"{n}.txt"))
@@ -95,7 +95,7 @@ def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def before(turns: int, size: int = 3000, response_chars: int = 0) -> list[dict[str, Any]]:
-    """Return a conversation of this many turns that each read a file."""
+    """Return a conversation of this many turns, each of which reads a file."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the key."}]
     for n in range(turns):
         outcome = {"type": "tool_result", "tool_use_id": f"t{n}", "content": "y" * size}

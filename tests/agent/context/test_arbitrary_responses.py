@@ -79,10 +79,10 @@ REPLIES = st.one_of(
 def test_every_request_is_valid_and_every_run_ends(
     before: tuple[Message, ...], replies: list[Reply], remembers: bool
 ) -> None:
-    """Holds for every length of conversation and every response; the last response is repeated.
+    """Whatever the responses and the length of the conversation are, each request is valid and the run ends.
 
-    The test provider fails on every request that the real provider would refuse. At most one
-    compaction is reactive, and the conversation can be continued.
+    The last response is repeated as often as necessary. The test provider fails on every request that the real provider
+    would refuse. At most one compaction is reactive, and the conversation can be continued.
     """
     answer = {"role": "assistant", "content": [text("So far.")]}
     conversation = Conversation(messages=(*before, answer), turns=1)

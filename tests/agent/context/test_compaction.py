@@ -49,7 +49,7 @@ from tests.agent.provider import Provider, Reply, call, error, message, streamed
 
 
 def test_no_compaction_below_the_threshold() -> None:
-    """A conversation that fits is sent unchanged."""
+    """A conversation below the threshold is sent unchanged."""
     events, requests = run_agent([*look_responses(100, 900), DONE])
     assert not of_kind(events, Compaction)
     assert len(requests) == 3
@@ -57,8 +57,8 @@ def test_no_compaction_below_the_threshold() -> None:
 
 
 def test_old_results_are_trimmed_first() -> None:
-    """At the threshold, old results are replaced by notes, and nothing else happens if that is enough; the new
-    result is kept.
+    """At the threshold, old results are replaced by notes and the new result is kept; if that is enough, nothing else
+    changes.
     """
     events, requests = run_agent([*look_responses(100, 820, 1540), DONE])
     (done,) = of_kind(events, Compaction)
@@ -73,8 +73,8 @@ def test_old_results_are_trimmed_first() -> None:
 
 
 def test_the_oldest_groups_are_dropped_second() -> None:
-    """If nothing can be trimmed, a few old groups are dropped; the first prompt is kept, and each call has its
-    result.
+    """If no result can be trimmed, a few of the oldest groups are dropped; the first prompt stays, and each remaining
+    call has its result.
     """
     long = [text("z" * 80)]
     replies = [
@@ -92,7 +92,7 @@ def test_the_oldest_groups_are_dropped_second() -> None:
 
 
 def test_the_sessions_memory_replaces_a_summary() -> None:
-    """If the session's memory is enough, no summary is requested."""
+    """If the session's memory can replace a summary, no summary is requested."""
     conversation = Conversation()
     with Provider(long_responses(2)) as provider:
         world = {"memory": lambda: "They looked for the key."}
@@ -107,7 +107,9 @@ def test_the_sessions_memory_replaces_a_summary() -> None:
 
 
 def test_a_summary_is_requested_last() -> None:
-    """The request forbids tools, and the conversation continues with the summary and the last group."""
+    """If trimming and dropping are not enough, a summary is requested without tool use, and the conversation continues
+    with the summary and the last group.
+    """
     *replies, final_reply = long_responses(2)
     with recorded() as records:
         events, requests = run_agent([*replies, SUMMARY, final_reply])
@@ -133,7 +135,8 @@ def test_a_summary_is_requested_last() -> None:
 
 
 def test_recent_files_are_attached_again() -> None:
-    """The text of files that were read before the summary is attached again, as far as it fits."""
+    """After a summary, the contents of the files that were read before it are attached again, as far as there is space.
+    """
 
     @tool(read_only=True, paths=("where",))
     def read(where: str) -> str:
@@ -155,7 +158,9 @@ def test_recent_files_are_attached_again() -> None:
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, TOO_LARGE])
 def test_a_rejected_prompt_is_compacted_once(refusal: Reply) -> None:
-    """If the provider rejects a prompt as too long, the conversation is compacted and the request repeated, once."""
+    """If the provider rejects a prompt as too long, the conversation is compacted and the request repeated, but only
+    once.
+    """
     conversation = Conversation(messages=tuple(before(3)), turns=3)
     events, _ = run_agent(
         [refusal, SUMMARY, DONE, refusal], conversation=conversation, context=Context()
@@ -173,8 +178,9 @@ def test_a_rejected_prompt_is_compacted_once(refusal: Reply) -> None:
 
 
 def test_a_response_that_fills_the_window_is_requested_again() -> None:
-    """The response is void, and the request is repeated once with a shorter conversation. The stop reason is
-    synthetic: no recorded traffic contains it.
+    """A response that fills the window is void, and the request is repeated once with a shorter conversation.
+
+    The stop reason is synthetic: no recorded traffic contains it.
     """
     full = response_of(2990, text("So the"), stop_reason="model_context_window_exceeded")
     conversation = Conversation(messages=tuple(before(3)), turns=3)
@@ -192,8 +198,10 @@ def test_a_response_that_fills_the_window_is_requested_again() -> None:
     assert result_of(events).terminal_reason == "prompt_too_long"
 
 
-def test_stopped_during_a_summary_request() -> None:
-    """The run ends gracefully, the conversation is unchanged, and its next run continues."""
+def test_abort_during_a_summary_request() -> None:
+    """A run that is stopped during a summary request ends normally with an unchanged conversation, which the next run
+    continues.
+    """
     abort, conversation = Abort(), Conversation()
 
     def remembered() -> None:
@@ -220,8 +228,8 @@ def test_stopped_during_a_summary_request() -> None:
 
 
 def test_a_prevented_end_does_not_allow_a_second_compaction() -> None:
-    """If a hook prevents the end of a run, the run does not compact its conversation a second time after
-    another rejection.
+    """If a hook prevents the end of a run, the run does not compact its conversation a second time after another
+    rejection.
     """
     hook = Hook("stop", lambda payload: None, name="more")
 
@@ -245,7 +253,7 @@ def test_a_prevented_end_does_not_allow_a_second_compaction() -> None:
 
 
 def test_a_prompt_that_stays_too_long_ends_the_run() -> None:
-    """If compaction does not help, the run ends with the error of the provider."""
+    """If the prompt is still too long after a compaction, the run ends with the provider's error."""
     events, requests = run_agent([TOO_LONG])
     result = result_of(events)
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", "prompt_too_long")
@@ -253,7 +261,9 @@ def test_a_prompt_that_stays_too_long_ends_the_run() -> None:
 
 
 def test_a_summary_request_that_is_too_long_drops_its_oldest_groups() -> None:
-    """It is sent again with fewer messages, at most three times; after that, the compaction has failed."""
+    """A summary request that is too long is repeated with fewer messages at most three times; then the compaction
+    fails.
+    """
     history = tuple(before(8, size=300, response_chars=6000))
     conversation = Conversation(messages=history, turns=8)
     replies = [TOO_LONG, *[error(400, "invalid_request_error", text="prompt is too long")] * 4]
@@ -266,7 +276,7 @@ def test_a_summary_request_that_is_too_long_drops_its_oldest_groups() -> None:
 
 
 def test_three_failures_disable_automatic_compaction() -> None:
-    """Automatic compaction is disabled after three consecutive failures, which is reported once."""
+    """After three consecutive failures, automatic compaction is disabled, which is reported once."""
     refused = error(400, "invalid_request_error", text="no")
     turns = long_responses(6)[:-1]
     replies = [turns[0], turns[1], refused, turns[2], refused, turns[3], refused, *turns[4:], DONE]
@@ -279,7 +289,7 @@ def test_three_failures_disable_automatic_compaction() -> None:
 
 
 def test_a_success_resets_the_count_of_failures() -> None:
-    """Only consecutive failures count."""
+    """A successful compaction resets the count of failures, so that only consecutive failures disable compaction."""
     refused = error(400, "invalid_request_error", text="no")
     one, two, three, done = long_responses(3)
     conversation = Conversation()
@@ -289,7 +299,7 @@ def test_a_success_resets_the_count_of_failures() -> None:
 
 
 def test_images_and_documents_become_text_in_a_summary_request() -> None:
-    """They are replaced before the summary is requested, also in results; the kept part still contains its own."""
+    """In a summary request, images and documents are replaced by text, even within results."""
     image = {"type": "image", "source": {"type": "url", "url": "https://example.com/x.png"}}
     document = {
         "type": "document",
@@ -312,8 +322,8 @@ def test_images_and_documents_become_text_in_a_summary_request() -> None:
 
 
 def test_a_manual_compaction() -> None:
-    """A user can have a conversation compacted, with instructions for the summary; a later run continues from
-    there.
+    """A user can have a conversation compacted, with instructions for the summary; a later run continues the compacted
+    conversation.
     """
     conversation = Conversation(messages=tuple(before(2)), turns=3)
     with Provider([SUMMARY, DONE]) as provider:
@@ -341,7 +351,7 @@ def test_a_manual_compaction() -> None:
 
 
 def test_nothing_to_compact() -> None:
-    """A conversation that has hardly started is unchanged, and no request is sent."""
+    """The compaction of a conversation that has only just started changes nothing and sends no request."""
     conversation = Conversation(messages=({"role": "user", "content": "Hello"},), turns=0)
     with Provider([]) as provider:
 
@@ -355,7 +365,7 @@ def test_nothing_to_compact() -> None:
 
 
 def test_turns_since_the_previous_compaction() -> None:
-    """A compaction reports how many turns ago the previous one was."""
+    """A compaction reports the number of turns since the previous compaction."""
     later = [
         response_of(900, call("d", "look", where="d")),
         response_of(1620, call("e", "look", where="e")),
@@ -365,7 +375,7 @@ def test_turns_since_the_previous_compaction() -> None:
 
 
 def test_automatic_compaction_can_be_disabled() -> None:
-    """Without automatic compaction a long conversation is sent unchanged."""
+    """If automatic compaction is disabled, a long conversation is sent unchanged."""
     context = Context(
         window_tokens=3000, summary_tokens=500, reserve_tokens=500, is_automatic=False
     )
@@ -379,7 +389,7 @@ def test_automatic_compaction_can_be_disabled() -> None:
     [{"window_tokens": 33_000}, {"summary_tokens": 0}, {"kept_results": -1}],
 )
 def test_settings_that_leave_no_space_are_rejected(wrong: dict[str, Any]) -> None:
-    """A window without space for a conversation is one clear error."""
+    """A window that is too small for any conversation is rejected with one clear error."""
     with pytest.raises(UsageError):
         Context(**wrong)
 
@@ -408,7 +418,7 @@ def test_context_size_is_reported() -> None:
 def test_the_threshold_is_the_window_minus_the_reserve(
     context: Context, model: str, threshold: int
 ) -> None:
-    """20,000 tokens are reserved for a summary, and 13,000 more."""
+    """The threshold is the window minus 20,000 tokens for a summary and another 13,000 tokens of reserve."""
     with recorded() as records:
         run_agent([DONE], context=context, model=model)
     (numbers,) = [r.numbers for r in of_kind(records, EventFact) if r.kind == "context"]
@@ -417,7 +427,9 @@ def test_the_threshold_is_the_window_minus_the_reserve(
 
 
 def test_unseen_results_are_trimmed_last() -> None:
-    """A result that fills the window is trimmed if nothing else can be removed, and the turn continues."""
+    """A result that the model has not seen is trimmed only if it fills the window and nothing else can be removed; the
+    turn continues.
+    """
 
     @tool(read_only=True)
     def flood() -> str:
@@ -434,7 +446,7 @@ def test_unseen_results_are_trimmed_last() -> None:
 
 
 def test_the_budget_is_checked_after_a_summary() -> None:
-    """A run whose summary used up its budget ends before the next LLM request."""
+    """If a summary uses up the budget, the run ends before the next LLM request."""
     from decimal import Decimal
 
     from agentobs.agent.budget import Budget

@@ -1,4 +1,4 @@
-"""Compaction in hard cases: nothing to summarize, no summary available, and runs that fail after a compaction."""
+"""Compaction in difficult cases: nothing to summarize, no summary available, and runs that fail after a compaction."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ MANY_CALLS = response_of(300, *(call(f"toolu_{n}", "look", where=f"{n}.txt") for
 
 @pytest.mark.parametrize(("kept", "untrimmed"), [(3, 3), (10, 0)])
 def test_many_results_in_the_first_turn(kept: int, untrimmed: int) -> None:
-    """If there is nothing to summarize yet, results that the model has not seen are trimmed; the last results
-    are kept if they fit.
+    """If there is nothing to summarize yet, results that the model has not seen are trimmed, except the last results
+    that fit.
     """
     context = Context(window_tokens=6000, summary_tokens=500, reserve_tokens=500, kept_results=kept)
     events, requests = run_agent([MANY_CALLS, DONE], context=context)
@@ -60,7 +60,9 @@ def test_many_results_in_the_first_turn(kept: int, untrimmed: int) -> None:
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, TOO_LARGE])
 def test_many_results_that_the_provider_rejects(refusal: Reply) -> None:
-    """Results are also trimmed after a rejection: the request is repeated with the remaining ones."""
+    """If the provider rejects a request with many results, some are trimmed, and the request is repeated with the
+    others.
+    """
     events, requests = run_agent([MANY_CALLS, refusal, DONE], context=Context())
     (done,) = of_kind(events, Compaction)
     assert (done.trigger, done.methods) == ("reactive", ("trim",))
@@ -70,7 +72,7 @@ def test_many_results_that_the_provider_rejects(refusal: Reply) -> None:
 
 
 def test_after_a_rejection_more_results_are_trimmed() -> None:
-    """If the count is known to be wrong, the conversation must shrink to half; if that is not enough, all
+    """After a rejection, which proves the token count wrong, the conversation must shrink to half; if necessary, all
     results are trimmed.
     """
     context = Context(kept_results=12)
@@ -81,8 +83,8 @@ def test_after_a_rejection_more_results_are_trimmed() -> None:
 
 
 def test_a_summary_that_cannot_be_obtained() -> None:
-    """If no summary can be obtained for a rejected prompt, the run ends with that failure, and the next run
-    tries again.
+    """If a prompt is rejected and no summary can be obtained, the run ends with that failure; the next run requests a
+    summary again.
     """
     conversation = Conversation(messages=tuple(before(3)), turns=3)
     events, requests = run_agent(
@@ -99,7 +101,7 @@ def test_a_summary_that_cannot_be_obtained() -> None:
 
 
 def test_a_rejected_summary_request() -> None:
-    """If the provider rejects the summary request, the run ends with that error, and nothing is retried."""
+    """If the provider rejects the summary request, the run ends with that error and without a retry."""
     conversation = Conversation(messages=tuple(before(3)), turns=3)
     denied = error(403, "permission_error")
     events, _ = run_agent([TOO_LARGE, denied], conversation=conversation, context=Context())
@@ -115,7 +117,7 @@ def test_a_rejected_summary_request() -> None:
     "failure", [OVERLOADED, error(429, "rate_limit_error"), error(503, "api_error")]
 )
 def test_provider_failures_do_not_disable_compaction(failure: Reply) -> None:
-    """Summaries that fail because of the state of the provider do not disable compaction, however often they fail."""
+    """However many summaries fail because the provider is unavailable, automatic compaction is not disabled."""
     turns = long_responses(6)[:-1]
     failing = [reply for turn in turns[1:5] for reply in (turn, failure)]
     conversation = Conversation()
@@ -129,7 +131,7 @@ def test_provider_failures_do_not_disable_compaction(failure: Reply) -> None:
 
 
 def test_an_open_circuit_does_not_disable_compaction() -> None:
-    """A summary that is not requested because the provider is down does not count as a failure of compaction."""
+    """If a summary is not requested because the circuit is open, this does not count as a failed compaction."""
     conversation = Conversation(messages=chat_messages(15), turns=15)
     context = Context(window_tokens=7000, summary_tokens=500, reserve_tokens=500)
     with Provider([error(503, "api_error")] * 5) as provider:
@@ -141,7 +143,7 @@ def test_an_open_circuit_does_not_disable_compaction() -> None:
 
 
 def test_a_summary_request_is_retried_after_an_overload() -> None:
-    """A summary that is requested while the provider is overloaded is retried, and the retries are reported."""
+    """If the provider is overloaded, a summary request is retried, and the retries are reported."""
     conversation = Conversation(messages=tuple(before(3)), turns=3)
     replies = [TOO_LARGE, OVERLOADED, SUMMARY, DONE]
     events, _ = run_agent(replies, conversation=conversation, context=Context())
@@ -150,8 +152,9 @@ def test_a_summary_request_is_retried_after_an_overload() -> None:
     assert result_of(events).text == "Done."
 
 
-def test_stopped_during_a_reactive_compaction() -> None:
-    """A run that is stopped during a compaction has not used up the conversation's single reactive compaction."""
+def test_abort_during_a_reactive_compaction() -> None:
+    """A run that is stopped during a reactive compaction can compact the conversation reactively when it is continued.
+    """
     abort, conversation = Abort(), Conversation(messages=tuple(before(3)), turns=3)
 
     def remembered() -> None:
@@ -170,7 +173,7 @@ TRUNCATED_SUMMARY = response_of(2500, text("They looked at"), stop_reason="max_t
 
 
 def test_a_truncated_summary_is_requested_again() -> None:
-    """A truncated summary is not used: a shorter one is requested once, and the conversation continues with it."""
+    """A truncated summary is not used: a shorter summary is requested once, with which the conversation continues."""
     *replies, final_reply = long_responses(2)
     events, requests = run_agent([*replies, TRUNCATED_SUMMARY, SUMMARY, final_reply])
     assert [done.methods for done in of_kind(events, Compaction)] == [("summary",)]
@@ -181,7 +184,7 @@ def test_a_truncated_summary_is_requested_again() -> None:
 
 
 def test_a_summary_that_is_truncated_twice_is_a_failure() -> None:
-    """The failure is reported, and the conversation continues unchanged."""
+    """If the second summary is truncated, too, the failure is reported and the conversation continues unchanged."""
     *replies, final_reply = long_responses(2)
     conversation = Conversation()
     with recorded() as records:
@@ -197,7 +200,7 @@ def test_a_summary_that_is_truncated_twice_is_a_failure() -> None:
 
 
 def chat_messages(turns: int, size: int = 2000) -> tuple[dict[str, Any], ...]:
-    """Return a conversation without any calls."""
+    """Return a conversation without tool calls."""
     return tuple(
         {"role": role, "content": f"{role} {n} " + "word " * (size // 5)}
         for n in range(turns)
@@ -207,7 +210,7 @@ def chat_messages(turns: int, size: int = 2000) -> tuple[dict[str, Any], ...]:
 
 @pytest.mark.parametrize("is_kept_apart", [True, False])
 def test_an_unanswered_prompt_is_not_kept(is_kept_apart: bool) -> None:
-    """A run that fails after a compaction leaves the compacted conversation without its prompt, like any failed
+    """If a run fails after a compaction, its prompt is removed from the compacted conversation, as after any failed
     run.
     """
     size = 60 if is_kept_apart else 2000
@@ -230,7 +233,7 @@ def test_an_unanswered_prompt_is_not_kept(is_kept_apart: bool) -> None:
 
 
 def test_tool_results_are_kept_after_a_failed_run() -> None:
-    """The results stay in the conversation of a run that fails after a compaction."""
+    """If a run fails after a compaction, its tool results stay in the conversation."""
     conversation = Conversation()
     denied = error(403, "permission_error")
     events, _ = run_agent([*look_responses(100, 820, 1540), denied], conversation=conversation)
@@ -244,7 +247,7 @@ def test_tool_results_are_kept_after_a_failed_run() -> None:
 
 
 def test_a_compaction_boundary_without_a_call() -> None:
-    """If the kept part contains no call, the event contains the number of its messages."""
+    """If the kept messages contain no call, the event contains the number of kept messages instead of a call ID."""
     context = Context(window_tokens=7000, summary_tokens=500, reserve_tokens=500)
     question = ({"role": "user", "content": "word " * 1000},)
     for messages, kept in (
@@ -263,7 +266,7 @@ def test_a_compaction_boundary_without_a_call() -> None:
 
 
 def test_a_prompt_after_removed_thinking_is_counted() -> None:
-    """If a response with only thinking is removed, the prompt that takes its place is counted."""
+    """If a response with only thinking is removed, the tokens of the prompt that takes its place are counted."""
     conversation = Conversation(messages=tuple(before(3)), turns=3)
     run_agent([response_of(5000, THOUGHT)], conversation=conversation, context=Context())
     conversation.fell_back_to = MODEL
@@ -279,7 +282,9 @@ def test_a_prompt_after_removed_thinking_is_counted() -> None:
 
 
 def test_the_provider_pauses_after_its_own_compaction() -> None:
-    """The response is sent back unchanged and continued; messages before it are no longer counted."""
+    """If the provider pauses after its own compaction, its response is sent back unchanged, and earlier messages are no
+    longer counted.
+    """
     block = {"type": "compaction", "content": "They looked for the key."}
     rounds = [{"type": "compaction", "input_tokens": 1900, "output_tokens": 50}]
     used = {"input_tokens": 1900, "output_tokens": 50, "cache_read_input_tokens": 0}
@@ -304,8 +309,8 @@ def test_the_provider_pauses_after_its_own_compaction() -> None:
 
 
 def test_a_manual_compaction_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session whose conversation was compacted by the user at its end is resumed in that state, even if
-    another conversation in the session was compacted by the user, too.
+    """A session that ended with a manual compaction is resumed with the compacted conversation, even if the user also
+    compacted another conversation of the session.
     """
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()

@@ -1,4 +1,4 @@
-"""Properties of every compacted conversation, whatever its content is."""
+"""Properties of compacted conversations that hold for any content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def look(where: str) -> str:
 @QUICK
 @given(conversations())
 def test_groups_contain_all_messages(messages: Messages) -> None:
-    """The head and the groups together are the conversation, and each group except prompts starts with a response."""
+    """The start of a conversation and its groups contain all messages, and each group can follow the first prompt."""
     all_groups = split_groups(messages)
     assert (*all_groups.start, *flattened(all_groups.groups)) == messages
     for group in all_groups.groups:
@@ -46,7 +46,7 @@ def test_groups_contain_all_messages(messages: Messages) -> None:
 @QUICK
 @given(conversations(), st.integers(0, 4), st.booleans())
 def test_trimming_changes_only_old_results(messages: Messages, kept: int, spares_new: bool) -> None:
-    """A trimmed conversation has the same messages and calls and is never longer; new results are kept."""
+    """Trimming changes only old results: all messages and calls remain, and the conversation never becomes longer."""
     trimmed = reduction.trim(messages, kept, spares_new=spares_new)
     check_derived(messages, trimmed)
     assert len(trimmed) == len(messages)
@@ -63,8 +63,8 @@ def test_trimming_changes_only_old_results(messages: Messages, kept: int, spares
 @QUICK
 @given(conversations(), st.integers(0, 4000))
 def test_dropping_removes_a_few_of_the_oldest_groups(messages: Messages, tokens: int) -> None:
-    """The dropped part is large enough, at most a third, the oldest part, and never the first prompt or the
-    last group.
+    """Dropping frees enough tokens, at most a third, from the oldest groups; the first prompt and the last group are
+    kept.
     """
     dropped = reduction.drop(messages, tokens)
     if dropped is None:
@@ -83,7 +83,7 @@ def test_dropping_removes_a_few_of_the_oldest_groups(messages: Messages, tokens:
 @QUICK
 @given(conversations(), st.integers(1, 3))
 def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
-    """However often groups are dropped, one note takes their place."""
+    """However often groups are dropped, a single note replaces them."""
     once = reduction.without_oldest(messages, count)
     twice = reduction.without_oldest(once, count)
     for each in (once, twice):
@@ -94,7 +94,7 @@ def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
 @QUICK
 @given(conversations(), st.integers(0, 3000))
 def test_a_summary_replaces_all_except_the_latest_groups(messages: Messages, tokens: int) -> None:
-    """The conversation after a summary is valid and has the same end; the summarized part is the rest."""
+    """A summary replaces all except the latest groups; the new conversation is valid and ends with the same results."""
     summarized, kept = summary.split(messages, tokens)
     assert (*summarized, *kept) == messages
     assert kept
@@ -106,8 +106,8 @@ def test_a_summary_replaces_all_except_the_latest_groups(messages: Messages, tok
 @QUICK
 @given(conversations(), st.integers(0, 3000))
 def test_a_summary_request_is_valid(messages: Messages, tokens: int) -> None:
-    """It contains no image, document or thinking, and nothing that needs a beta; it declares tools if it
-    contains calls.
+    """A summary request contains no image, document, thinking or beta feature, and it declares tools if it contains
+    calls.
     """
     summarized, _ = summary.split(messages, tokens)
     state = State("awaiting_model", messages, 1, 0, 0, "start")
@@ -137,7 +137,7 @@ def inner(content: object) -> list[Message]:
 @QUICK
 @given(conversations(), st.integers(0, 40_000))
 def test_attached_files_are_limited(messages: Messages, tokens: int) -> None:
-    """At most five files are attached, each once, and all within the available tokens."""
+    """At most five files are attached, each of them once and all within the available tokens."""
     summarized, kept = summary.split(messages, 0)
     files = recent_files(summarized, kept, [look])
     assert len({file.path for file in files}) == len(files) <= 5
@@ -149,7 +149,9 @@ def test_attached_files_are_limited(messages: Messages, tokens: int) -> None:
 @QUICK
 @given(conversations(), st.integers(1, 10**6))
 def test_token_counts(messages: Messages, counted_tokens: int) -> None:
-    """The counted part is exact, later messages are added, and the rest is never estimated below its share."""
+    """The reported token count of a conversation is used unchanged, other messages are estimated, and no result is
+    negative.
+    """
     covered = token_counts.tokens_of(
         messages, TokenCount(counted_tokens, len(messages), messages[-1]), 10
     )
@@ -161,14 +163,17 @@ def test_token_counts(messages: Messages, counted_tokens: int) -> None:
 
 
 def test_an_attached_file_has_at_most_5000_tokens() -> None:
-    """A longer file, with the text around it, is truncated at the end."""
+    """An attached file of more than 5,000 tokens, including the text around it, is truncated at the end."""
     (block,) = attachments([File("a.txt", "z" * 100_000, False)], 10**6)
     assert block["text"].count("z") == 17_500
     assert 5_000 <= token_counts.text_tokens(block["text"]) < 5_050
 
 
 def test_attached_files_have_at_most_50000_tokens() -> None:
-    """The limit applies to the total of the blocks, with their paths: five files alone have no more than 25,000."""
+    """The attached blocks, including the paths of the files, have at most 50,000 tokens together.
+
+    Only long paths can reach this limit: five files without their paths have at most 25,000 tokens.
+    """
     files = [File(f"{number}/" + "p" * 50_000, "z" * 17_500, False) for number in range(3)]
     sizes = [token_counts.text_tokens(block["text"]) for block in attachments(files, 10**6)]
     assert len(sizes) == 2
@@ -178,7 +183,7 @@ def test_attached_files_have_at_most_50000_tokens() -> None:
 @QUICK
 @given(conversations(), st.data())
 def test_new_messages_are_always_counted(messages: Messages, data: st.DataObject) -> None:
-    """If any earlier message is removed or replaced, the newest message is still counted."""
+    """Even if an earlier message was removed or replaced, the newest message is counted."""
     count = TokenCount(7, len(messages), messages[-1])
     new = {"role": "user", "content": "word " * 100}
     index = data.draw(st.integers(0, len(messages) - 1))
@@ -190,7 +195,8 @@ def test_new_messages_are_always_counted(messages: Messages, data: st.DataObject
 @QUICK
 @given(conversations())
 def test_unanswered_messages(messages: Messages) -> None:
-    """Unanswered messages can be identified and removed; text that is added to stored results belongs to them."""
+    """Unanswered messages can be counted and removed, even if the prompt was merged into the message with the results.
+    """
     prompt = {"role": "user", "content": "And now?"}
     with_prompt = merged((*messages, prompt))
     assert count_unanswered_blocks((*messages, prompt), messages) == 1

@@ -38,14 +38,16 @@ def exchanges(tag: str, begins: str) -> list[Exchange]:
 
 
 def sent(exchange: Exchange) -> Reply:
-    """Return the recorded response, byte for byte."""
+    """Return the recorded response as a reply with identical bytes."""
     kind = "text/event-stream" if exchange.is_stream else "application/json"
     return Reply((exchange.text.encode(),), exchange.status, {"content-type": kind})
 
 
 @recorded
 def test_a_compaction_block_of_the_provider_is_sent_back() -> None:
-    """The block is sent back unchanged, and everything that it replaces is no longer counted."""
+    """A compaction block of the provider is sent back unchanged, and the messages that it replaces are no longer
+    counted.
+    """
     first, second = exchanges("compaction", OF_PYDANTIC + "_end_to_end")
     conversation = Conversation()
     extra = {"context_management": first.body["context_management"]}
@@ -72,21 +74,23 @@ def test_a_compaction_block_of_the_provider_is_sent_back() -> None:
 
 
 def continuing_run(conversation: Conversation, prompt: str) -> Run:
-    """Return the run that would continue a conversation."""
+    """Return a run that continues the conversation with a prompt."""
 
-    async def made() -> Run:
+    async def create() -> Run:
         with Provider([]) as provider:
             async with provider.client() as client:
                 state = initial_state(conversation, prompt)
                 return Run(RunInputs(ticking_world(client), options(), (), 0), conversation, state)
 
-    return in_loop(made())
+    return in_loop(create())
 
 
 @recorded
 @pytest.mark.parametrize("tag", ["usage.iterations", "compaction"])
 def test_usage_of_several_iterations(tag: str) -> None:
-    """If a response took several iterations, the last one is the length of the conversation, not their sum."""
+    """If a response took several iterations, the last iteration, and not the sum of all, is the length of the
+    conversation.
+    """
     for name in corpus.files(tag):
         for exchange in corpus.read(name).exchanges:
             usage = (exchange.message or {}).get("usage") or {}
@@ -108,11 +112,11 @@ def test_usage_of_several_iterations(tag: str) -> None:
     ],
 )
 def test_a_recorded_rejection_as_too_long(name: str, window: int | None) -> None:
-    """After a recorded refusal the conversation is compacted and the request repeated; the reported
-    window is kept.
+    """After a recorded rejection as too long, the conversation is compacted, the request is repeated, and the reported
+    window is stored.
 
-    The recorder had replaced its texts of 1 or 2 million characters each with placeholders; here
-    they are shorter.
+    The recorder had replaced texts of 1 or 2 million characters each with placeholders; this test replaces the
+    placeholders with shorter texts.
     """
     (refused,) = [e for e in exchanges("status_400", OF_RUBY + name) if e.status == 400]
     messages = json.loads(json.dumps(refused.messages).replace("<MASSIVE_TEXT>", "massive " * 4000))
@@ -131,10 +135,10 @@ def test_a_recorded_rejection_as_too_long(name: str, window: int | None) -> None
 
 @recorded
 def test_estimates_on_recorded_prompts() -> None:
-    """Recorded prompts of a thousand tokens or more without media or server tools are rarely
-    underestimated.
+    """The tokens of recorded prompts are rarely underestimated, if they have at least a thousand tokens and contain
+    neither media nor server tools.
 
-    Nine of ten are estimated at seven tenths of their tokens or more, and none at more than twice.
+    Nine of ten prompts are estimated at 70% of their tokens or more, and no prompt at more than twice its tokens.
     """
     shares = []
     for name in corpus.files("tools"):
@@ -170,7 +174,7 @@ def estimated_share(exchange: Exchange) -> float | None:
 
 
 def test_context_windows_equal_the_published_values() -> None:
-    """Our table has the windows of the price list, under every name of a model."""
+    """Our context windows equal those in the public price list, for every name of a model."""
     from genai_prices.data import providers
 
     (listed,) = (each for each in providers if each.id == "anthropic")

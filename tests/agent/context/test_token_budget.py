@@ -1,4 +1,4 @@
-"""Token budgets: a model that stops too early is nudged until nudges have little effect."""
+"""Token budgets: a model that stops too early is nudged to continue until nudges have little effect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.agent.provider import Provider, Reply, message, streamed, text
     ],
 )
 def test_end_of_nudging(spent_tokens: int, nudged_at: list[int], ending: str | None) -> None:
-    """Nudging ends at nine tenths of the budget, or when three consecutive nudges each led to fewer than 500
+    """Nudging ends at nine tenths of the budget, or after three consecutive nudges that each led to fewer than 500
     tokens.
     """
     assert token_budget.ending_reason(10_000, spent_tokens, nudged_at) == ending
@@ -38,7 +38,7 @@ def test_end_of_nudging(spent_tokens: int, nudged_at: list[int], ending: str | N
 
 @given(st.integers(1, 20_000), st.lists(st.integers(0, 3000), min_size=60, max_size=60))
 def test_nudges_are_limited(budget: int, gains: list[int]) -> None:
-    """However little the model writes, the number of nudges is limited."""
+    """The number of nudges is limited, even if the model writes very little after each nudge."""
     spent_tokens, nudged_at = 0, list[int]()
     for gain in gains:
         spent_tokens += gain
@@ -60,7 +60,7 @@ def run_agent(replies: list[Reply], **changes: Any) -> tuple[list[Any], list[dic
 
 
 def test_a_model_that_stops_early_is_nudged() -> None:
-    """The nudge contains the remaining budget, and the run ends when nine tenths are spent."""
+    """A model that stops early gets a nudge with the remaining budget, until nine tenths of the budget are spent."""
     events, requests = run_agent(
         [response_of(400), response_of(300), response_of(250)], token_budget=1000
     )
@@ -73,20 +73,20 @@ def test_a_model_that_stops_early_is_nudged() -> None:
 
 
 def test_nudging_ends_when_it_has_little_effect() -> None:
-    """After three nudges with little effect there are no more nudges."""
+    """After three nudges with little effect, the run ends."""
     events, requests = run_agent([response_of(400), *[response_of(10)] * 5], token_budget=100_000)
     assert len(requests) == 4
     assert result_of(events).subtype == "success"
 
 
 def test_no_nudges_without_a_token_budget() -> None:
-    """By default the model may stop at any time."""
+    """Without a token budget, which is the default, the model may stop at any time."""
     events, requests = run_agent([response_of(1)])
     assert len(requests) == 1
     assert not of_kind(events, Nudge)
 
 
 def test_an_invalid_token_budget() -> None:
-    """A budget below one token is one clear error, before any request is sent."""
+    """A budget below one token raises one clear error before any request is sent."""
     with pytest.raises(UsageError, match="0 is not a valid token budget"):
         run_agent([], token_budget=0)

@@ -16,7 +16,7 @@ NO_CLIENT = AsyncAnthropic(api_key="made-up", base_url="http://127.0.0.1:9")
 
 
 def question(hook: Hook, **facts: Any) -> WorldQuestion:
-    """Return the loop's question to the world about a hook."""
+    """Return the loop's question to the world for this hook."""
     payload = {"event": hook.event, "hook": hook.name, "turn": 1, **facts}
     if hook.background:
         payload["background"] = True

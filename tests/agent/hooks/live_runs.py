@@ -25,7 +25,7 @@ def run_agent(
     on: Callable[[Event], None] = lambda event: None,
     **live: Any,
 ) -> list[Event]:
-    """Run an agent for each prompt and return its events; `live` contains arguments of `live_world`."""
+    """Run an agent with each prompt in turn and return all events; `live` contains arguments of `live_world`."""
     run_options: Options = options(hooks=tuple(hooks))
     if permissions is not None:
         run_options = options(hooks=tuple(hooks), permissions=permissions)

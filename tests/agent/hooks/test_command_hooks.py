@@ -1,4 +1,4 @@
-"""Hooks that are programs: each one ends in time, and leaves no process behind."""
+"""Hooks that are programs: each program ends in time and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def python(code: str) -> Command:
 
 
 def has_ended(process_id: int) -> bool:
-    """Return whether a killed process ends within a moment."""
+    """Return whether a killed process ends within a short time."""
     for _ in range(1000):
         try:
             state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
@@ -38,7 +38,7 @@ def has_ended(process_id: int) -> bool:
 
 
 def test_a_program_reads_the_payload_and_prints_its_answer() -> None:
-    """The payload arrives on standard input, and the answer is printed on standard output, both as JSON."""
+    """A program reads the payload from standard input and prints its answer to standard output, both as JSON."""
     code = "import json, sys; told = json.load(sys.stdin); print(json.dumps({'input': told}))"
     read = answer(python(code), tool_name="look", tool_input={"where": "ä"})
     assert read.outcome == "success"
@@ -60,14 +60,18 @@ def test_a_program_without_output_does_not_object() -> None:
 
 
 def test_exit_code_2_blocks_with_a_reason() -> None:
-    """The text on standard error is the reason, whatever is on standard output."""
+    """If a program exits with code 2, it blocks the call; its standard error is the reason, and its standard output is
+    ignored.
+    """
     read = answer(Command('echo \'{"decision": "allow"}\'; echo Not today. >&2; exit 2'))
     assert (read.outcome, read.reason, read.decision) == ("blocking", "Not today.", None)
     assert answer(Command("exit 2")).outcome == "blocking"
 
 
 def test_exit_code_2_blocks_after_100_mb_of_output() -> None:
-    """Excess output is read and discarded: the veto counts, and memory usage does not grow."""
+    """Exit code 2 blocks the call even after 100 MB of output, and memory usage does not grow because excess output is
+    discarded.
+    """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     much = "head -c 100000000 /dev/zero"
     read = answer(Command(f"{much}; {much} | tr '\\0' n >&2; exit 2"))
@@ -77,7 +81,9 @@ def test_exit_code_2_blocks_after_100_mb_of_output() -> None:
 
 
 def test_control_characters_are_removed_from_a_reason() -> None:
-    """The model, and users on a terminal, read the reason: ten thousand NUL bytes are removed."""
+    """Control characters, such as ten thousand NUL bytes, are removed from a reason, because the model and users on a
+    terminal read it.
+    """
     found = answer(
         Command("head -c 10000 /dev/zero >&2; printf 'No\\033[2J,\\n\\tnever' >&2; exit 2")
     )
@@ -89,23 +95,24 @@ def test_control_characters_are_removed_from_a_reason() -> None:
 
 
 def test_a_killed_process_group_gets_no_more_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ID may belong to another group by then: an escaped child process keeps the output open for half a
-    second.
+    """A process group is killed only once, because its ID may belong to another group afterwards.
+
+    An escaped child process keeps the output open meanwhile.
     """
     sent: list[int] = []
     kill = os.killpg
 
-    def noted(group: int, number: int) -> None:
+    def record_signal(group: int, number: int) -> None:
         sent.append(number)
         kill(group, number)
 
-    monkeypatch.setattr(os, "killpg", noted)
+    monkeypatch.setattr(os, "killpg", record_signal)
     assert raw(Command("setsid sleep 2 & exit 0"))["outcome"] == "success"
     assert sent == [signal.SIGKILL]
 
 
-def test_100_mb_of_output_are_an_error() -> None:
-    """Output beyond the maximum size is an error of the hook."""
+def test_100_mb_of_output_is_an_error() -> None:
+    """If a program prints more than the maximum size, this is an error of the hook."""
     assert answer(Command("head -c 100000000 /dev/zero")).reason == (
         "it printed more than 1,000,000 bytes"
     )
@@ -123,7 +130,9 @@ def test_100_mb_of_output_are_an_error() -> None:
     ],
 )
 def test_a_failing_program_blocks_nothing(line: str, found: str) -> None:
-    """Another exit code, a signal and invalid JSON are errors with a description that block nothing."""
+    """A program that exits with an unexpected code, is killed by a signal, or prints invalid JSON causes an error with
+    a description, and blocks nothing.
+    """
     read = answer(Command(line))
     assert read.outcome == "non_blocking_error"
     assert found in read.reason
@@ -131,14 +140,14 @@ def test_a_failing_program_blocks_nothing(line: str, found: str) -> None:
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/tmp",), ("x" * 5000,)])
 def test_a_program_that_cannot_be_started(words: tuple[str, ...]) -> None:
-    """This is an error of the hook that blocks nothing."""
+    """A program that cannot be started is an error of the hook and blocks nothing."""
     read = answer(Command(words))
     assert read.outcome == "non_blocking_error"
     assert "cannot be started" in read.reason
 
 
 def test_a_program_that_does_not_read_its_input() -> None:
-    """The payload is larger than the buffer of the pipe."""
+    """A program may ignore its input, even if the payload is larger than the buffer of the pipe."""
     assert answer(Command(("true",)), tool_input="x" * 1_000_000).outcome == "success"
 
 
@@ -146,7 +155,7 @@ def test_a_program_that_does_not_read_its_input() -> None:
     "line", ["sleep 60", "trap '' TERM; while :; do sleep 1; done", "cat; sleep 60"]
 )
 def test_a_program_that_hangs_is_killed(tmp_path: Path, line: str) -> None:
-    """After its timeout it is terminated, then killed, with its complete process group."""
+    """After the timeout, a program is terminated and then killed, with its complete process group."""
     left = tmp_path / "left"
     hook = Hook(
         "stop", Command(f"echo $$ > {left}; sleep 61 & echo $! >> {left}; {line}"), timeout_s=1.0
@@ -156,7 +165,7 @@ def test_a_program_that_hangs_is_killed(tmp_path: Path, line: str) -> None:
 
 
 def test_a_program_may_clean_up(tmp_path: Path) -> None:
-    """It is terminated before it is killed."""
+    """After the timeout, a program can clean up, because it is terminated before it is killed."""
     left = tmp_path / "left"
     line = f"trap 'echo bye > {left}; exit 0' TERM; while :; do sleep 0.05; done"
     assert answer(Hook("stop", Command(line), timeout_s=1.0)).outcome == "cancelled"
@@ -164,14 +173,18 @@ def test_a_program_may_clean_up(tmp_path: Path) -> None:
 
 
 def test_orphaned_child_processes_are_killed(tmp_path: Path) -> None:
-    """The child processes keep the output open, but the hook does not wait for them."""
+    """Child processes that outlive the program are killed; the hook does not wait for them, although they keep the
+    output open.
+    """
     left = tmp_path / "left"
     assert answer(Command(f"sleep 61 & echo $! > {left}")).outcome == "success"
     assert has_ended(int(left.read_text()))
 
 
 def test_an_escaped_child_process_does_not_delay_the_hook(tmp_path: Path) -> None:
-    """A child process in another session cannot be stopped with the program; its open output is abandoned."""
+    """The hook does not wait for a child process in another process session, which cannot be killed with the program
+    and keeps the output open.
+    """
     left = tmp_path / "left"
     code = f"""
 import os, time
@@ -190,22 +203,22 @@ os._exit(0)
 
 
 def test_each_program_starts_in_the_working_directory(tmp_path: Path) -> None:
-    """A program that changes its working directory does not affect other programs."""
+    """Each program starts in the working directory, even if an earlier program has changed its own."""
     line = "pwd >> out; cd /; rm -rf /nothing-there"
     hooks = table([Hook("stop", Command(line), name=name) for name in "ab"])
     live = LiveHooks(hooks, NO_CLIENT, roots=[tmp_path])
 
-    async def ask() -> None:
+    async def run_hooks() -> None:
         for hook in hooks:
             await live.answer(question(hook))
 
-    asyncio.run(ask())
+    asyncio.run(run_hooks())
     assert (tmp_path / "out").read_text().split() == [str(tmp_path)] * 2
     assert Path.cwd() != Path("/")
 
 
 def test_credentials_are_not_passed_to_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program gets our environment without provider credentials, except for those that the hook names."""
+    """A program gets our environment without provider credentials, except for the credentials that the hook names."""
     kept = (
         "ANTHROPIC_API_KEY",
         "ANTHROPIC_AUTH_TOKEN",
@@ -224,7 +237,7 @@ def test_credentials_are_not_passed_to_programs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_facts_are_passed_in_the_environment() -> None:
-    """The environment contains only IDs and names, no content."""
+    """A program gets the IDs and names of the event, and no content, in environment variables."""
     code = (
         "import json, os; print(json.dumps({'input': "
         "{n: v for n, v in os.environ.items() if n.startswith('AGENTOBS_HOOK')}}))"
@@ -240,14 +253,17 @@ def test_facts_are_passed_in_the_environment() -> None:
 
 
 def test_nan_reaches_a_program_as_text() -> None:
-    """A guard that cannot parse its input would allow everything."""
+    """NaN, infinities and lone surrogates reach a program as valid JSON, because a guard that cannot parse its input
+    would allow every call.
+    """
     code = "import json, sys; print(json.dumps({'input': json.load(sys.stdin, parse_constant=int)['tool_input']}))"
     read = answer(python(code), tool_input={"a": float("nan"), "b": float("-inf"), "c": "\ud800"})
     assert read.input == {"a": "NaN", "b": "-Infinity", "c": "?"}
 
 
-def test_a_payload_that_is_nested_too_deeply_is_not_allowed() -> None:
-    """A hook that cannot receive the payload must not approve the call."""
+def test_a_payload_that_is_nested_too_deeply_blocks_the_call() -> None:
+    """A call whose input is nested too deeply for a hook's payload is blocked, because the hook cannot check the call.
+    """
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
@@ -255,12 +271,12 @@ def test_a_payload_that_is_nested_too_deeply_is_not_allowed() -> None:
 
 
 def test_an_abort_ends_the_program(tmp_path: Path) -> None:
-    """The program of a hook that is no longer needed is stopped."""
+    """If the wait for a hook is cancelled, the program of the hook is killed."""
     left = tmp_path / "left"
     (hook,) = table([Hook("stop", Command(f"echo $$ > {left}; sleep 60"))])
     live = LiveHooks([hook], NO_CLIENT)
 
-    async def ask() -> None:
+    async def cancel_hook() -> None:
         task = asyncio.create_task(live.answer(question(hook)))
         while not left.exists() or not left.read_text():
             await asyncio.sleep(0.01)
@@ -268,5 +284,5 @@ def test_an_abort_ends_the_program(tmp_path: Path) -> None:
         await asyncio.wait({task})
         assert task.cancelled()
 
-    asyncio.run(ask())
+    asyncio.run(cancel_hook())
     assert has_ended(int(left.read_text()))

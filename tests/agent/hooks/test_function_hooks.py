@@ -23,7 +23,7 @@ async def waits(payload: Any) -> None:
 
 
 def test_a_function_gets_the_payload_and_returns_an_answer() -> None:
-    """Sync and async functions may return an object, a `HookAnswer` or None."""
+    """A sync or async function gets the payload and may return an object, a `HookAnswer` or None."""
 
     async def later(payload: Any) -> Any:
         return {"decision": "deny", "reason": payload["tool_name"]}
@@ -63,7 +63,7 @@ async def cancels_itself(payload: Any) -> None:
 
 
 class Odd(dict[str, Any]):
-    """An object whose methods raise."""
+    """An object whose methods raise exceptions."""
 
     def values(self) -> Any:
         raise RuntimeError("odd")
@@ -94,7 +94,7 @@ def test_a_failing_function_blocks_nothing(function: Any, outcome: str, found: s
 
 
 def test_a_divergence_is_not_a_hook_failure() -> None:
-    """A divergence is raised unchanged."""
+    """If a function raises a divergence, it propagates unchanged instead of becoming an error of the hook."""
     with pytest.raises(ReplayEnd):
         answer(raises(ReplayEnd()))
 
@@ -113,7 +113,7 @@ async def does_not_listen(payload: Any) -> None:
 
 @pytest.mark.parametrize("function", [waits, hangs_in_a_thread, does_not_listen])
 def test_a_function_that_hangs_is_abandoned(function: Any) -> None:
-    """The hook times out, and its function is abandoned."""
+    """A function that hangs, in the event loop or in a thread, is abandoned after the timeout of its hook."""
     assert raw(Hook("stop", function, timeout_s=0.05)) == {
         "outcome": "cancelled",
         "reason": "no response within 0.05 seconds",
@@ -121,7 +121,7 @@ def test_a_function_that_hangs_is_abandoned(function: Any) -> None:
 
 
 def test_a_function_that_changes_the_working_directory(tmp_path: Path) -> None:
-    """The working directory is restored, and the user is warned."""
+    """If a function changes the working directory, the directory is restored and the user is warned."""
     before = Path.cwd()
     with pytest.warns(RuntimeWarning, match="was restored"):
         raw(lambda payload: os.chdir(tmp_path))
@@ -129,7 +129,7 @@ def test_a_function_that_changes_the_working_directory(tmp_path: Path) -> None:
 
 
 def test_the_loop_does_not_wait_for_background_hooks() -> None:
-    """The answer is returned at once; the hook continues until it is done, or times out."""
+    """A background hook is answered immediately; it continues until it ends or times out."""
     ran_events: list[str] = []
 
     async def background(payload: Any) -> None:
@@ -144,32 +144,32 @@ def test_the_loop_does_not_wait_for_background_hooks() -> None:
     )
     live = LiveHooks(hooks, NO_CLIENT)
 
-    async def ask() -> None:
+    async def run_hooks() -> None:
         for hook in hooks:
             assert await live.answer(question(hook)) == {"outcome": "success"}
         assert ran_events == []
         await live.wait_for_background()
         assert len(asyncio.all_tasks()) == 1
 
-    asyncio.run(ask())
+    asyncio.run(run_hooks())
     assert ran_events == ["stop"]
 
 
 def test_background_hooks_are_limited() -> None:
-    """Their number is limited, and each has a timeout."""
+    """Beyond the maximum number of running background hooks, another background hook is an error."""
     (hook,) = table([Hook("stop", waits, background=True, timeout_s=0.5)])
     live = LiveHooks([hook], NO_CLIENT)
 
-    async def ask() -> list[str]:
+    async def run_hooks() -> list[str]:
         answers = [await live.answer(question(hook)) for _ in range(BACKGROUND_MAX + 1)]
         await live.wait_for_background()
         return [each["outcome"] for each in answers]
 
-    assert asyncio.run(ask()) == ["success"] * BACKGROUND_MAX + ["non_blocking_error"]
+    assert asyncio.run(run_hooks()) == ["success"] * BACKGROUND_MAX + ["non_blocking_error"]
 
 
 def test_an_unknown_hook_is_cancelled() -> None:
-    """The outcome of the hook is `cancelled`, with a reason."""
+    """If the live world has no hook with the requested name, the outcome is `cancelled`, with a reason."""
     unknown = WorldQuestion("hook", "1:stop:a", {"event": "stop", "hook": "a", "turn": 1})
     assert asyncio.run(LiveHooks([], NO_CLIENT).answer(unknown)) == {
         "outcome": "cancelled",
@@ -178,14 +178,14 @@ def test_an_unknown_hook_is_cancelled() -> None:
 
 
 def test_a_model_hook_needs_a_model() -> None:
-    """The model is set by the hook, or by the default of the live world."""
+    """A prompt or agent hook is rejected if neither the hook nor the live world sets a model."""
     for run in (PromptHook("Is it safe?"), AgentHook("Is it safe?")):
         with pytest.raises(UsageError, match="but none is set"):
             LiveHooks(table([Hook("stop", run)]), NO_CLIENT)
 
 
 def test_agent_hooks_need_read_only_tools() -> None:
-    """A tool that changes something is not available to a hook."""
+    """An agent hook is rejected if it names a tool that is not read-only."""
     hooks = table([Hook("stop", AgentHook("Look.", "m", tools=("write",)))])
 
     async def unused(*given: Any, **more: Any) -> Any:

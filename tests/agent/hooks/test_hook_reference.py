@@ -1,4 +1,4 @@
-"""The reference of hooks, `docs/hooks.md`, matches the code."""
+"""The hook reference, `docs/hooks.md`, matches the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(first: str) -> dict[str, list[str]]:
 
 
 def test_the_table_of_effects_matches_the_code() -> None:
-    """Every event is listed, with the allowed effects of its answer."""
+    """The document lists every event with the effects that an answer may have."""
     effects = rows("event")
     assert tuple(effects) == EVENTS
     for event, (_, may) in effects.items():
@@ -39,7 +39,7 @@ def test_the_table_of_effects_matches_the_code() -> None:
 
 
 def test_documented_fields_and_limits_match_the_code() -> None:
-    """The fields of an answer, the outcomes, and the limits are those of the code."""
+    """The document lists the answer fields, outcomes and limits of the code."""
     assert tuple(rows("field")) == FIELDS
     assert rows("field")["outcome"][0] == ", ".join(f"`{each}`" for each in OUTCOMES)
     for words in (
@@ -67,7 +67,7 @@ def look(where: str) -> str:
 
 
 def test_the_table_of_payloads_matches_a_run() -> None:
-    """The payloads that a run passes to its hooks match the table."""
+    """The documented payload fields are those that a run passes to its hooks."""
     seen: dict[str, set[str]] = {}
 
     def note(payload: Any) -> None:
@@ -106,7 +106,7 @@ def test_the_table_of_payloads_matches_a_run() -> None:
 
 
 def test_the_documented_example_runs() -> None:
-    """The example creates a table of two hooks."""
+    """The example in the document runs and creates a table of two hooks."""
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     variables: dict[str, Any] = {}
     exec(compile(code, "docs/hooks.md", "exec"), variables)

@@ -38,7 +38,9 @@ def matches(when: str, occasion: Occasion) -> bool:
 
 
 def test_one_table_in_the_order_of_its_sources() -> None:
-    """Hooks from code, settings and session are in one table; a hook without a name gets one from its source."""
+    """One table contains the hooks from code, settings and session, in that order; a hook without a name is named after
+    its source.
+    """
     code = [Hook("stop", nothing), Hook("stop", nothing, name="mine"), Hook("stop", nothing)]
     settings = hooks_from_settings({"stop": [{"command": "true"}]})
     session = [Hook("stop", nothing, source="session")]
@@ -47,19 +49,19 @@ def test_one_table_in_the_order_of_its_sources() -> None:
 
 
 def test_a_table_can_be_built_again() -> None:
-    """The live world and the options may each build the table from the same hooks."""
+    """The live world and the options can each build a table from the same hooks."""
     first_table = table([Hook("stop", nothing), Hook("stop", nothing)])
     assert table(first_table) == first_table
 
 
 def test_two_hooks_with_the_same_name_are_rejected() -> None:
-    """A name identifies one hook."""
+    """Two hooks with the same name are rejected, because a name identifies one hook."""
     with pytest.raises(UsageError, match="two hooks are named a"):
         table([Hook("stop", nothing, name="a")], [Hook("stop", nothing, name="a")])
 
 
 def test_a_value_that_is_not_a_hook_is_rejected() -> None:
-    """A function alone does not say for which event it runs."""
+    """A value other than a hook is rejected, for example a function, which does not specify its event."""
     with pytest.raises(UsageError, match="is not a hook"):
         table([nothing])  # type: ignore[list-item]
 
@@ -92,13 +94,13 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("found", "changes"), WRONG)
 def test_a_hook_that_could_never_run_is_rejected(found: str, changes: dict[str, Any]) -> None:
-    """A mistake in a hook is an error when the hook is created, not when it should block a call."""
+    """A hook that could never run is rejected when it is created, not only when it should block a call."""
     with pytest.raises(UsageError, match=found):
         Hook(**{"event": "pre_tool_use", "run": nothing, **changes})
 
 
 def test_errors_contain_no_headers() -> None:
-    """A header may be a credential."""
+    """The error for an invalid hook does not contain its headers, because a header may be a credential."""
     with pytest.raises(UsageError) as raised:
         Hook("stop", Http("http://example.com", {"authorization": "secret\n"}))
     assert "secret" not in str(raised.value)
@@ -106,7 +108,8 @@ def test_errors_contain_no_headers() -> None:
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_conditions_are_only_for_tool_events(event: HookEvent) -> None:
-    """For other events a condition could never be met, so it is rejected."""
+    """A condition is rejected for an event without a tool call or sub-agent, because the condition could never be met.
+    """
     if event in CONDITIONAL:
         assert Hook(event, nothing, "shell").when == "shell"
     else:
@@ -135,12 +138,12 @@ CONDITIONS: list[tuple[str, Occasion, bool]] = [
 
 @pytest.mark.parametrize(("when", "occasion", "met"), CONDITIONS)
 def test_hook_conditions(when: str, occasion: Occasion, met: bool) -> None:
-    """A condition matches like the pattern of a deny rule; a doubtful match counts as a match."""
+    """A condition matches like the pattern of a deny rule, and a doubtful match counts as a match."""
     assert matches(when, occasion) is met
 
 
 def test_an_event_runs_only_its_hooks() -> None:
-    """The hooks run in table order, without `once` hooks that have run before."""
+    """An event runs its own hooks in table order, except `once` hooks that have run before."""
     hooks = table(
         [
             Hook("stop", nothing, name="other"),
@@ -153,7 +156,7 @@ def test_an_event_runs_only_its_hooks() -> None:
 
 
 def test_a_condition_matches_the_name_of_a_sub_agent() -> None:
-    """The name of the sub-agent takes the place of the tool name."""
+    """In sub-agent events, the condition is compared with the name of the sub-agent instead of a tool name."""
     hooks = table([Hook("sub_agent_start", nothing, "explore")])
     for agent, count in (("explore", 1), ("write", 0)):
         what = Occasion("sub_agent_start", 1, "1:sub_agent_start", tool=agent)
@@ -161,7 +164,7 @@ def test_a_condition_matches_the_name_of_a_sub_agent() -> None:
 
 
 def test_settings_can_declare_every_kind_of_hook(tmp_path: Path) -> None:
-    """A file can declare commands, servers, prompts and agents, with all fields of a hook."""
+    """A settings file can declare command, HTTP, prompt and agent hooks, with all fields of a hook."""
     file = tmp_path / "hooks.json"
     file.write_text(
         """{
@@ -222,14 +225,14 @@ WRONG_SETTINGS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("found", "settings"), WRONG_SETTINGS)
 def test_invalid_hook_settings_are_one_error(found: str, settings: Any) -> None:
-    """The error contains the name of the hook and the fault."""
+    """Invalid hook settings raise one error with the name of the hook and the fault."""
     with pytest.raises(UsageError, match=found):
         hooks_from_settings(settings)
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"stop": [], "stop": []}', b"\xff", b"[" * 100_000])
 def test_invalid_settings_files_are_rejected(tmp_path: Path, text: bytes) -> None:
-    """The error contains the name of the file."""
+    """An invalid settings file raises an error with the name of the file."""
     file = tmp_path / "hooks.json"
     file.write_bytes(text)
     with pytest.raises(UsageError, match=r"hooks\.json"):

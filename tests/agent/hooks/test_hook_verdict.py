@@ -1,4 +1,4 @@
-"""Hook answers are parsed, and the answers of several hooks are combined into one verdict."""
+"""Answers of hooks are parsed, and the answers of several hooks are combined into one verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANSWER_LIKE = st.dictionaries(st.sampled_from([*NAMES, "desicion"]), ANY_VALUE |
 
 
 def test_the_fields_of_an_answer() -> None:
-    """Each field has one effect; a missing or null field changes nothing."""
+    """Each field of an answer has one effect; a missing or null field has none."""
     written = {
         "reason": "It is better so.",
         "decision": "allow",
@@ -61,7 +61,7 @@ def test_the_fields_of_an_answer() -> None:
 
 
 def test_a_hook_answer_round_trips() -> None:
-    """A function may return a `HookAnswer`."""
+    """A `HookAnswer` that is converted to JSON and parsed is unchanged."""
     answer = HookAnswer(reason="r", decision="ask", input={"a": 1}, context="c", usage=(USAGE,))
     assert parse(answer.as_json(), "pre_tool_use") == answer
 
@@ -90,14 +90,14 @@ WRONG: list[tuple[str, Any, HookEvent]] = [
 
 @pytest.mark.parametrize(("found", "answer", "event"), WRONG)
 def test_an_invalid_answer_is_an_error(found: str, answer: Any, event: HookEvent) -> None:
-    """The error describes the fault, and no part of the answer has an effect."""
+    """An invalid answer is an error that describes the fault, and the answer has no effect."""
     read = parse(answer, event)
     assert read == HookAnswer("non_blocking_error", read.reason)
     assert found in read.reason
 
 
 def test_a_veto_in_an_invalid_answer_counts() -> None:
-    """A mistake in another field of an answer must not let a call run that the hook denies."""
+    """If a hook denies a call, a mistake in another field of its answer does not let the call run."""
     for denial in ({"outcome": "blocking"}, {"decision": "deny"}):
         read = parse({**denial, "reason": "No.", "input": 3, "color": "red"}, "pre_tool_use")
         assert (read.outcome, read.reason) == ("blocking", "No.")
@@ -105,20 +105,21 @@ def test_a_veto_in_an_invalid_answer_counts() -> None:
 
 
 def test_deny_is_a_veto() -> None:
-    """A denial blocks the call, and changes nothing else."""
+    """A `deny` decision blocks the call and has no other effect."""
     read = parse({"decision": "deny", "reason": "No.", "input": {"a": 1}}, "pre_tool_use")
     assert read == HookAnswer("blocking", "No.", "deny")
 
 
 @pytest.mark.parametrize("outcome", ["non_blocking_error", "cancelled"])
 def test_a_failed_hook_changes_nothing(outcome: Any) -> None:
-    """The other fields of a failed answer are ignored."""
+    """If a hook failed, the other fields of its answer are ignored."""
     read = parse({"outcome": outcome, "decision": "allow", "input": {}}, "pre_tool_use")
     assert read == HookAnswer(outcome)
 
 
 def test_one_veto_blocks() -> None:
-    """One veto blocks the call, however many hooks allow it; nothing is changed, and the reasons are reported."""
+    """One veto blocks the call, however many hooks allow it; all changes are discarded, and the reasons are reported.
+    """
     answers = [
         HookAnswer(decision="allow", input={"a": 1}),
         HookAnswer("blocking", "Not on Fridays."),
@@ -140,18 +141,20 @@ def test_one_veto_blocks() -> None:
     ],
 )
 def test_the_strictest_decision_is_used(decisions: list[Any], strictest: Any) -> None:
-    """Deny precedes ask, and ask precedes allow, in any order of the hooks."""
+    """Of several decisions the strictest is used, whatever the order of the hooks: deny, then ask, then allow."""
     assert verdict([HookAnswer(decision=each) for each in decisions]).decision == strictest
 
 
 def test_the_last_change_in_the_table_is_used() -> None:
-    """Hooks run concurrently on the same input; overridden changes are marked."""
+    """If several hooks change the same input, the change of the last hook in the table is used, and the others are
+    marked as overridden.
+    """
     found = verdict([HookAnswer(input={"a": 1}), HookAnswer(), HookAnswer(input={"a": 2})])
     assert (found.input, found.overridden) == ({"a": 2}, (0,))
 
 
 def test_effects_of_several_hooks_are_combined() -> None:
-    """The context of all hooks, the request to end the run, and the usage of their requests are combined."""
+    """The verdict combines the contexts of all hooks, a request to end the run, and the usage of all hooks."""
     found = verdict(
         [HookAnswer(context="One."), HookAnswer(stop=True, reason="Enough.", usage=(USAGE,))]
     )
@@ -164,14 +167,14 @@ def test_effects_of_several_hooks_are_combined() -> None:
 
 
 def test_usage_in_an_answer() -> None:
-    """Answers of hooks and approvals contain usage; invalid usage is ignored."""
+    """Answers of hooks and approvals may contain usage; invalid usage is ignored."""
     assert usage_in({"resolver": "classifier", "usage": [USAGE, 3]}) == [USAGE]
     assert usage_in(None) == usage_in({"usage": 3}) == []
 
 
 @given(ANY_VALUE | ANSWER_LIKE, st.sampled_from(EVENTS))
 def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
-    """Any value is parsed, and has no effect that its event does not allow."""
+    """Any value can be parsed as an answer, and it has only effects that its event allows."""
     read = parse(answer, event)
     assert read.outcome in OUTCOMES
     does = {
@@ -191,7 +194,7 @@ def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
     | ANSWER_LIKE.map(lambda value: json.dumps(value).encode())
 )
 def test_only_an_explicit_allow_allows_a_call(printed: bytes) -> None:
-    """Any output of a hook is parsed, but only an object with an `allow` decision allows a call."""
+    """Of all possible outputs of a hook, only an object with the decision `allow` allows a call."""
     answer = answer_from_bytes(printed)
     json.dumps(answer, allow_nan=False).encode("utf-8")
     found = verdict([parse(answer, "pre_tool_use")])
@@ -221,7 +224,7 @@ def test_only_an_explicit_allow_allows_a_call(printed: bytes) -> None:
     ],
 )
 def test_invalid_json_is_an_error(printed: bytes, found: str) -> None:
-    """The error has a description."""
+    """Output that is not valid JSON is an error with a description."""
     answer = answer_from_bytes(printed)
     assert answer["outcome"] == "non_blocking_error"
     assert found in answer["reason"]
@@ -229,14 +232,14 @@ def test_invalid_json_is_an_error(printed: bytes, found: str) -> None:
 
 
 def test_a_value_that_contains_itself_is_too_deep() -> None:
-    """A function may return any object, including one that contains itself."""
+    """A returned value that contains itself is an error, because it is nested too deeply."""
     value: dict[str, Any] = {}
     value["a"] = [value, value]
     assert "too deep" in answer_from_value(value)["reason"]
 
 
 def test_lone_surrogates_can_be_recorded() -> None:
-    """Recordings are UTF-8, which cannot encode lone surrogates."""
+    """Lone surrogates in an answer are replaced, because recordings are encoded in UTF-8."""
     answer = answer_from_value({"reason": "\ud800"})
     assert (
         answer
@@ -246,6 +249,6 @@ def test_lone_surrogates_can_be_recorded() -> None:
 
 
 def test_only_function_hooks_report_usage() -> None:
-    """A program has not called a model through our client, so the usage in its answer is ignored."""
+    """Usage in the answer of a program is ignored, because the program did not call a model through our client."""
     printed = json.dumps({"reason": "r", "usage": [USAGE]}).encode()
     assert answer_from_bytes(printed) == {"outcome": "success", "reason": "r"}
