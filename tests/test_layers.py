@@ -73,7 +73,6 @@ ORDER = [
     "replay.trial",
     "replay.isolation",
     "replay.pytest_plugin",
-    "replay.plugin",
     "replay",
     "exporters",
     "exporters.conventions",
@@ -95,6 +94,7 @@ ORDER = [
     "agentobs.cli.maintenance",
     "agentobs.cli.demo",
     "agentobs.cli",
+    "agentobs.pytest_plugin",
     "agentobs.__main__",
 ]
 """The packages, from the bottom up. A module belongs to the package with the longest matching prefix of its name. It
@@ -121,7 +121,12 @@ NEVER = {
 MODULES_MAX, LEVELS_MAX, REPEATED_MAX = 22, 8, 10
 """The maximum number of modules in a package, of levels of imports, and of module names that occur more than once."""
 
-DEFERRED = ("agentobs/cli/", "agentobs/__init__.py", "agentobs/ledger/", "replay/plugin.py")
+DEFERRED = (
+    "agentobs/cli/",
+    "agentobs/__init__.py",
+    "agentobs/ledger/",
+    "agentobs/pytest_plugin.py",
+)
 """Files in which imports inside functions are allowed, because they make the start faster."""
 
 AMBIENT = re.compile(

@@ -244,6 +244,10 @@ class Dialect(Protocol):
     def owns(self, path: str) -> bool:
         """Return whether a recorded path belongs to this provider."""
 
+    def route(self, path: str) -> str:
+        """Return a path without the part that depends on the base URL, such as the prefix of a gateway."""
+        return path
+
     def makes_turns(self, path: str) -> bool:
         """Return whether a request to this path is a turn of a conversation."""
 

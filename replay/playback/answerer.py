@@ -71,6 +71,11 @@ class Answerer:
         self._path, self._findings = state.path, state.findings
         self._repetitions = 0
         """How many requests were made after a divergence."""
+        self._recorded_paths = {
+            dialect_of(each.path).route(each.path): each.path
+            for each in reversed(state.setup.fixture.requests)
+        }
+        """The recorded paths by their route; of several paths with the same route, the first one."""
         fork = state.setup.options.fork
         self._replayed_messages = (
             message_ids(state.setup.fixture, fork.turn) if fork else frozenset[str]()
@@ -83,6 +88,7 @@ class Answerer:
             return refuse(self._state.agent.foreign_requests_file, question, place)
         with self._state.lock:
             self._check_divergence()
+            question = self._with_recorded_path(question)
             lane = self._exchanges.lane(place.lane)
             if self._path.is_cut_off(lane):
                 raise self._cut_off()
@@ -119,6 +125,20 @@ class Answerer:
             return self._with_gate(
                 response, found, lane, is_agent_loop=place.interaction_id is not None
             )
+
+    def _with_recorded_path(self, question: Question) -> Question:
+        """Return a request with the path that it has in the recording, which may have another base URL."""
+        path = question.path
+        recorded = self._recorded_paths.get(dialect_of(path).route(path), path)
+        if recorded == path or any(each.path == path for each in self._setup.fixture.requests):
+            return question
+        note = (
+            f"{self._setup.fixture.name}: the path of the base URL differs from the recording: requests to {path} are "
+            f"compared with those to {recorded}"
+        )
+        if note not in self._findings.notes:
+            self._findings.notes.append(note)
+        return dataclasses.replace(question, path=recorded)
 
     def _check_divergence(self) -> None:
         """Raise the first divergence again, or, if the agent has caught it too often, `ReplayEnded`.

@@ -87,7 +87,7 @@ class Replayer:
         self._state = ReplayState(fixture, options)
         self._answerer = Answerer(self._state)
         self._opened: Opened | None = None
-        self.notes: list[str] = []
+        self.notes = self._state.findings.notes
         """Notes for the test report, which appear even if the test passes."""
 
     def __enter__(self) -> Replayer:

@@ -27,6 +27,8 @@ class Findings:
         """The first rejection."""
         self.suspicions: list[Suspicion] = []
         """Accepted events that may not belong to the recorded path, such as responses matched by order alone."""
+        self.notes: list[str] = []
+        """Notes for the test report, which appear even if the test passes."""
         self.leftovers = ""
         """A hint at state that an earlier run in this process has left; see `replay.agent_code.leftover_state`."""
         self.divergence_checks: list[Callable[[], object]] = []

@@ -1,1 +1,1 @@
-"""Modules that the pytest plugin imports on demand; the entry point is `replay.plugin`."""
+"""Modules that the pytest plugin imports on demand; the entry point is `agentobs.pytest_plugin`."""

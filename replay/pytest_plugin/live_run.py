@@ -30,9 +30,7 @@ class LiveRun(Replayer):
     def __enter__(self) -> LiveRun:
         """Start receiving records, without answering anything."""
         with self._opening() as stack:
-            stack.enter_context(
-                runtime.replaced(consumer=self._state.collect, continues_live=True)
-            )
+            stack.enter_context(runtime.replaced(consumer=self._state.collect, continues_live=True))
         return self
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:

@@ -66,8 +66,8 @@ WINDOW_FULL = response(2990, text("So the"), stop_reason="model_context_window_e
 """Synthetic: no recorded traffic contains this stop reason."""
 
 
-def _stopped(folder: Path) -> ExternalInput:
-    """Stop the run when the session's memory is requested."""
+def _stopped_during_compaction(folder: Path) -> ExternalInput:
+    """Return an external input that stops the run when the session's memory is requested."""
     abort = Abort()
 
     def on(event: Event) -> None:
@@ -83,8 +83,8 @@ def _stopped(folder: Path) -> ExternalInput:
     return ExternalInput(abort=abort, on=on, live={"memory": remembered})
 
 
-async def _by_hand(world: World) -> Conversation:
-    """Return a conversation that was compacted by the user before it continues."""
+async def _compacted_by_user(world: World) -> Conversation:
+    """Return a conversation that the user has compacted before the run continues it."""
     history = [
         {"role": role, "content": [text(f"{number} " + "z" * 3000)]}
         for number in range(3)
@@ -176,7 +176,7 @@ SCENARIOS: dict[str, Scenario] = {
         "A user has a conversation compacted; the next run continues with its summary and its last "
         "response.",
         [SUMMARY, DONE],
-        start_conversation=_by_hand,
+        start_conversation=_compacted_by_user,
     ),
     "summary-too-long": Scenario(
         "A summary request that is too long drops its oldest groups and is sent again.",
@@ -224,6 +224,6 @@ SCENARIOS: dict[str, Scenario] = {
         [peek],
         prompts=("Find the key", "Go on"),
         options={"context": SMALL},
-        external_input=_stopped,
+        external_input=_stopped_during_compaction,
     ),
 }

@@ -1,4 +1,4 @@
-"""Scenarios of the loop: hooks and automatic approval. In a replay no hook runs and no classifier is called."""
+"""Scenarios of the loop: hooks and automatic approval. A replay runs no hooks and does not call the classifier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.agent.scenario import ExternalInput, Scenario
 SMALL = "claude-small-1"
 DONE = streamed(message(text("Done.")))
 LIVE = [False]
-"""Whether hooks may run; they must not in a replay."""
+"""Whether hooks may run; in a replay they must not run."""
 
 
 @tool(read_only=True)
@@ -36,7 +36,7 @@ def _calls(*calls: dict[str, Any]) -> Reply:
 
 
 def _fixed_answer(answer: Any) -> Any:
-    """Return a hook function with a fixed answer that must not run in a replay."""
+    """Return a hook function that returns a fixed answer, and fails if it is called in a replay."""
 
     def function(payload: Any) -> Any:
         assert LIVE[0], "a hook ran in a replay"
@@ -45,13 +45,13 @@ def _fixed_answer(answer: Any) -> Any:
     return function
 
 
-def _prevents_end_once(payload: Any) -> Any:
+def _blocks_first_end(payload: Any) -> Any:
     if payload["blocked_before"]:
         return None
     return {"outcome": "blocking", "reason": "Look into the bag, too."}
 
 
-def _once_is_enough(payload: Any) -> Any:
+def _rejects_second_prompt(payload: Any) -> Any:
     if payload["prompt"] == "Hello":
         return None
     return {"outcome": "blocking", "reason": "Once is enough."}
@@ -95,17 +95,17 @@ REWRITES = table(
         Hook("post_tool_use", _fixed_answer(None), name="aside", background=True),
     ]
 )
-STOPS = table([Hook("stop", _fixed_answer(_prevents_end_once), name="more")])
+STOPS = table([Hook("stop", _fixed_answer(_blocks_first_end), name="more")])
 PROMPT_HOOKS = table([Hook("pre_tool_use", PromptHook("Is it polite?"), name="judge")])
-REFUSED = table([Hook("user_prompt_submit", _fixed_answer(_once_is_enough), name="no")])
+REFUSED = table([Hook("user_prompt_submit", _fixed_answer(_rejects_second_prompt), name="no")])
 
 
 def _classified(**answer: Any) -> Reply:
     return unstreamed(message(call("j", "answer", **answer), model=SMALL, stop_reason="tool_use"))
 
 
-async def _answers_late(consent: Any) -> Any:
-    """Answer only about the last call, and wait forever for the others."""
+async def _approves_last_call(consent: Any) -> Any:
+    """Approve only the last call, and never answer for the other calls."""
     if consent.about["input"] != {"what": "e"}:
         await asyncio.Event().wait()
     return True
@@ -170,7 +170,7 @@ SCENARIOS: dict[str, Scenario] = {
         tools=[write],
         options={"permissions": Permissions()},
         external_input=_live(
-            person=_answers_late,
+            person=_approves_last_call,
             classifier=Classifier(SMALL),
         ),
     ),

@@ -1,7 +1,7 @@
-"""An agent in its own process that is killed midway, and an agent that resumes its session.
+"""An agent in a separate process that is killed while it runs, or that resumes a session.
 
-`python -m tests.agent.killed_agent URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran) or
-`later` (killed while the tool `crash` runs); with SESSION, that session is resumed. Prints one JSON object if
+Usage: `python -m tests.agent.killed_agent URL WHEN [SESSION]`. WHEN is `answered` (killed before any tool ran) or
+`later` (killed while the tool `crash` runs). If SESSION is given, that session is resumed. Prints one JSON object if
 the process is not killed.
 """
 
@@ -27,7 +27,7 @@ MODEL = "claude-sonnet-4-6"
 
 
 def die() -> None:
-    """Kill the process after everything that was recorded so far is in the journal."""
+    """Kill the process as soon as everything that was recorded is in the journal."""
     recorder = start_recorder()
     assert recorder is not None
     assert recorder.flush(20)

@@ -26,13 +26,13 @@ def search(words: str) -> str:
     return f"no {words}"
 
 
-def _unseen() -> str:
-    """Write a section; fails, because sections are requested from the world."""
+def _must_not_be_called() -> str:
+    """Fail: the texts of sections are requested from the world, so this function must not be called."""
     raise AssertionError("sections are requested from the world, not from the prompt")
 
 
 def _sections(folder: Path) -> ExternalInput:
-    """Return an outside world whose tree section is constant, while the clock section changes."""
+    """Return an external input whose section `tree` is constant and whose section `clock` changes."""
     del folder
     hours = iter(range(9, 20))
     return ExternalInput(
@@ -49,7 +49,7 @@ async def _latched(world: World) -> Conversation:
 
 
 async def _idle(world: World) -> Conversation:
-    """Return a conversation with thinking from long ago."""
+    """Return a conversation whose last thinking was long ago."""
     del world
     history = (
         {"role": "user", "content": "Hi"},
@@ -85,8 +85,8 @@ SCENARIOS: dict[str, Scenario] = {
                 default="You sell coffee.",
                 agent=(
                     Section("who", "You sell tea."),
-                    Section("clock", _unseen, volatile=True, reason="time passes"),
-                    Section("tree", _unseen),
+                    Section("clock", _must_not_be_called, volatile=True, reason="time passes"),
+                    Section("tree", _must_not_be_called),
                 ),
                 append="Never lie.",
             ),

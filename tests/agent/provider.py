@@ -1,7 +1,7 @@
 """A provider with scripted responses, over real HTTP on the loopback interface.
 
-Each response is used once, in order; requests are kept. A stream is made from a complete message, split into
-deltas like the streams of the real provider.
+Each response is used once, in order, and the requests are kept. A stream is made from a complete message that is split
+into deltas, as in the streams of the real provider.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
     cut: bool = False
-    """Whether the connection is closed before the announced length was sent."""
+    """Whether the connection is closed before the announced number of bytes was sent."""
     is_reset: bool = False
     """Whether the connection is reset instead of sending a response."""
     hold: threading.Event | None = None
@@ -149,14 +149,14 @@ def streamed(answer: dict[str, Any], **options: Any) -> Reply:
 
 
 def cut_after(answer: dict[str, Any], count: int) -> Reply:
-    """Return a response with the first `count` events of a stream, after which the connection breaks."""
+    """Return a response with the first `count` events of a stream; then the connection breaks."""
     return Reply(streamed(answer).chunks[:count], headers=streamed(answer).headers, cut=True)
 
 
 def error(
     status: int, kind: str, *, retry: str | None = None, text: str = "Sorry", **headers: str
 ) -> Reply:
-    """Return an error response; keyword arguments are headers, with underscores for dashes."""
+    """Return an error response; keyword arguments are headers, with underscores instead of hyphens."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if retry:
         named["x-should-retry"] = retry
@@ -165,7 +165,7 @@ def error(
 
 
 def error_in_stream(kind: str, **headers: str) -> Reply:
-    """Return a 200 whose only event is an error."""
+    """Return a response with status 200 whose only event is an error."""
     event = {"type": "error", "error": {"type": kind, "message": "Sorry"}}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply((event_bytes(event),), 200, {"content-type": "text/event-stream", **named})

@@ -15,7 +15,7 @@ from tests.agent.provider import Reply as ProviderReply
 
 @dataclass
 class ExternalInput:
-    """External input while a scenario is recorded; a replay has none."""
+    """External input of a scenario while it is recorded; a replay has none."""
 
     person: Any = None
     inbox: Inbox | None = None

@@ -1,6 +1,6 @@
-"""Replay every scenario in the current environment, and print the results as one JSON object.
+"""Replay every scenario in the current environment, and print all results as one JSON object.
 
-The clock of the world is set ten years ahead, because a replay must not depend on the date.
+The world's clock is set ten years ahead, because a replay must not depend on the date.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TEN_YEARS_NS = 10 * 365 * 24 * 3600 * 1_000_000_000
 
 
 def later(live: World) -> World:
-    """Return a world whose clock is ten years ahead."""
+    """Return the world with a clock that is ten years ahead."""
     return dataclasses.replace(live, now=lambda: live.now() + TEN_YEARS_NS)
 
 

@@ -1,8 +1,8 @@
-"""Scenarios of the loop: one agent each, its provider's responses, and external input.
+"""Scenarios of the loop: each has an agent, the responses of its provider, and external input.
 
-Each was recorded once into `fixtures/loop/NAME`, with the resulting events. The same agents replay
-them, without external input. To record them again: `python -m tests.agent.scenarios`, optionally
-with names of scenarios.
+Each scenario was recorded once into `fixtures/loop/NAME`, together with the resulting events. Tests replay the same
+agents without external input. To record scenarios again, run `python -m tests.agent.scenarios`, optionally with the
+names of scenarios.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ DONE = message(text("Done."))
 async def play(
     name: str, client: Any, external_input: ExternalInput, tools: Sequence[Tool]
 ) -> AsyncGenerator[Event, None]:
-    """Run the agent of a scenario; yield its events."""
+    """Run the agent of a scenario and yield its events."""
     scenario = SCENARIOS[name]
     world = live_world(
         client,
@@ -107,8 +107,9 @@ async def play(
 
 
 def in_order(events: Sequence[Event]) -> list[str]:
-    """Return events as lines, with the events of each sub-agent before the result that they led to, as if no
-    agents ran concurrently.
+    """Return events as lines in an order that does not depend on concurrency.
+
+    The events of each sub-agent precede the result of the call that started the sub-agent.
     """
     found: list[str] = []
     sub_agent_events: dict[str, list[SubAgent]] = {}
@@ -130,7 +131,7 @@ def in_order(events: Sequence[Event]) -> list[str]:
 
 
 def line(event: Event) -> str:
-    """Return an event as one line without times: its kind, and the fields that are identical in every replay."""
+    """Return an event as one line: its type, and the fields that are identical in every replay, without times."""
     match event:
         case RequestStart():
             what: Any = [event.turn, event.attempt, event.transition, event.source, event.model]
@@ -187,8 +188,8 @@ def line(event: Event) -> str:
     return f"{type(event).__name__} {shown if len(shown) < 2000 else shown[:2000] + '...'}"
 
 
-# Tools of the agents. They must not run in a replay, so their results differ from the recorded
-# ones.
+# Tools of the agents. Replays must not run these tools; if a replay does, its results differ from
+# the recorded results.
 
 
 @tool(read_only=True)
@@ -367,8 +368,9 @@ def _follow_up(folder: Path) -> ExternalInput:
 
 
 def _stopping(kind: type, soon: bool = False) -> Callable[[Path], ExternalInput]:
-    """Return an external input that stops the run at the first event of a kind, immediately or a little later from
-    another thread.
+    """Return an external input that stops the run at the first event of a kind.
+
+    The run is stopped immediately or, with `soon`, a little later from another thread.
     """
 
     def external_input(folder: Path) -> ExternalInput:

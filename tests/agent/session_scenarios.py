@@ -1,7 +1,7 @@
 """Scenarios of the loop: sessions that are resumed and forked.
 
-The earlier session is written into the scenario's own home, with a fixed ID and at fixed instants,
-so that recording the scenario again changes nothing. In a replay it does not exist.
+The earlier session is written into the scenario's own recording home, with a fixed ID and fixed times, so that
+recording the scenario again changes nothing. In a replay, the earlier session does not exist.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ def look(where: str) -> str:
 
 
 def _earlier_session(*records: Record) -> Callable[[Path], ExternalInput]:
-    """Return the external input of a scenario with an earlier session, whose home is in the folder of the
-    scenario.
-    """
+    """Return a function that records an earlier session in the scenario's folder and returns the external input."""
 
     def external_input(folder: Path) -> ExternalInput:
         home = a_home(folder)
@@ -49,7 +47,7 @@ def _earlier_session(*records: Record) -> Callable[[Path], ExternalInput]:
 
 
 def _turn(lane: str, turn: int, *words: str, at: int, content: Sequence[Any] = ()) -> ModelExchange:
-    """Return a turn of an agent in a lane: its prompt, and its response."""
+    """Return a turn of an agent in a lane as an LLM exchange: the prompt and the response."""
     asked = attempt(1, turn, at=T0 + at * SECOND, content=list(content) or None)
     place = Place(EARLIER, "1" * 32, lane, turn)
     body = asked.question.body.replace(b"line 0 of session 1", " ".join(words).encode())

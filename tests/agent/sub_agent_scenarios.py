@@ -72,7 +72,7 @@ def priced(*content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stopping(folder: Path) -> ExternalInput:
-    """Return an external input that stops the run when both agents are running."""
+    """Return an external input that stops the run as soon as both agents are running."""
     abort, seen = Abort(), list[Event]()
 
     def on(event: Event) -> None:

@@ -1,4 +1,6 @@
-"""Stopping a run: during a stream, before its tools, while tools run, or while a question is pending."""
+"""Stopping a run: during a stream, before its tools, while tools run, or while the world has not answered a
+question.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def stop_points(records: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def check_continuation(conversation: Conversation, provider: Provider) -> None:
-    """Check that the provider accepts the stopped conversation with a new prompt."""
+    """Check that the provider accepts the stopped conversation when a new prompt continues it."""
     assert (
         conversation_error([*conversation.messages, {"role": "user", "content": "Go on"}]) is None
     )
@@ -88,8 +90,10 @@ def check_continuation(conversation: Conversation, provider: Provider) -> None:
     assert (result.subtype, result.text) == ("success", "Done.")
 
 
-def test_during_a_stream() -> None:
-    """Partial content is kept in the conversation if the provider accepts it; the result says so."""
+def test_abort_during_a_stream() -> None:
+    """If a run is stopped during a stream, the conversation keeps partial content that the provider accepts, and the
+    result reports the abort.
+    """
     abort, conversation = Abort(), Conversation()
     answer = message(
         {"type": "thinking", "thinking": "Hm, well", "signature": "c2lnbmVkIQ=="},
@@ -123,8 +127,8 @@ def test_during_a_stream() -> None:
     assert (result.cost_status, list(result.usage)) == ("unknown_model", ["claude-test-1"])
 
 
-def test_during_a_silent_stream() -> None:
-    """An abort from another thread interrupts the wait for the next chunk."""
+def test_abort_during_a_silent_stream() -> None:
+    """An abort from another thread interrupts the wait for the next chunk of a stream."""
     abort, hold, conversation = Abort(), threading.Event(), Conversation()
 
     def on(event: Event) -> None:
@@ -139,8 +143,10 @@ def test_during_a_silent_stream() -> None:
         check_continuation(conversation, provider)
 
 
-def test_before_the_response_starts() -> None:
-    """If nothing arrived, the prompt is kept, and the next prompt follows it."""
+def test_abort_before_the_response_starts() -> None:
+    """If a run is stopped before any part of the response arrived, the prompt is kept, and the next prompt
+    follows it.
+    """
     abort, hold, conversation = Abort(), threading.Event(), Conversation()
 
     def on(event: Event) -> None:
@@ -159,8 +165,10 @@ def test_before_the_response_starts() -> None:
     assert [m["content"] for m in provider.requests[1]["messages"]] == ["Hello", "Go on"]
 
 
-def test_between_the_response_and_its_tools() -> None:
-    """No tool starts after the abort, and each call has an error as its result."""
+def test_abort_between_the_response_and_its_tools() -> None:
+    """If a run is stopped between a response and its tools, no tool starts, and each call gets an error as its
+    result.
+    """
     abort, conversation = Abort(), Conversation()
     call_message = message(call("a", "write"), call("b", "write"))
 
@@ -184,8 +192,10 @@ def test_between_the_response_and_its_tools() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_while_tools_run(kind: str) -> None:
-    """Running tools are stopped, pending tools never start, and finished tools keep their results."""
+def test_abort_while_tools_run(kind: str) -> None:
+    """If a run is stopped while tools run, running tools are stopped, pending tools never start, and finished tools
+    keep their results.
+    """
     abort, conversation, stopped = Abort(), Conversation(), threading.Event()
 
     async def wait_in_loop() -> str:
@@ -228,8 +238,10 @@ def test_while_tools_run(kind: str) -> None:
     ]
 
 
-def test_a_tool_that_must_not_be_interrupted() -> None:
-    """A tool whose interrupt setting is `block` runs to its end before the run ends."""
+def test_abort_while_a_tool_runs_that_must_not_be_interrupted() -> None:
+    """If a run is stopped while a tool runs whose interrupt setting is `block`, the tool finishes before the
+    run ends.
+    """
     abort, conversation = Abort(), Conversation()
 
     @tool(interrupt="block")
@@ -248,8 +260,8 @@ def test_a_tool_that_must_not_be_interrupted() -> None:
         check_continuation(conversation, provider)
 
 
-def test_during_a_stream_with_a_started_tool() -> None:
-    """A call that started while the response was arriving is stopped with the stream, and has a result."""
+def test_abort_during_a_stream_with_a_started_tool() -> None:
+    """If a run is stopped during a stream, a call that has already started is stopped, too, and gets a result."""
     abort, conversation = Abort(), Conversation()
 
     @tool(read_only=True)
@@ -272,8 +284,8 @@ def test_during_a_stream_with_a_started_tool() -> None:
         check_continuation(conversation, provider)
 
 
-def test_during_an_approval_wait() -> None:
-    """An abort does not wait for the person; the result of the call says that it was stopped."""
+def test_abort_during_an_approval_wait() -> None:
+    """An abort ends an approval wait immediately, and the result of the call says that the call was stopped."""
     abort, conversation = Abort(), Conversation()
 
     async def person(consent: Consent) -> bool:
@@ -301,7 +313,7 @@ def test_during_an_approval_wait() -> None:
     assert stop_points(records) == [("1:consent:a", {"count": 0})]
 
 
-def test_during_a_retry_wait() -> None:
+def test_abort_during_a_retry_wait() -> None:
     """An abort interrupts the backoff before the next attempt."""
     abort = Abort()
     abort_in_wait = [error(529, "overloaded_error"), unstreamed(DONE)]
@@ -315,8 +327,8 @@ def test_during_a_retry_wait() -> None:
     assert stop_points(records) == [("1:waiting:1", {"count": 0})]
 
 
-def test_before_a_request_is_sent() -> None:
-    """A run that is already stopped sends no request; after the abort is cleared, the next run continues."""
+def test_abort_before_a_request_is_sent() -> None:
+    """A run that is stopped before its first request sends none; after the abort is cleared, the next run continues."""
     abort, conversation = Abort(), Conversation()
     with Provider([streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
@@ -333,7 +345,9 @@ def test_before_a_request_is_sent() -> None:
 
 
 def test_no_call_starts_after_the_abort() -> None:
-    """No call starts during a slow check, between the decision and the execution, or later in a batch."""
+    """After an abort, no call starts: neither during a slow check, nor between its decision and its execution, nor
+    later in a batch.
+    """
     ran: list[str] = []
 
     async def slowly(what: str) -> None:
@@ -368,8 +382,8 @@ def test_no_call_starts_after_the_abort() -> None:
     assert set(ran) <= {"x"}
 
 
-def test_during_an_approval_wait_in_a_thread() -> None:
-    """A sync function that never returns delays neither the run nor the end of the event loop."""
+def test_abort_during_an_approval_wait_in_a_thread() -> None:
+    """If a sync approval function never returns, an abort still ends the run and the event loop without delay."""
     abort, is_requested, release = Abort(), threading.Event(), threading.Event()
 
     def person(consent: Consent) -> bool:
@@ -399,8 +413,8 @@ def test_during_an_approval_wait_in_a_thread() -> None:
     assert outcomes(events) == [("a", "aborted")]
 
 
-def test_during_a_question_to_the_world() -> None:
-    """A question that hangs at the start of a turn (tool availability, spending) is also cancelled."""
+def test_abort_during_a_question_to_the_world() -> None:
+    """An abort also cancels a question that hangs at the start of a turn, about tool availability or spending."""
     abort, is_requested, release = Abort(), threading.Event(), threading.Event()
 
     def hang() -> Any:
@@ -433,8 +447,10 @@ def test_during_a_question_to_the_world() -> None:
     release.set()
 
 
-def test_during_a_question_about_the_budget() -> None:
-    """The answer is missing because of the abort, so the run does not end because of its budget."""
+def test_abort_during_a_budget_approval() -> None:
+    """If a run is stopped while approval to exceed the budget is pending, it ends because of the abort, not because of
+    the budget.
+    """
     abort = Abort()
 
     async def person(consent: Consent) -> bool:
@@ -448,8 +464,8 @@ def test_during_a_question_about_the_budget() -> None:
     assert result_of(events).terminal_reason == "aborted_streaming"
 
 
-def test_in_a_task_that_suppressed_a_cancellation() -> None:
-    """An abort is distinguished from earlier cancellations that the caller suppressed."""
+def test_abort_in_a_task_that_suppressed_a_cancellation() -> None:
+    """An abort works in a task that was cancelled earlier and suppressed the cancellation."""
 
     async def stop(provider: Provider) -> Any:
         abort = Abort()
@@ -472,7 +488,7 @@ def test_in_a_task_that_suppressed_a_cancellation() -> None:
 
 @pytest.mark.parametrize("point", ["stream", "tools"])
 def test_a_stopped_conversation_continues_at_the_emulated_provider(point: str) -> None:
-    """`agentobs serve`, which is as strict as the real provider, accepts the conversation and responds."""
+    """A stopped conversation is accepted by `agentobs serve`, which is as strict as the real provider."""
     abort, conversation = Abort(), Conversation()
     call_message = message(
         call("a", "look", where="box"), text("and"), call("b", "look", where="bag")

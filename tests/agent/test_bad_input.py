@@ -1,4 +1,4 @@
-"""Hostile or broken models, providers and tools: each leads to one clear result, and never to a hang."""
+"""Hostile or broken models, providers and tools: each leads to one clear result and never to a hang."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tool_results(events: list[Any]) -> list[tuple[str, str]]:
 
 
 def test_fifty_parallel_calls() -> None:
-    """Fifty calls run ten at a time, and each has its result in its place."""
+    """Of fifty parallel calls, ten run at a time, and the results keep the order of the calls."""
     running, most = [0], [0]
 
     @tool(read_only=True)
@@ -63,7 +63,9 @@ def test_fifty_parallel_calls() -> None:
 
 
 def test_duplicate_ids() -> None:
-    """Two calls with the same ID both have a result under unique IDs; a repeated call runs once."""
+    """Calls with the same ID get unique IDs and one result each; an identical call in the same response does not run
+    again.
+    """
     ran: list[str] = []
 
     @tool
@@ -89,7 +91,7 @@ def test_duplicate_ids() -> None:
 
 
 def test_duplicate_ids_of_calls_that_start_early() -> None:
-    """The same holds for calls that may start while the response is arriving."""
+    """Calls with the same ID also get unique IDs if they may start while the response is arriving."""
     call_message = message(call("a", "look", where="box"), call("a", "look", where="bag"))
     with Provider([streamed(call_message), streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
@@ -115,7 +117,7 @@ def test_duplicate_ids_of_calls_that_start_early() -> None:
     ],
 )
 def test_arguments_of_the_wrong_type(arguments: Any, outcome: str) -> None:
-    """Convertible arguments are converted and reported; all others are returned to the model as errors."""
+    """Arguments of the wrong type are converted and reported if possible; otherwise the model gets an error."""
     call_message = message({**call("a", "count"), "input": arguments})
     with Provider([unstreamed(call_message), unstreamed(DONE)]) as provider:
         events = events_of(provider, tools=[count], stream=False)
@@ -128,7 +130,7 @@ def test_arguments_of_the_wrong_type(arguments: Any, outcome: str) -> None:
 
 
 def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that never ends is abandoned at a limit, with an error that says so."""
+    """A stream that never ends is abandoned at a size limit, and the error describes the limit."""
     monkeypatch.setattr(attempt, "RESPONSE_BYTES_MAX", 10_000)
     started = {"type": "message_start", "message": {**DONE, "content": []}}
     block = {"type": "content_block_start", "index": 0, "content_block": text("")}
@@ -145,7 +147,7 @@ def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_response_that_takes_too_long() -> None:
-    """A stream that contains nothing except pings is abandoned after a timeout, and the request is retried."""
+    """A stream that contains only pings is abandoned after a timeout, and the request is retried."""
     pings = tuple(event_bytes({"type": "ping"}) for _ in range(2))
     import threading
 
@@ -158,7 +160,9 @@ def test_a_response_that_takes_too_long() -> None:
 
 
 def test_a_stream_that_breaks_after_a_call_started() -> None:
-    """The broken response is voided and its call is stopped; the call of the next response runs."""
+    """If a stream breaks after a call started, the response is void and the call is stopped; the call of the next
+    response runs.
+    """
     call_message = message(call("a", "look", where="box"), text("So"))
     second_message = message(call("b", "look", where="bag"))
     replies = [cut_after(call_message, 7), streamed(second_message), streamed(DONE)]
@@ -171,13 +175,13 @@ def test_a_stream_that_breaks_after_a_call_started() -> None:
 
 
 class Rude(BaseException):
-    """An exception that is neither an `Exception` nor an exit."""
+    """An exception that is derived directly from `BaseException`."""
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Rude(), GeneratorExit()])
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_a_tool_that_raises_a_base_exception(error: BaseException, kind: str) -> None:
-    """The call fails like any other call, and the run continues."""
+    """If a tool raises a `BaseException`, its call fails like any other call, and the run continues."""
 
     async def fall() -> None:
         raise error
@@ -193,7 +197,7 @@ def test_a_tool_that_raises_a_base_exception(error: BaseException, kind: str) ->
 
 
 def test_a_tool_that_returns_too_much() -> None:
-    """The model gets a part of the 100 MB result, and the size of the rest."""
+    """If a tool returns 100 MB, the model gets a part of the result and the size of the rest."""
 
     @tool
     def shout() -> str:
@@ -207,8 +211,8 @@ def test_a_tool_that_returns_too_much() -> None:
     assert "100,000,000" in result or "99,9" in result
 
 
-def test_an_internal_exception_is_a_result() -> None:
-    """An exception in the tool set ends the run with a result that keeps the exception."""
+def test_an_internal_exception_ends_the_run_with_a_result() -> None:
+    """If the tool set raises an exception, the run ends with a result that contains the exception."""
 
     def tools() -> list[Any]:
         raise LookupError("no such server")
@@ -251,7 +255,7 @@ def test_a_refusal_is_an_error() -> None:
     ],
 )
 def test_provider_errors_have_distinct_end_reasons(status: int, text: str, reason: str) -> None:
-    """Provider errors are distinguished by how they can be handled."""
+    """Provider errors that a caller would handle differently have different end reasons."""
     from .provider import error
 
     conversation = Conversation()
@@ -273,7 +277,7 @@ def test_provider_errors_have_distinct_end_reasons(status: int, text: str, reaso
 )
 @pytest.mark.parametrize("send", [unstreamed, streamed])
 def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
-    """The response is invalid, and the error says so."""
+    """A response with a call without an ID or a name is invalid, and the error says so."""
     with Provider([send(message(block))]) as provider:
         result = result_of(events_of(provider, tools=[look], stream=send is streamed))
     assert (result.terminal_reason, result.error) == ("model_error", "APIResponseValidationError")
@@ -281,7 +285,7 @@ def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
 
 
 def test_deeply_nested_input() -> None:
-    """The call with such input is invalid, and the rest of the response is kept."""
+    """A call whose input is nested too deeply is invalid, and the run continues."""
     deep = "[" * 900 + "]" * 900
     call_message = {**call("a", "look"), "cut_input": '{"where": ' + deep + "}"}
     with Provider([streamed(message(call_message)), streamed(DONE)]) as provider:
@@ -290,7 +294,7 @@ def test_deeply_nested_input() -> None:
 
 
 def test_an_empty_text_is_not_sent_back() -> None:
-    """The provider sends empty texts, but refuses to receive them."""
+    """An empty text block in a response is not sent back, because the provider rejects requests that contain one."""
     call_message = message(text(""), call("a", "look", where="box"))
     with Provider([unstreamed(call_message), unstreamed(DONE)]) as provider:
         events_of(provider, tools=[look], stream=False)
@@ -298,7 +302,7 @@ def test_an_empty_text_is_not_sent_back() -> None:
 
 
 def test_a_line_that_never_ends() -> None:
-    """A stream that never ends its first line is limited like any other."""
+    """A stream whose first line never ends is abandoned at the size limit, like any endless stream."""
     endless = ProviderReply((b"data: ", b"x" * 10_000_000), headers=STREAM)
     with pytest.MonkeyPatch.context() as patch, Provider([endless]) as provider:
         patch.setattr(attempt, "RESPONSE_BYTES_MAX", 1_000_000)
@@ -307,7 +311,7 @@ def test_a_line_that_never_ends() -> None:
 
 
 def test_an_error_of_the_sdk_inside_a_tool() -> None:
-    """Any exception in a tool is a failure of the tool, including errors of an SDK that the tool uses."""
+    """If a tool raises an error of the SDK, this is a failure of the tool, not of the provider."""
 
     @tool(read_only=True)
     def verify() -> None:
@@ -321,7 +325,7 @@ def test_an_error_of_the_sdk_inside_a_tool() -> None:
 
 @pytest.mark.parametrize("answer", [None, "yes", 1, Reply(allow="no")])  # type: ignore[arg-type]
 def test_invalid_answers_of_a_person(answer: Any) -> None:
-    """Every answer except an exact `allow` is a denial."""
+    """Every answer of a person except an exact `allow` is a denial."""
 
     @tool
     def write() -> str:
@@ -358,7 +362,7 @@ def test_an_approval_request_that_raises_any_exception(error: BaseException) -> 
 
 
 def test_text_that_cannot_be_sent() -> None:
-    """Lone surrogates are replaced, and empty messages are omitted."""
+    """Lone surrogates in a message to the agent are replaced, and blank messages are omitted."""
     inbox = Inbox()
     inbox.follow_up("  ")
     inbox.follow_up("half \ud83d")

@@ -26,7 +26,9 @@ def look(where: str) -> str:
 def run_with_consumers(
     provider: Provider, *capacities: int
 ) -> tuple[list[list[Any]], Result | None]:
-    """Run with several consumers that read only after the run, except for the first one."""
+    """Run an agent with one consumer per capacity; return the events that each consumer reads after the run, and the
+    result.
+    """
 
     async def listen() -> tuple[list[list[Any]], Result | None]:
         async with provider.client() as client:
@@ -40,7 +42,7 @@ def run_with_consumers(
 
 
 def test_several_consumers() -> None:
-    """Each consumer receives all events, in order, and as its own copies."""
+    """Each consumer receives its own copies of all events, in order."""
     call_message = message(call("a", "look", where="box"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider:
         (first, second), result = run_with_consumers(provider, 100, 100)
@@ -54,7 +56,7 @@ def test_several_consumers() -> None:
 
 
 def test_a_slow_consumer_loses_old_events() -> None:
-    """It gets the number of lost events, the newest events, and always the result."""
+    """A slow consumer gets the number of lost events, then the newest events, which always include the result."""
     with Provider([streamed(message(text("Hello you")))]) as provider:
         (slow, fast), result = run_with_consumers(provider, 2, 100)
     assert slow == [Missed(len(fast) - 2), *fast[-2:]]
@@ -63,7 +65,7 @@ def test_a_slow_consumer_loses_old_events() -> None:
 
 
 def test_a_cancelled_run_ends_its_consumers() -> None:
-    """If the consumer that drives the run is cancelled, the others end; none of them waits forever."""
+    """If the task that drives the run is cancelled, no consumer waits forever."""
 
     async def listen() -> list[Any]:
         with Provider([streamed(DONE)]) as provider:
@@ -80,7 +82,7 @@ def test_a_cancelled_run_ends_its_consumers() -> None:
 
 
 def test_modified_events_do_not_affect_the_run() -> None:
-    """Consumers may modify events: requests, results and records are not affected."""
+    """If a consumer modifies an event, requests, results and records stay the same."""
 
     def spoil(event: Event) -> None:
         match event:
@@ -108,7 +110,7 @@ def test_modified_events_do_not_affect_the_run() -> None:
 
 
 def test_deltas_are_delivered_during_the_response() -> None:
-    """A fast consumer receives deltas before the response is complete."""
+    """A fast consumer receives the deltas before the response is complete."""
 
     async def listen() -> list[Any]:
         with Provider([streamed(message(text("Hello you")))]) as provider:
@@ -124,7 +126,7 @@ def test_deltas_are_delivered_during_the_response() -> None:
 
 
 def test_a_late_consumer_gets_the_result() -> None:
-    """No consumer waits for a run that has ended."""
+    """A consumer that starts after the end of the run gets the result instead of waiting."""
 
     async def listen() -> list[Any]:
         with Provider([streamed(DONE)]) as provider:

@@ -60,12 +60,14 @@ DONE = priced(text("Done."))
     ],
 )
 def test_budget_limits(budget: Budget, spent: Spent, limit: Limit | None) -> None:
-    """A limit is reached when the spending equals it; the strictest limit is reported."""
+    """A limit is reached when the spending equals it; if several limits are reached, the narrowest is reported."""
     assert reached(budget, spent) == limit
 
 
 def test_the_budget_of_an_interaction() -> None:
-    """No request is sent, and no tool runs, after the budget is spent; the result contains the cost."""
+    """After the budget of an interaction is spent, no request is sent and no tool runs; the result contains the
+    cost.
+    """
     with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider, tools=[look], model=SONNET, budget=Budget(interaction_usd=Decimal("0.3"))
@@ -83,7 +85,7 @@ def test_the_budget_of_an_interaction() -> None:
 
 
 def test_tools_do_not_run_beyond_the_budget() -> None:
-    """A call that needs a decision after the budget is spent is denied, whatever the mode allows."""
+    """After the budget is spent, a call that needs a decision is denied in any mode."""
 
     @tool
     def write() -> str:
@@ -99,7 +101,7 @@ def test_tools_do_not_run_beyond_the_budget() -> None:
 
 
 def test_the_budget_of_a_conversation() -> None:
-    """The budget of a session applies across the runs of one conversation; another conversation has its own."""
+    """A session budget applies to all runs of one conversation together, and to each conversation separately."""
     conversation, budget = Conversation(), Budget(session_usd=Decimal("0.4"))
     with Provider([streamed(DONE), streamed(DONE), streamed(DONE)]) as provider:
 
@@ -116,7 +118,9 @@ def test_the_budget_of_a_conversation() -> None:
 
 
 def test_the_budget_of_a_day() -> None:
-    """Today's spending is requested from the world before each LLM request, and recorded."""
+    """For a daily budget, the spending of the day is requested from the world before each LLM request, and is
+    recorded.
+    """
     spent = iter([Decimal("0.5"), Decimal("4")])
     with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
@@ -135,7 +139,7 @@ def test_the_budget_of_a_day() -> None:
 
 
 def test_the_turn_limit_of_a_conversation() -> None:
-    """Turns that used tools are counted over the complete conversation."""
+    """The turn limit of a conversation counts the turns with tool calls of all its runs."""
     conversation, budget = Conversation(), Budget(session_turns=1)
     with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider:
         result = result_of(
@@ -148,7 +152,7 @@ def test_the_turn_limit_of_a_conversation() -> None:
 
 
 def test_a_budget_that_only_warns() -> None:
-    """It is reported once, and the run continues."""
+    """If a budget only warns, reaching it is reported once, and the run continues."""
     budget = Budget(interaction_usd=Decimal("0.3"), at_limit="warn")
     replies = [streamed(FIRST_CALL), streamed(SECOND_CALL), streamed(DONE)]
     with Provider(replies) as provider:
@@ -159,7 +163,7 @@ def test_a_budget_that_only_warns() -> None:
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_person_can_exceed_a_budget(allowed: bool) -> None:
-    """With the approval of a person the run continues beyond its budget; without a person it ends."""
+    """If a person approves, the run continues beyond its budget; otherwise it ends."""
     seen: list[Consent] = []
 
     def person(consent: Consent) -> bool:
@@ -177,7 +181,7 @@ def test_a_person_can_exceed_a_budget(allowed: bool) -> None:
 
 
 def test_a_model_without_a_price() -> None:
-    """A limit in money cannot be enforced: the run ends before the next request, with an unknown cost."""
+    """If a model has no known price, a limit in money cannot be enforced, so the run ends before its next request."""
     budget = Budget(interaction_usd=Decimal("0.01"))
     with Provider(
         [streamed(message(call("a", "look"))), streamed(message(text("Done.")))]
@@ -191,7 +195,7 @@ def test_a_model_without_a_price() -> None:
 
 @pytest.mark.parametrize("amount", [0.5, Decimal(-1), "1", Decimal("NaN")])
 def test_an_inexact_budget_is_rejected(amount: Any) -> None:
-    """A limit that is not an exact amount of at least zero is rejected, with a suggested fix."""
+    """A limit that is not an exact amount of at least zero is rejected with a suggested fix."""
     with pytest.raises(
         UsageError, match=r"Budget\.interaction_usd: .* is not a valid amount.*Decimal"
     ):
@@ -199,7 +203,7 @@ def test_an_inexact_budget_is_rejected(amount: Any) -> None:
 
 
 def test_runaway_detection() -> None:
-    """If it is enabled, six turns that are each more expensive than the previous one end the run."""
+    """With runaway detection, a run ends after six turns that each cost more than the previous turn."""
 
     def turns() -> list[Any]:
         answers = [
@@ -218,7 +222,7 @@ def test_runaway_detection() -> None:
 
 
 def test_failed_attempts_cost_money() -> None:
-    """The budget is checked before each attempt, because broken responses are billed."""
+    """The budget is checked before each attempt, because failed attempts may have been billed."""
     broken = cut_after(message(text("Hello"), model=SONNET, usage=dict(COUNTS)), 3)
     started = {**COUNTS, "output_tokens": 1}
     chunks = list(broken.chunks)
@@ -232,7 +236,9 @@ def test_failed_attempts_cost_money() -> None:
 
 
 def test_an_attempt_without_usage_is_a_lower_bound() -> None:
-    """A response that broke before it reported usage may have a cost; a rejected request costs nothing."""
+    """After a response that broke before it reported usage, the cost is a lower bound; a rejected request costs
+    nothing.
+    """
     cut = ProviderReply((b": nothing yet\n\n", b""), headers=streamed(DONE).headers, cut=True)
     for first, status in ((cut, "lower_bound"), (error(529, "overloaded_error"), "exact")):
         with Provider([first, streamed(DONE)]) as provider:

@@ -1,4 +1,4 @@
-"""Automatic approval: a classifier that answers concurrently with a person, or instead of a person."""
+"""Automatic approval: a classifier decides concurrently with a person, or instead of a person."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def classifier_reply(behavior: Any, reason: Any = "So it is.") -> Reply:
 
 
 def held_back(reply: Reply) -> tuple[Reply, threading.Event]:
-    """Return the same reply, which does not end before the returned event is set."""
+    """Return the reply, which does not end before an event is set, and the event."""
     hold = threading.Event()
     return Reply(reply.chunks, hold=hold), hold
 
@@ -71,7 +71,9 @@ def outcomes(events: list[Any]) -> list[str]:
 
 
 class Person:
-    """A person who answers after a number of requests, or never, and counts withdrawn approval requests."""
+    """A person who answers after a number of requests to the provider, or never, and who counts withdrawn approval
+    requests.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,9 @@ class Person:
 
 
 def test_the_classifier_is_faster_and_allows() -> None:
-    """Its answer decides and is recorded with its name; the approval request is withdrawn; its LLM request counts."""
+    """If the classifier answers first, its answer decides and is recorded with its name, the approval request is
+    withdrawn, and its LLM request counts.
+    """
     reply, hold = held_back(classifier_reply("allow"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
         person = Person(provider, is_prompted=hold)
@@ -122,7 +126,9 @@ def test_the_classifier_is_faster_and_allows() -> None:
 
 
 def test_the_person_is_faster() -> None:
-    """The classifier's request is cancelled without an answer; its usage counts as far as it is known."""
+    """If the person answers first, the classifier's request is cancelled, and its known usage counts as a lower
+    bound.
+    """
     reply, hold = held_back(classifier_reply("deny"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
         person = Person(provider, Said(True, "session"), after=2)
@@ -139,7 +145,9 @@ def test_the_person_is_faster() -> None:
 
 
 def test_a_person_who_does_not_answer_is_prompted_once() -> None:
-    """The classifier is faster each time: a single thread hangs, and further approvals still work."""
+    """If a sync approval function never returns, it is called once and blocks only one thread; the classifier still
+    approves all calls.
+    """
     release, consents = threading.Event(), list[Consent]()
 
     def person(consent: Consent) -> bool:
@@ -159,7 +167,7 @@ def test_a_person_who_does_not_answer_is_prompted_once() -> None:
 
 
 def test_the_classifier_denies_with_a_reason() -> None:
-    """Without a person, the classifier decides alone."""
+    """Without a person, the classifier can deny a call, and the model gets its reason."""
     with Provider([writes("a"), classifier_reply("deny", "It is rude."), DONE]) as provider:
         events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "classifier")]
@@ -185,7 +193,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("reply", FAILURES)
 def test_a_classifier_that_fails_does_not_allow(reply: Reply) -> None:
-    """It fails closed: without a person, the call is denied."""
+    """If the classifier fails and there is no person, the call is denied."""
     with Provider([writes("a"), reply, DONE]) as provider:
         events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "unattended")]
@@ -193,7 +201,7 @@ def test_a_classifier_that_fails_does_not_allow(reply: Reply) -> None:
 
 
 def test_if_the_classifier_fails_the_person_decides() -> None:
-    """The call waits for the person, however long that takes."""
+    """If the classifier fails, the call waits for the answer of the person."""
     with Provider([writes("a"), classifier_reply("maybe"), DONE]) as provider:
         person = Person(provider, True, after=2)
         events = run_agent(
@@ -203,7 +211,7 @@ def test_if_the_classifier_fails_the_person_decides() -> None:
 
 
 def test_if_the_approval_request_fails_the_classifier_decides() -> None:
-    """An approval request that raises is not an answer."""
+    """If the approval request raises an exception, the answer of the classifier decides."""
     with Provider([writes("a"), classifier_reply("allow"), DONE]) as provider:
         person = Person(provider, RuntimeError("no terminal"))
         events = run_agent(
@@ -213,7 +221,7 @@ def test_if_the_approval_request_fails_the_classifier_decides() -> None:
 
 
 def test_a_classifier_that_times_out() -> None:
-    """After its timeout it has given no answer."""
+    """If the classifier times out and there is no person, the call is denied."""
     reply, hold = held_back(classifier_reply("allow"))
     with Provider([writes("a"), reply, DONE]) as provider:
         events = run_agent(
@@ -227,7 +235,7 @@ def test_a_classifier_that_times_out() -> None:
 
 
 def test_a_call_that_is_too_long_is_not_classified() -> None:
-    """The truncated part could matter."""
+    """A call that is too long for the classifier is not classified, because the truncated part could matter."""
     with Provider([writes("a", what="x" * CALL_CHARS_MAX), DONE]) as provider:
         events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "unattended")]
@@ -235,7 +243,9 @@ def test_a_call_that_is_too_long_is_not_classified() -> None:
 
 
 def test_three_denials_in_a_row_escalate() -> None:
-    """After them only a person may approve; without a person, the call is denied."""
+    """After three consecutive denials by the classifier, only a person may approve calls; without a person they are
+    denied.
+    """
     denied = [reply for at in range(3) for reply in (writes(f"c{at}"), classifier_reply("deny"))]
     with Provider([*denied, writes("d"), writes("e"), DONE]) as provider:
         conversation = Conversation()
@@ -252,7 +262,7 @@ def test_three_denials_in_a_row_escalate() -> None:
 
 
 def test_only_denials_by_the_classifier_are_counted() -> None:
-    """A person's denials do not count; an approval by the classifier ends the sequence."""
+    """Only denials by the classifier are counted, and only an approval by the classifier ends a sequence of denials."""
     answers = [
         ("deny", "classifier", Denials(1, 1)),
         ("deny", "person", Denials(1, 1)),
@@ -274,12 +284,12 @@ def test_only_denials_by_the_classifier_are_counted() -> None:
 
 @given(st.none() | st.booleans() | st.text() | st.dictionaries(st.text(), st.text()))
 def test_any_answer_can_be_counted(answer: Any) -> None:
-    """Counting raises for no answer of the world."""
+    """Any answer of the world can be counted without an exception."""
     assert Denials(1, 2).after_answer(answer).in_all >= 2
 
 
 def test_an_ask_rule_requires_a_person() -> None:
-    """The classifier is not called."""
+    """If an ask rule requires approval, the classifier is not called."""
     rules = Permissions(rules=(Rule.parse("write", "ask", "user"),))
     with Provider([writes("a"), DONE]) as provider:
         person = Person(provider, True)
@@ -291,7 +301,7 @@ def test_an_ask_rule_requires_a_person() -> None:
 
 
 def test_a_hook_that_asks_requires_a_person() -> None:
-    """The classifier is not called."""
+    """If a hook requires approval, the classifier is not called."""
     hooks = table([Hook("pre_tool_use", lambda payload: {"decision": "ask"})])
     allowed = Permissions(rules=(Rule.parse("write", "allow", "user"),))
     with Provider([writes("a"), DONE]) as provider:
@@ -302,7 +312,7 @@ def test_a_hook_that_asks_requires_a_person() -> None:
 
 
 def test_only_a_person_can_exceed_a_budget() -> None:
-    """The classifier is not called for a question about a budget."""
+    """If approval is requested to exceed a budget, the classifier is not called."""
 
     async def classify(question: WorldQuestion) -> Any:
         raise AssertionError("the classifier was called")
@@ -313,7 +323,7 @@ def test_only_a_person_can_exceed_a_budget() -> None:
 
 
 def test_an_abort_cancels_person_and_classifier() -> None:
-    """Both are cancelled when the run is stopped."""
+    """An abort cancels both the approval request and the request of the classifier."""
     abort = Abort()
     reply, hold = held_back(classifier_reply("allow"))
     with Provider([writes("a"), reply]) as provider:
@@ -342,6 +352,6 @@ def test_an_abort_cancels_person_and_classifier() -> None:
     "invalid", [{"model": ""}, {"instructions": " "}, {"timeout_s": 0}, {"timeout_s": float("inf")}]
 )
 def test_an_invalid_classifier_is_rejected(invalid: dict[str, Any]) -> None:
-    """The error is raised when it is created."""
+    """A classifier with invalid settings is rejected when it is created."""
     with pytest.raises(UsageError):
         Classifier(**{"model": SMALL, **invalid})

@@ -51,7 +51,7 @@ def results_of(events: Sequence[Step]) -> list[tuple[ToolQuestion, ToolAnswer]]:
 
 
 def test_concurrent_results_keep_the_order_of_calls() -> None:
-    """The read-only calls wait for each other, so they must overlap; the call that started last ends first."""
+    """Results are in the order of the calls, even if the call that started last ends first."""
     both = threading.Barrier(2)
     second_is_done = threading.Event()
 
@@ -91,7 +91,7 @@ def test_writing_calls_run_sequentially() -> None:
 
 
 def test_at_most_ten_calls_run_concurrently() -> None:
-    """At any time, at most ten calls of a long batch are running."""
+    """Of a batch with more than ten concurrent calls, at most ten run at any time."""
     running_calls, max_running = 0, 0
 
     @tool(read_only=True)
@@ -108,7 +108,7 @@ def test_at_most_ten_calls_run_concurrently() -> None:
 
 
 def test_context_variables_reach_tools() -> None:
-    """A sync function in its thread sees the caller's context variables, and its recording place is inside the
+    """A sync function in a thread sees the caller's context variables, and its place in the recording is inside the
     span of the tool.
     """
     variable = contextvars.ContextVar("variable", default="unset")
@@ -132,7 +132,7 @@ def test_context_variables_reach_tools() -> None:
 
 
 def test_a_tool_name_that_might_be_content_is_not_emitted() -> None:
-    """The label of the span is a digest if the name of the tool might contain content."""
+    """If the name of a tool might contain content, the label of its span is a digest."""
     with recorded() as records:
         dispatch_events(questions("what the user said"), [])
     [start] = [record for record in records if isinstance(record, SpanStart)]
@@ -147,7 +147,7 @@ class Differs(anthropic.AnthropicError, ReplayEnd):
 
 
 def test_a_divergence_stops_the_batch() -> None:
-    """A divergence propagates unchanged out of the dispatcher, after the concurrent calls were stopped."""
+    """A divergence stops the concurrent calls and propagates unchanged."""
 
     @tool(read_only=True)
     async def wait() -> None:
@@ -178,7 +178,7 @@ def test_a_divergence_stops_the_batch() -> None:
 
 
 def test_tool_exchanges_belong_to_their_session() -> None:
-    """Every exchange of a tool belongs to the session and turn that dispatched the call."""
+    """Every tool exchange belongs to the session and turn that dispatched the call."""
 
     @tool
     def look() -> None: ...
@@ -190,7 +190,7 @@ def test_tool_exchanges_belong_to_their_session() -> None:
 
 
 def test_concurrency_safety_is_decided_for_each_call() -> None:
-    """A tool decides for each call whether the call may run concurrently; every value except `True` means no."""
+    """A tool decides for each call whether it may run concurrently; any value except `True` means that it must not."""
     trail: list[str] = []
 
     def is_safe(arguments: dict[str, Any]) -> bool:
@@ -211,9 +211,7 @@ def test_concurrency_safety_is_decided_for_each_call() -> None:
 
 
 def test_a_failing_shell_stops_its_siblings() -> None:
-    """If a call of a shell-like tool fails, its concurrent calls are stopped; a failing reader stops no other
-    call.
-    """
+    """A failing call of a shell-like tool stops its concurrent calls; a failing call of a reader does not."""
     started = asyncio.Event()
 
     @tool(tool_class="shell", concurrent=True)
@@ -241,7 +239,7 @@ def test_a_failing_shell_stops_its_siblings() -> None:
 
 
 def test_a_tool_is_found_by_its_alias() -> None:
-    """A renamed tool still runs under its former name, and the former name is recorded."""
+    """A renamed tool runs under its former name, which is also recorded."""
 
     @tool(name="find_order", aliases=("lookup_order",))
     def find() -> str:

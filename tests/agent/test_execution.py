@@ -32,10 +32,10 @@ def tool_question(name: str, call: str = "call", **value: Any) -> ToolQuestion:
 
 
 def answer(question: ToolQuestion, *tools: Tool, **world: Any) -> ToolAnswer:
-    async def ask() -> ToolAnswer:
+    async def run_call() -> ToolAnswer:
         return await live_tools(tools, **world).run_tool(question)
 
-    return asyncio.run(ask())
+    return asyncio.run(run_call())
 
 
 def failed(text: str, **more: Any) -> ToolAnswer:
@@ -44,14 +44,16 @@ def failed(text: str, **more: Any) -> ToolAnswer:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """An event that is set at the end of the test: a sync function that waits for it does not return before."""
+    """Return an event that is set at the end of the test, so that a sync function that waits for it hangs until
+    then.
+    """
     released = threading.Event()
     yield released
     released.set()
 
 
 def test_an_unknown_tool() -> None:
-    """The result for an unknown tool lists the available names; a former name is known."""
+    """The result for an unknown tool lists the available names; the former name of a tool is known."""
 
     @tool(aliases=["peek"])
     def look() -> str:
@@ -84,7 +86,9 @@ def test_invalid_input() -> None:
 
 
 def test_sync_and_async_functions_return_results() -> None:
-    """Functions, methods, partials, callable objects and generators, sync and async, all return results."""
+    """Functions, methods, partials, callable objects and generators all return results, whether they are sync
+    or async.
+    """
 
     @tool
     def plain() -> list[int]:
@@ -132,7 +136,7 @@ def test_sync_and_async_functions_return_results() -> None:
 
 
 def test_an_endless_generator_is_truncated() -> None:
-    """The result contains the first items of an endless async generator."""
+    """If a tool is an endless async generator, the result contains its first items."""
 
     @tool
     async def count() -> AsyncIterator[int]:
@@ -175,7 +179,7 @@ RAISED = [
 )
 @pytest.mark.parametrize("is_async", [False, True])
 def test_any_exception_is_a_failed_result(error: BaseException, text: str, is_async: bool) -> None:
-    """An exception of any kind becomes one failed result with its name, and the event loop keeps running."""
+    """An exception of any type becomes one failed result with its name, and the event loop keeps running."""
 
     def look() -> None:
         raise error
@@ -193,7 +197,9 @@ def test_any_exception_is_a_failed_result(error: BaseException, text: str, is_as
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_long_error_is_truncated(is_async: bool) -> None:
-    """The model gets both ends of an exception with 10 MB of text; the complete text is stored like a result."""
+    """If an exception has 10 MB of text, the model gets the start and the end, and the complete text is stored like a
+    result.
+    """
     kept: list[str] = []
 
     def keep(tool_use_id: str, text: str) -> str:
@@ -221,23 +227,26 @@ class Differs(anthropic.AnthropicError, ReplayEnd):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_divergence_is_not_a_tool_failure(is_async: bool) -> None:
-    """A divergence propagates unchanged, and there is no retry."""
+    """A divergence propagates unchanged, and the call is not retried."""
     started: list[int] = []
 
-    def ask() -> None:
+    def raise_divergence() -> None:
         started.append(1)
         raise Differs("the question differs")
 
-    async def ask_later() -> None:
-        ask()
+    async def raise_divergence_later() -> None:
+        raise_divergence()
 
     with pytest.raises(Differs):
-        answer(tool_question("ask"), tool(name="ask", retries=3)(ask_later if is_async else ask))
+        answer(
+            tool_question("ask"),
+            tool(name="ask", retries=3)(raise_divergence_later if is_async else raise_divergence),
+        )
     assert started == [1]
 
 
 def test_a_tool_that_times_out(gate: threading.Event) -> None:
-    """A call is abandoned after its timeout; a sync function may continue to run, and the result says so."""
+    """After its timeout a call is abandoned; the result says that a sync function may still be running."""
 
     @tool(timeout_s=0.01)
     async def wait() -> None:
@@ -276,25 +285,27 @@ def test_a_tool_that_ignores_cancellation_is_abandoned(monkeypatch: pytest.Monke
             except asyncio.CancelledError:
                 continue
 
-    async def ask() -> ToolAnswer:
+    async def run_call() -> ToolAnswer:
         found = await live_tools([cling]).run_tool(tool_question("cling"))
         released.set()
         return found
 
-    assert asyncio.run(ask()).outcome == "timeout"
+    assert asyncio.run(run_call()).outcome == "timeout"
 
 
 def test_threads_that_never_return_are_limited(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the maximum number of abandoned calls, a call fails immediately, until some of them have ended."""
+    """If the maximum number of calls has been abandoned, further calls fail immediately until an abandoned call
+    ends.
+    """
     monkeypatch.setattr(daemon_threads, "ABANDONED_MAX", 3)
 
     @tool(timeout_s=0.01)
     def hang() -> None:
         gate.wait()
 
-    async def ask() -> list[str]:
+    async def run_calls() -> list[str]:
         live = live_tools([hang])
         while process.state(daemon_threads.State).abandoned:  # threads of other tests may still run
             await asyncio.sleep(0.001)
@@ -304,11 +315,13 @@ def test_threads_that_never_return_are_limited(
             await asyncio.sleep(0.001)
         return [*outcomes, (await live.run_tool(tool_question("hang"))).outcome]
 
-    assert asyncio.run(ask()) == ["timeout"] * 3 + ["failed", "executed"]
+    assert asyncio.run(run_calls()) == ["timeout"] * 3 + ["failed", "executed"]
 
 
 def test_a_forked_process_starts_new_threads() -> None:
-    """Threads do not survive a fork: the first call in the child process does not wait for a thread of the parent."""
+    """In a forked process the first call starts a new thread, because the threads of the parent process do not survive
+    the fork.
+    """
     script = """
 import asyncio, os, sys
 from agentobs.agent.execution.daemon_threads import in_thread
@@ -326,7 +339,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_context_variables_reach_sync_functions() -> None:
-    """A sync function in its thread sees the caller's context variables; its own changes stay in the thread."""
+    """A sync function sees the caller's context variables, and its own changes do not leave its thread."""
     variable = contextvars.ContextVar("variable", default="unset")
 
     @tool
@@ -335,17 +348,17 @@ def test_context_variables_reach_sync_functions() -> None:
         variable.set("changed")
         return before
 
-    async def ask() -> tuple[Any, str]:
+    async def run_call() -> tuple[Any, str]:
         variable.set("set")
         found = await live_tools([look]).run_tool(tool_question("look"))
         return found.content, variable.get()
 
-    assert asyncio.run(ask()) == ("set", "set")
+    assert asyncio.run(run_call()) == ("set", "set")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_failures_and_timeouts_are_retried(is_async: bool, gate: threading.Event) -> None:
-    """A tool that allows retries is run again after a failure or a timeout, each time with the same input."""
+    """If a tool allows retries, a call that fails or times out is run again with the same input."""
     seen: list[Any] = []
 
     def flaky(data: Any) -> str:
@@ -381,7 +394,7 @@ def test_failures_and_timeouts_are_retried(is_async: bool, gate: threading.Event
 
 
 def test_only_failures_are_retried() -> None:
-    """Invalid input is not retried, nor is any call of a tool that allows no retries."""
+    """Neither a call with invalid input, nor a call of a tool that allows no retries, is retried."""
     started: list[int] = []
 
     @tool(retries=5)
@@ -397,8 +410,8 @@ def test_only_failures_are_retried() -> None:
     assert started == [1]
 
 
-def test_a_tool_that_needs_a_person_fails_at_once_without_one() -> None:
-    """The tool is not started, and its result asks the model to continue without it."""
+def test_a_tool_that_needs_a_person_fails_without_a_person() -> None:
+    """Without a person, a tool that needs one is not started, and its result asks the model to continue without it."""
 
     @tool(needs_person=True)
     def confirm() -> str:
@@ -416,9 +429,9 @@ def stopped(
     started: asyncio.Event | threading.Event,
     then: Callable[[], None] = lambda: None,
 ) -> ToolAnswer:
-    """Stop a call as soon as it has started, then call `then`, and return the result."""
+    """Stop a call as soon as it has started, then call `then`, and return the answer of the call."""
 
-    async def ask() -> ToolAnswer:
+    async def stop_call() -> ToolAnswer:
         live = live_tools([tested_tool])
         task = asyncio.create_task(live.run_tool(tool_question(tested_tool.name)))
         while not started.is_set():
@@ -428,11 +441,13 @@ def stopped(
         then()
         return await task
 
-    return asyncio.run(ask())
+    return asyncio.run(stop_call())
 
 
 def test_a_running_call_is_stopped(gate: threading.Event) -> None:
-    """An async tool is cancelled and may clean up; a thread is abandoned, and the result is returned immediately."""
+    """If a call is stopped, an async tool is cancelled and can clean up; a sync tool is abandoned, and the result is
+    returned immediately.
+    """
     trail: list[str] = []
     started, thread_started = asyncio.Event(), threading.Event()
 
@@ -460,7 +475,7 @@ def test_a_running_call_is_stopped(gate: threading.Event) -> None:
 
 
 def test_a_call_that_blocks_an_abort_finishes(gate: threading.Event) -> None:
-    """A tool that must not be interrupted runs to its end, and its result is used."""
+    """If a call that must not be interrupted is stopped, it finishes and its result is used."""
     started, thread_started, may_finish = asyncio.Event(), threading.Event(), asyncio.Event()
 
     @tool(interrupt="block")
@@ -481,13 +496,13 @@ def test_a_call_that_blocks_an_abort_finishes(gate: threading.Event) -> None:
 
 @pytest.mark.parametrize("interrupt", ["cancel", "block"])
 def test_a_call_that_was_stopped_before_its_start_is_not_run(interrupt: Any) -> None:
-    """A stop before the start applies only to its own call, and only once."""
+    """If a call is stopped before its start, it does not run; other calls, and a later call with the same ID, do."""
 
     @tool(interrupt=interrupt)
     def look() -> str:
         return "seen"
 
-    async def ask() -> list[ToolAnswer]:
+    async def run_calls() -> list[ToolAnswer]:
         live = live_tools([look])
         live.stop_tool("early")
         return [
@@ -496,7 +511,7 @@ def test_a_call_that_was_stopped_before_its_start_is_not_run(interrupt: Any) -> 
             await live.run_tool(tool_question("look", "early")),
         ]
 
-    assert asyncio.run(ask()) == [
+    assert asyncio.run(run_calls()) == [
         ToolAnswer("seen"),
         failed("look was stopped before it started.", outcome="aborted", attempts=0),
         ToolAnswer("seen"),
@@ -504,7 +519,7 @@ def test_a_call_that_was_stopped_before_its_start_is_not_run(interrupt: Any) -> 
 
 
 def test_a_call_may_be_stopped_from_any_thread() -> None:
-    """A stop from another thread wakes the event loop; a stop after the end has no effect."""
+    """A call can be stopped from another thread; stopping a call that has ended has no effect."""
 
     @tool(timeout_s=None)
     async def wait() -> None:
@@ -517,10 +532,10 @@ def test_a_call_may_be_stopped_from_any_thread() -> None:
 
 
 def test_cancelling_the_caller_cancels_the_tool() -> None:
-    """The cancelled caller ends as cancelled, after the tool has cleaned up."""
+    """If the caller is cancelled, the tool is cancelled and can clean up before the caller ends."""
     trail: list[str] = []
 
-    async def ask() -> None:
+    async def cancel_caller() -> None:
         started = asyncio.Event()
 
         @tool
@@ -539,19 +554,19 @@ def test_cancelling_the_caller_cancels_the_tool() -> None:
             await task
         assert trail == ["cleaned up"]
 
-    asyncio.run(ask())
+    asyncio.run(cancel_caller())
 
 
 def complaint_about(tested_tool: Tool, **value: Any) -> str | None:
-    async def ask() -> str | None:
+    async def run_check() -> str | None:
         return await live_tools([tested_tool]).check(tool_question(tested_tool.name, **value))
 
-    return asyncio.run(ask())
+    return asyncio.run(run_check())
 
 
 def test_a_check_returns_a_complaint(gate: threading.Event) -> None:
-    """A sync or async check gets the arguments that it declares, with their defaults; the text that it returns
-    is the complaint_about.
+    """A sync or async check gets the arguments that it declares, with their defaults, and the text that it returns is
+    the complaint.
     """
 
     def no_dots(path: str) -> str | None:
@@ -577,7 +592,7 @@ def test_a_check_returns_a_complaint(gate: threading.Event) -> None:
 
 
 def test_a_failing_check_is_a_complaint(gate: threading.Event) -> None:
-    """A check that raises, hangs, or returns a non-string value rejects the call; a divergence propagates."""
+    """If a check raises, hangs, or does not return text or None, the call is rejected; a divergence propagates."""
 
     def look(path: str) -> None: ...
 
@@ -612,7 +627,7 @@ def test_a_failing_check_is_a_complaint(gate: threading.Event) -> None:
 
 
 def test_a_long_result_is_stored_under_the_id_of_its_call() -> None:
-    """A result that is too long is passed to `keep` with the ID of the call, in the caller's context."""
+    """A result that is too long is passed to `keep` with the ID of its call and in the context of the caller."""
     variable = contextvars.ContextVar("variable", default="unset")
     kept: list[tuple[str, str, str]] = []
 
@@ -624,12 +639,12 @@ def test_a_long_result_is_stored_under_the_id_of_its_call() -> None:
     async def look(size: int) -> str:
         return "x" * size
 
-    async def ask() -> list[ToolAnswer]:
+    async def run_calls() -> list[ToolAnswer]:
         variable.set("set")
         live = live_tools([look], keep=keep)
         return [await live.run_tool(tool_question("look", size=size)) for size in (10_000, 10_001)]
 
-    complete, cut = asyncio.run(ask())
+    complete, cut = asyncio.run(run_calls())
     assert complete.content == "x" * 10_000
     assert "of 10,001 characters were omitted. The complete result is in /kept]" in cut.content
     assert not cut.is_error
@@ -637,7 +652,7 @@ def test_a_long_result_is_stored_under_the_id_of_its_call() -> None:
 
 
 def test_a_result_that_cannot_be_stored_is_truncated() -> None:
-    """If storing fails, the agent continues with a truncated result, and the user is warned once."""
+    """If a long result cannot be stored, it is truncated, the run continues, and the user is warned once."""
 
     def keep(tool_use_id: str, text: str) -> str:
         raise OSError("no space left")
@@ -654,9 +669,7 @@ def test_a_result_that_cannot_be_stored_is_truncated() -> None:
 
 
 def test_results_of_abandoned_calls_are_dropped(gate: threading.Event) -> None:
-    """A result that is returned after the call was abandoned is not stored, because nothing would refer to its
-    file.
-    """
+    """If an abandoned call returns a long result later, it is not stored, because nothing would refer to the file."""
     kept: list[str] = []
     ended = threading.Event()
 
@@ -683,7 +696,7 @@ def test_results_of_abandoned_calls_are_dropped(gate: threading.Event) -> None:
 
 
 def test_two_tools_with_the_same_name_are_rejected() -> None:
-    """The error is raised before anything runs."""
+    """Two tools with the same name are rejected before anything runs."""
     with pytest.raises(UsageError, match="is already the name of the tool look"):
         LiveTools([tool(name="look")(nothing), tool(name="look")(nothing)], None, False)
 
@@ -692,7 +705,7 @@ def nothing() -> None: ...
 
 
 def test_a_tool_that_prints_100_mb() -> None:
-    """Printed output is not captured, and the result is the return value."""
+    """The output that a tool prints is not captured; its result is the return value."""
 
     @tool
     def talk() -> str:
@@ -715,7 +728,9 @@ class Wide:
     ids=["str", "bytes", "repr"],
 )
 def test_a_result_of_100_mb(make: Callable[[], object], most_mb: int) -> None:
-    """The model gets 50,000 characters of 100 MB; only bytes are copied, once, to decode them."""
+    """The model gets 50,000 characters of a 100 MB result, which is not copied, except for bytes, which are decoded
+    once.
+    """
     tracemalloc.start()
     try:
         found = answer(tool_question("wide"), tool(name="wide")(make))

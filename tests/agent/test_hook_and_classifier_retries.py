@@ -1,4 +1,4 @@
-"""How often requests of hooks and of the classifier are retried."""
+"""Retries of requests that hooks and the classifier send."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(what: str) -> str:
 
 
 def outcome_of(replies: Sequence[Reply]) -> tuple[str, int, list[Any]]:
-    """Return the outcome of the hook, the number of its requests, and the events."""
+    """Return the outcome of the hook, the number of attempts of its request, and the events."""
     with Provider([WRITES, *replies, DONE]) as provider:
         events = run_agent(provider, tools=[write], hooks=HOOKS)
     (ran,) = of_kind(events, HookRan)
@@ -40,7 +40,7 @@ def outcome_of(replies: Sequence[Reply]) -> tuple[str, int, list[Any]]:
 
 
 def test_a_transient_failure_is_retried() -> None:
-    """It is retried twice, after the wait that the provider requests."""
+    """After a transient failure, the request is retried up to twice, after the wait that the provider requests."""
     outcome, requests, events = outcome_of([RETRY_SOON, RETRY_SOON, ALLOWED])
     assert (outcome, requests) == ("success", 3)
     (result,) = of_kind(events, Result)
@@ -56,9 +56,9 @@ def test_a_transient_failure_is_retried() -> None:
         ([error(401, "authentication_error")], 1),
     ],
 )
-def test_a_request_is_given_up(replies: list[Reply], requests: int) -> None:
-    """It is given up after two retries, and immediately if the provider is overloaded, the wait is too long or
-    the key is wrong.
+def test_a_request_that_keeps_failing_is_given_up(replies: list[Reply], requests: int) -> None:
+    """A request is given up after two retries, or immediately if the provider is overloaded, the requested wait is too
+    long, or the key is wrong.
     """
     outcome, sent_requests, _ = outcome_of(replies)
     assert (outcome, sent_requests) == ("non_blocking_error", requests)

@@ -1,4 +1,6 @@
-"""Resuming after hooks, and after agents that outlived their session, restores the loop's conversation."""
+"""If hooks changed a session, or agents outlived it, the resumed conversation is still the conversation that the loop
+kept.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ SMALL = "claude-small-1"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The recording home of this process, for one test."""
+    """Return the recording home that this process uses during one test."""
     path = tmp_path / "home"
     monkeypatch.setenv("AGENTOBS_HOME", str(path))
     agentobs.stop_recorder()
@@ -72,8 +74,8 @@ def masked_result(payload: Any) -> dict[str, Any]:
     return {"output": "masked", "context": f"policy of {payload['tool_use_id']}"}
 
 
-async def masked_late(payload: Any) -> dict[str, Any]:
-    """Return the answer for the first call after the answers for the others."""
+async def masked_in_other_order(payload: Any) -> dict[str, Any]:
+    """Return a masked result; the result of the first call comes last."""
     if payload["tool_use_id"] == "a":
         await asyncio.sleep(0.05)
     return masked_result(payload)
@@ -81,7 +83,7 @@ async def masked_late(payload: Any) -> dict[str, Any]:
 
 HOOKS: dict[str, list[Hook]] = {
     "masked": [Hook("post_tool_use", masked_result, name="mask")],
-    "slow": [Hook("post_tool_use", masked_late, name="mask")],
+    "slow": [Hook("post_tool_use", masked_in_other_order, name="mask")],
     "long": [Hook("post_tool_use", lambda payload: {"output": "m\n" * 400}, name="mask")],
     "blocks": [Hook("post_tool_use", lambda payload: {"output": "no", "outcome": "blocking"})],
     "objects": [
@@ -117,7 +119,9 @@ def kept_and_resumed_conversation(
     abort: Abort | None = None,
     **changes: Any,
 ) -> tuple[Conversation, Conversation]:
-    """Run a session; return the conversation as the loop kept it, and as it is resumed."""
+    """Run a session; return the conversation that the loop kept, and the conversation that is resumed from the
+    recording.
+    """
 
     async def main(provider: Provider) -> tuple[Conversation, Conversation]:
         async with provider.client() as client:
@@ -146,8 +150,8 @@ def kept_and_resumed_conversation(
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_results_changed_by_hooks_are_kept(name: str, home: Path) -> None:
-    """After a session whose turns were used up, the resumed conversation has the changed results, in the same
-    order.
+    """If hooks changed results in the last turn of a session, the resumed conversation has the changed results in the
+    same order.
     """
     conversation, resumed_conversation = kept_and_resumed_conversation(
         [CALLS], table(HOOKS[name]), max_turns=1
@@ -162,7 +166,7 @@ def test_results_changed_by_hooks_are_kept(name: str, home: Path) -> None:
 
 
 def test_changes_before_an_abort_are_kept(home: Path) -> None:
-    """The run is stopped by the hook after a call: earlier changes are kept."""
+    """If a hook stops the run after a call, the resumed conversation has the changes that hooks made before."""
     abort = Abort()
 
     def stop_run(payload: Any) -> dict[str, Any]:
@@ -177,7 +181,7 @@ def test_changes_before_an_abort_are_kept(home: Path) -> None:
 
 
 def test_context_of_an_unanswered_prompt_is_kept(home: Path) -> None:
-    """The rejected prompt is restored with the context that hooks added."""
+    """If the provider rejected a prompt, the prompt is resumed with the context that hooks added."""
     replies = [CALLS, DONE, error(400, "invalid_request_error")]
     hooks = table(HOOKS["prompted"])
     conversation, resumed_conversation = kept_and_resumed_conversation(
@@ -190,7 +194,9 @@ def test_context_of_an_unanswered_prompt_is_kept(home: Path) -> None:
 
 
 def test_an_unsent_objection_is_kept(home: Path) -> None:
-    """A hook objected to the end of the run, and the run was stopped before the model got the objection."""
+    """If a hook objected to the end of a run, and the run was stopped before the objection was sent, the objection is
+    resumed.
+    """
     abort = Abort()
 
     def object_to_end(payload: Any) -> dict[str, Any]:
@@ -204,8 +210,10 @@ def test_an_unsent_objection_is_kept(home: Path) -> None:
         assert conversation.messages[-1]["content"] == [text("Run the tests.")]
 
 
-def test_killed_before_a_hook_processed_a_result(tmp_path: Path) -> None:
-    """If a masking hook had not answered, the result is hidden, because the hook would have changed it."""
+def test_process_killed_before_a_hook_processed_a_result(tmp_path: Path) -> None:
+    """If the process was killed before a masking hook answered, the resumed conversation hides the result that the hook
+    would have changed.
+    """
     path, environment = tmp_path / "home", {**os.environ, "PYTHONPATH": str(ROOT)}
     environment["AGENTOBS_HOME"] = str(path)
     with Provider([CALLS]) as provider:
@@ -222,8 +230,8 @@ def test_killed_before_a_hook_processed_a_result(tmp_path: Path) -> None:
     assert "private" not in str(messages)
 
 
-async def killed(url: str) -> None:
-    """Run an agent whose hook kills the process at the second call."""
+async def run_killed_agent(url: str) -> None:
+    """Run an agent with a hook that kills the process at the second call."""
 
     answered = asyncio.Event()
 
@@ -244,7 +252,7 @@ async def killed(url: str) -> None:
 
         async def ask(question: WorldQuestion) -> Any:
             answer = await live.ask(question)
-            answered.set()  # it is recorded before any other task can continue
+            answered.set()  # the answer is recorded before any other task can continue
             return answer
 
         world = dataclasses.replace(live, ask=ask)
@@ -253,7 +261,9 @@ async def killed(url: str) -> None:
 
 
 def test_a_once_hook_runs_once_in_resumed_sessions(home: Path) -> None:
-    """A hook that ran in the earlier session does not run again, and denials by the classifier are carried over."""
+    """A `once` hook that ran in the earlier session does not run again in a resumed session; denials by the classifier
+    still count.
+    """
     ran: list[str] = []
     hooks = table(
         [
@@ -301,9 +311,7 @@ def test_a_once_hook_runs_once_in_resumed_sessions(home: Path) -> None:
 
 
 class Scouts(RandomProvider):
-    """The script of a provider: the agent starts a scout in the background and ends; the scout calls its tool
-    twice.
-    """
+    """A scripted provider: the agent starts a scout in the background and ends, and the scout calls its tool twice."""
 
     def _message(self, request: Any) -> Any:
         count = sum(each["role"] == "assistant" for each in request["messages"])
@@ -328,7 +336,11 @@ def digging_tool(may_continue: asyncio.Event) -> Any:
 async def run_with_outliving_agent(
     url: str | None, inspect: Callable[[Any, str], Any] | None = None
 ) -> tuple[Conversation, str, Any]:
-    """Run an agent whose scout continues after the session; `inspect` is called before and after it continues."""
+    """Run an agent whose scout continues after the session; return the conversation, the session ID and two
+    inspections.
+
+    `inspect` is called at the end of the session, and again after the scout has ended.
+    """
     may_continue = asyncio.Event()
     scouts = sub_agents([Agent("scout", "Looks.")])
     async with AsyncAnthropic(api_key="made-up", base_url=url, max_retries=0) as client:
@@ -352,7 +364,9 @@ async def run_with_outliving_agent(
 
 
 def test_an_agent_that_outlives_its_session(home: Path) -> None:
-    """The session can be resumed while the agent runs, and after the agent has ended; then the agent is complete."""
+    """A session can be resumed while a background agent still runs; after the agent has ended, it is resumed
+    completely.
+    """
     with serve_random_provider(Scouts(1, 1)) as url:
         conversation, _, (resumed_early, resumed_late) = in_loop(
             run_with_outliving_agent(url, resumed)
@@ -368,7 +382,9 @@ def test_an_agent_that_outlives_its_session(home: Path) -> None:
 
 
 def test_a_session_with_an_agent_that_outlived_it_replays(home: Path, tmp_path: Path) -> None:
-    """The requests of the agent after the end are in the fixture, and the replay takes the same path."""
+    """A fixture contains the requests that a background agent sent after its session ended, and the replay takes the
+    same path.
+    """
     with serve_random_provider(Scouts(1, 1)) as url:
         conversation, session_id, _ = in_loop(run_with_outliving_agent(url))
     assert flush()
@@ -388,4 +404,4 @@ def test_a_session_with_an_agent_that_outlived_it_replays(home: Path, tmp_path: 
 
 
 if __name__ == "__main__":
-    asyncio.run(killed(sys.argv[1]))
+    asyncio.run(run_killed_agent(sys.argv[1]))

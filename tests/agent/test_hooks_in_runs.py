@@ -1,4 +1,4 @@
-"""Hooks in the loop: when they run, and the effects of their answers."""
+"""Hooks in the loop: when hooks run, and what their answers change."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def hook(event: HookEvent, name: str, **more: Any) -> Hook:
 
 
 class ScriptedAnswers:
-    """Answers questions about hooks from a script, and keeps their payloads."""
+    """Answers questions about hooks from a script, and keeps the payloads of the questions."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers, self.seen = answers, list[Json]()
@@ -88,14 +88,14 @@ class ScriptedAnswers:
 def run_with_hooks(
     provider: Provider, hooks: list[Hook], answers: Answers, **more: Any
 ) -> tuple[list[Event], ScriptedAnswers]:
-    """Run an agent with hooks; return its events, and the object that answered for the hooks."""
+    """Run an agent with hooks; return its events and the scripted answers."""
     scripted = ScriptedAnswers(answers)
     world = {"hooks": scripted, **more.pop("world", {})}
     return events_of(provider, hooks=table(hooks), world=world, **more), scripted
 
 
 def results_in(request: Json) -> list[tuple[str, Any]]:
-    """Return the results in the last message of a request: ID and content."""
+    """Return the ID and content of each result in the last message of a request."""
     blocks = request["messages"][-1]["content"]
     return [(b["tool_use_id"], b["content"]) for b in blocks if b["type"] == "tool_result"]
 
@@ -110,7 +110,9 @@ LOOK_CALLS = message(call("a", "look", where="box"), call("b", "look", where="ba
 
 
 def test_a_veto_blocks_a_call() -> None:
-    """The tool does not run; the result contains the reason, and the decision is attributed to the hook."""
+    """If a hook vetoes a call, the tool does not run, its result contains the reason, and the decision is attributed to
+    the hook.
+    """
     guard = hook("pre_tool_use", "guard", when="write")
     with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
         answers = {"guard": {"outcome": "blocking", "reason": "Not on a Sunday."}}
@@ -134,7 +136,7 @@ def test_a_veto_blocks_a_call() -> None:
 
 
 def test_one_veto_among_many_blocks() -> None:
-    """One veto is enough, whatever the answers of the other hooks are."""
+    """One veto blocks the call, whatever the answers of the other hooks are."""
     hooks = [hook("pre_tool_use", name) for name in ("yes", "no", "crash")]
     answers = {
         "yes": {"decision": "allow"},
@@ -152,7 +154,9 @@ def test_one_veto_among_many_blocks() -> None:
 
 
 def test_a_hook_changes_the_input() -> None:
-    """The changed input is executed; the conversation keeps the model's input."""
+    """If a hook changes the input of a call, the changed input is executed, and the conversation keeps the model's
+    input.
+    """
     changing = hook("pre_tool_use", "change")
     with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
         answers = {"change": {"input": {"what": "y"}}}
@@ -165,7 +169,7 @@ def test_a_hook_changes_the_input() -> None:
 
 
 def test_permissions_apply_to_the_changed_input() -> None:
-    """A rule that denies the changed input denies the call, and changed input may be invalid."""
+    """If a hook changes the input of a call, permissions and validation apply to the changed input."""
     denying = Permissions(
         mode="bypassPermissions",
         bypass_confirmed=True,
@@ -195,7 +199,9 @@ DENYING = Permissions(mode="default", rules=(Rule.parse("write", "deny", "user")
 def test_a_hook_can_approve_if_no_rule_requires_a_person(
     event: HookEvent, permissions: Permissions, outcome: str
 ) -> None:
-    """It may allow undecided calls, but never a call that a rule denies or for which a rule requires a person."""
+    """A hook can approve a call that no rule decides, but not a call that a rule denies or for which a rule requires a
+    person.
+    """
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
         answers = {"allow": {"decision": "allow"}}
         events, _ = run_with_hooks(
@@ -205,7 +211,9 @@ def test_a_hook_can_approve_if_no_rule_requires_a_person(
 
 
 def test_a_hook_can_require_approval() -> None:
-    """A call that is otherwise allowed needs approval, and runs when the person approves it."""
+    """A hook can require approval for a call that would otherwise be allowed; the call runs if the person
+    approves it.
+    """
     people: list[Any] = []
 
     def person(consent: Any) -> Reply:
@@ -222,7 +230,7 @@ def test_a_hook_can_require_approval() -> None:
 
 
 def test_a_hook_that_requires_approval_in_dont_ask_mode() -> None:
-    """In the mode `dontAsk`, a call for which a hook requires approval is denied without a prompt."""
+    """If a hook requires approval in the mode `dontAsk`, the call is denied and no approval is requested."""
     rules = (Rule.parse("write", "allow", "user"),)
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
         hooks, answers = [hook("pre_tool_use", "ask")], {"ask": {"decision": "ask"}}
@@ -255,7 +263,9 @@ def test_hooks_for_notifications_and_denials() -> None:
 
 
 def test_a_hook_changes_the_output() -> None:
-    """The model gets the changed output; the event also contains the original output."""
+    """If a hook changes the output of a tool, the model gets the changed output, and the event also contains the
+    original output.
+    """
     hooks = [hook("post_tool_use", "mask", when="write")]
     answers = {"mask": {"output": "wrote ***", "context": "It was masked."}}
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
@@ -268,7 +278,7 @@ def test_a_hook_changes_the_output() -> None:
 
 
 def test_a_hook_objects_to_a_result() -> None:
-    """The result is kept, and the objection is added after all results."""
+    """If a hook objects to a result, the result is kept, and the objection is added after all results."""
     hooks = [hook("post_tool_use", "lint")]
     answers = {"lint": {"outcome": "blocking", "reason": "Two spaces."}}
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
@@ -278,7 +288,7 @@ def test_a_hook_objects_to_a_result() -> None:
 
 
 def test_failed_calls_run_other_hooks() -> None:
-    """A failed call runs the hooks for failures, and not the hooks for results."""
+    """A failed call runs the `post_tool_use_failure` hooks and no `post_tool_use` hooks."""
 
     @tool(read_only=True)
     def fall() -> str:
@@ -294,7 +304,7 @@ def test_failed_calls_run_other_hooks() -> None:
 
 
 def test_a_call_with_hooks_does_not_start_early() -> None:
-    """A reader with hooks waits for the complete response, as do the calls next to it; other readers start early."""
+    """A reader with hooks, and the calls next to it, start after the complete response; other readers start early."""
     for when, early in (("look(box)", []), ("look(attic)", ["a", "b"])):
         guard = Hook("pre_tool_use", lambda payload: None, name="guard", when=when)
         with Provider([streamed(LOOK_CALLS), streamed(DONE)]) as provider:
@@ -311,7 +321,9 @@ def searching(where: str) -> str:
 
 
 def test_a_once_hook_runs_once_per_conversation() -> None:
-    """It runs for the first of two concurrent calls, and does not run again in a later run of the conversation."""
+    """Of two concurrent calls, only the first runs a `once` hook, which does not run again in a later run of the
+    conversation.
+    """
     hooks = [hook("post_tool_use", "first", once=True)]
     repeated_call = message(call("c", "look", where="box"))
     conversation, seen = Conversation(), list[list[str]]()
@@ -325,8 +337,8 @@ def test_a_once_hook_runs_once_per_conversation() -> None:
 
 
 def test_a_hook_rejects_a_prompt() -> None:
-    """No request is sent, nothing is added to the conversation, and the result names the hook as the reason for
-    the end.
+    """If a hook rejects a prompt, no request is sent, the conversation is unchanged, and the result names the hook as
+    the reason.
     """
     conversation = Conversation()
     with Provider([]) as provider:
@@ -346,7 +358,7 @@ def test_a_hook_rejects_a_prompt() -> None:
 
 
 def test_hooks_add_context_to_a_prompt() -> None:
-    """The context of start and prompt hooks follows the prompt; start hooks run once per conversation."""
+    """The context of start and prompt hooks is added after the prompt; start hooks run once per conversation."""
     hooks = [hook("session_start", "begin"), hook("user_prompt_submit", "date")]
     answers = {"begin": {"context": "Be brief."}, "date": {"context": "It is Sunday."}}
     conversation = Conversation()
@@ -358,7 +370,9 @@ def test_hooks_add_context_to_a_prompt() -> None:
 
 
 def test_a_hook_prevents_the_end_of_a_run() -> None:
-    """The model is called again with the reason; this does not count as a turn that used tools."""
+    """If a hook prevents the end of a run, the model is called again with the reason, which does not count as a turn
+    with tools.
+    """
     refuse = iter([True, True, False])
     answers = {
         "tests": lambda payload: (
@@ -385,7 +399,7 @@ def test_a_hook_prevents_the_end_of_a_run() -> None:
 
 
 def test_prevented_ends_are_limited() -> None:
-    """A hook that always objects is ignored after a number of times, and the result says so."""
+    """If a hook prevents the end of a run too often, the hook is ignored, and the result says so."""
     with Provider([streamed(DONE)] * (STOP_BLOCKS_MAX + 1)) as provider:
         events, _ = run_with_hooks(
             provider, [hook("stop", "never")], {"never": {"outcome": "blocking"}}
@@ -401,7 +415,7 @@ class Answer(BaseModel):
 
 
 def test_a_hook_objects_to_an_output() -> None:
-    """The structured output is not accepted, and the model provides another one."""
+    """If a hook objects to a structured output, the output is not accepted, and the model provides another output."""
     outputs = [message(call(f"o{n}", "structured_output", word=w)) for n, w in ((1, "a"), (2, "b"))]
     answers = iter([{"outcome": "blocking", "reason": "Another word."}, {}])
     with Provider([streamed(each) for each in outputs]) as provider:
@@ -414,7 +428,7 @@ def test_a_hook_objects_to_an_output() -> None:
 
 
 def test_provider_failures_run_other_hooks() -> None:
-    """After a failure of the provider, stop hooks do not run; failure hooks do, and cannot change the outcome."""
+    """If the provider fails, `stop_failure` hooks run instead of `stop` hooks, and cannot change the outcome."""
     hooks = [hook("stop", "end"), hook("stop_failure", "failed")]
     with Provider([error(400, "invalid_request_error")]) as provider:
         events, scripted = run_with_hooks(
@@ -426,7 +440,7 @@ def test_provider_failures_run_other_hooks() -> None:
 
 
 def test_a_hook_ends_the_run() -> None:
-    """The running tools finish, each with its result, and no further request is sent."""
+    """If a hook ends the run, running tools finish and their results are kept, and no further request is sent."""
     conversation = Conversation()
     with Provider([streamed(WRITES)]) as provider:
         events, _ = run_with_hooks(
@@ -441,7 +455,7 @@ def test_a_hook_ends_the_run() -> None:
 
 
 def test_usage_of_hooks_is_counted() -> None:
-    """LLM requests of hooks count once in the run and once in the conversation."""
+    """An LLM request of a hook counts once in its run and once in the conversation."""
     usage = {"input_tokens": 1000, "output_tokens": 7}
     answers = {"judge": {"usage": [{"model": "claude-haiku-4-5", "usage": usage}]}}
     conversation = Conversation()
@@ -460,7 +474,9 @@ def test_usage_of_hooks_is_counted() -> None:
 
 
 def test_an_abort_cancels_hooks() -> None:
-    """A hanging hook is cancelled when the run is stopped, the call does not run, and the run ends with a result."""
+    """If a run is stopped while a hook hangs, the hook is cancelled, its call does not run, and the run ends with a
+    result.
+    """
     abort = Abort()
 
     async def hang(question: WorldQuestion) -> Json:
@@ -480,7 +496,7 @@ def test_an_abort_cancels_hooks() -> None:
 
 
 def test_hook_spans_are_inside_the_span_of_their_call() -> None:
-    """Hooks before and after a call are recorded inside the span of the call, which ends after them."""
+    """Hooks before and after a call have spans inside the span of the call, which ends after them."""
     hooks = [hook("pre_tool_use", "before"), hook("post_tool_use", "after")]
     with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
         run_with_hooks(provider, hooks, {"before": {}, "after": {}}, tools=[write])
@@ -492,7 +508,7 @@ def test_hook_spans_are_inside_the_span_of_their_call() -> None:
 
 
 def test_end_hooks_run_once() -> None:
-    """End hooks run when the conversation is ended explicitly; a later run starts the conversation again."""
+    """End hooks run once if the conversation is explicitly ended; start hooks run again in a later run."""
     hooks = table([hook("session_start", "begin"), hook("session_end", "end")])
     scripted, conversation = ScriptedAnswers({"begin": {}, "end": {}}), Conversation()
 
@@ -511,8 +527,8 @@ def test_end_hooks_run_once() -> None:
 
 
 def test_hooks_of_a_compaction() -> None:
-    """A hook may prevent the compaction; context is added to the instructions for the summary, or follows the
-    conversation.
+    """A hook can prevent a compaction, add context to the instructions for the summary, or add context after the
+    compaction.
     """
     small = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500)
     long = message(text("y" * 9000), usage={"input_tokens": 2400, "output_tokens": 10})
@@ -536,7 +552,7 @@ def test_hooks_of_a_compaction() -> None:
 
 
 def test_a_budget_question_runs_notification_hooks() -> None:
-    """Notification hooks also run if a person is asked to continue beyond a budget."""
+    """Notification hooks run if approval is requested to exceed a budget."""
     hooks, budget = [hook("notification", "ring")], Budget(session_turns=1, at_limit="ask")
     asks = [message(call(name, "write", what="x")) for name in ("a", "b")]
     with Provider([*map(streamed, asks), streamed(DONE)]) as provider:
@@ -565,8 +581,8 @@ def louder(payload: Json) -> Json:
     return {"input": {"what": payload["tool_input"]["what"] + "!"}}
 
 
-def test_a_repeated_call_runs_once_although_a_hook_changes_it() -> None:
-    """Two calls are identical if their original inputs are identical, even if a hook changed the first one."""
+def test_a_repeated_call_runs_once_even_if_a_hook_changes_it() -> None:
+    """Two calls with the same original input are identical and run once, even if a hook changes the input."""
     double = message(call("t1", "store", what="a"), call("t1", "store", what="a"))
     with Provider([streamed(double), streamed(DONE)]) as provider:
         events, _ = run_with_hooks(provider, [LOUDER_HOOK], {"louder": louder}, tools=[store])
@@ -577,7 +593,9 @@ def test_a_repeated_call_runs_once_although_a_hook_changes_it() -> None:
 
 
 def test_concurrency_is_checked_again_after_a_change() -> None:
-    """A call that is no longer safe after a change by a hook waits for earlier calls, and runs alone."""
+    """If a hook changes a call so that it is no longer safe to run concurrently, the call waits for earlier calls and
+    runs alone.
+    """
     now: list[str] = []
     most: list[int] = []
 
@@ -608,8 +626,8 @@ def test_concurrency_is_checked_again_after_a_change() -> None:
 
 
 def test_the_reason_of_a_veto_is_reported() -> None:
-    """The result of a run contains the reason for rejecting its prompt; the agent that starts a sub-agent gets
-    the reason for its veto.
+    """If a hook rejects a prompt, the result contains the reason; if a hook rejects a sub-agent, the model of its
+    starter gets the reason.
     """
     veto = {"outcome": "blocking", "reason": "No scouts today."}
     with Provider([]) as provider:
@@ -625,7 +643,7 @@ def test_the_reason_of_a_veto_is_reported() -> None:
 
 
 def test_the_reason_of_a_hook_that_ends_a_run() -> None:
-    """The result contains the reason of the hook that ended the run after its tools."""
+    """If a hook ends a run after its tools, the result contains the reason."""
     stop = {"stop": True, "reason": "Enough."}
     with Provider([streamed(message(call("a", "look", where="box")))]) as provider:
         events, _ = run_with_hooks(

@@ -1,4 +1,4 @@
-"""Messages to an agent while it runs."""
+"""Messages to an agent while the agent runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def answers(records: list[Any]) -> list[tuple[str, str, Any]]:
 
 
 def test_steering_is_added_after_the_current_tool() -> None:
-    """The running tool finishes, pending tools are skipped, and the message follows the results."""
+    """If a steering message arrives while a tool runs, the tool finishes, pending tools are skipped, and the message
+    follows the results.
+    """
     inbox = Inbox()
     call_message = message(call("a", "write", what="x"), call("b", "write", what="y"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
@@ -61,7 +63,7 @@ def test_steering_is_added_after_the_current_tool() -> None:
 
 
 def test_steering_after_the_last_tool() -> None:
-    """If there is no call left to skip, the message is still added after the results."""
+    """If a steering message arrives during the last call, it is added after the results."""
     inbox = Inbox()
     call_message = message(call("a", "write", what="x"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider:
@@ -71,7 +73,7 @@ def test_steering_after_the_last_tool() -> None:
 
 
 def test_follow_ups_are_delivered_when_the_agent_would_stop() -> None:
-    """Each follow-up continues the run; steering messages are delivered first; no message is lost."""
+    """When the agent would stop, steering messages and then follow-ups are delivered, and each continues the run."""
     inbox = Inbox()
     inbox.follow_up("And then?")
     inbox.steer("Louder")
@@ -97,7 +99,7 @@ def test_follow_ups_are_delivered_when_the_agent_would_stop() -> None:
 
 
 def test_follow_ups_do_not_count_as_tool_turns() -> None:
-    """`max_turns` counts only turns that used tools."""
+    """`max_turns` counts only turns that used tools, so follow-ups do not count."""
     inbox = Inbox()
     inbox.follow_up("Write")
     call_message = message(call("a", "write", what="x"))
@@ -107,7 +109,7 @@ def test_follow_ups_do_not_count_as_tool_turns() -> None:
 
 
 def test_an_empty_inbox_is_not_recorded() -> None:
-    """The loop checks the inbox many times; only received messages are recorded as exchanges."""
+    """Only received messages are recorded as exchanges, although the loop checks the inbox many times."""
     call_message = message(call("a", "write", what="x"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[write], world={"inbox": Inbox()})

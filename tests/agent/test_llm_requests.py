@@ -1,6 +1,4 @@
-"""LLM requests of the loop when the provider fails, a response is truncated or paused, or a fallback model is
-used.
-"""
+"""LLM requests of the loop if the provider fails, a response is truncated or paused, or a fallback model is used."""
 
 from __future__ import annotations
 
@@ -92,8 +90,8 @@ def facts(records: list[Any]) -> list[tuple[str, str | None]]:
 
 
 def test_new_credentials_are_used() -> None:
-    """After a 401 the credentials are refreshed, and the same request is sent again with the new ones; no
-    credential is recorded.
+    """After a 401 the credentials are refreshed, and the same request is sent with the new credentials, which are not
+    recorded.
     """
     with Provider([error(401, "authentication_error", retry="false"), streamed(DONE)]) as provider:
         events, records, clients = in_loop(_refreshing(provider, True))
@@ -113,7 +111,7 @@ def test_new_credentials_are_used() -> None:
 
 
 def test_only_the_loop_retries_after_a_credential_refresh() -> None:
-    """After the refresh, the SDK client does not retry failures itself."""
+    """After a credential refresh, only the loop retries failures, not the SDK client."""
     replies = [error(401, "authentication_error"), error(500, "api_error"), streamed(DONE)]
     with Provider(replies) as provider:
         events, _, _ = in_loop(_refreshing(provider, True))
@@ -124,9 +122,7 @@ def test_only_the_loop_retries_after_a_credential_refresh() -> None:
 
 @pytest.mark.parametrize(("has_refresh", "requests"), [(False, 1), (True, 2)])
 def test_credentials_that_are_rejected_again(has_refresh: bool, requests: int) -> None:
-    """Credentials are refreshed once per request; a second 401 ends the run, and so does a 401 if the refresh
-    failed.
-    """
+    """Credentials are refreshed once per request; a second 401, or a 401 after a failed refresh, ends the run."""
     refusals = [error(401, "authentication_error")] * 3
     with Provider(refusals) as provider:
         events, _, _ = in_loop(_refreshing(provider, has_refresh))
@@ -138,7 +134,9 @@ def test_credentials_that_are_rejected_again(has_refresh: bool, requests: int) -
 
 
 async def _refreshing(provider: Provider, has_refresh: bool) -> tuple[list[Any], list[Any], int]:
-    """Run with a first key; a refresh gives the client a second key."""
+    """Run an agent with a first key that a refresh replaces; return the events, the records and the number of
+    refreshes.
+    """
     refreshed = []
     with recorded() as records:
         async with provider.client() as client:
@@ -155,7 +153,7 @@ async def _refreshing(provider: Provider, has_refresh: bool) -> tuple[list[Any],
 
 
 def test_a_token_provider_of_the_client_is_used() -> None:
-    """If the client has a token provider, no refresh function is needed."""
+    """If the client has a token provider, credentials are refreshed without a refresh function."""
     forced_flags: list[bool] = []
 
     async def credentials(*, force_refresh: bool = False) -> AccessToken:
@@ -172,12 +170,12 @@ def test_a_token_provider_of_the_client_is_used() -> None:
     assert (result.text, forced_flags) == ("Done.", [False, True])
 
 
-# Response limits that are too high
+# Response limits that do not fit the window
 
 
 def test_max_tokens_is_lowered_to_what_fits() -> None:
-    """If prompt and `max_tokens` exceed the window, the request is repeated with exactly what fits, which is
-    reported.
+    """If the prompt and `max_tokens` exceed the window, the request is repeated with the `max_tokens` that fits, which
+    is reported.
     """
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     waits: list[float] = []
@@ -190,7 +188,7 @@ def test_max_tokens_is_lowered_to_what_fits() -> None:
 
 @pytest.mark.parametrize("prompt", [196_001, 250_000])
 def test_a_prompt_that_leaves_few_tokens_is_too_long(prompt: int) -> None:
-    """If fewer than 3,000 tokens are left for the response, the prompt counts as too long."""
+    """If a prompt leaves fewer than 3,000 tokens for the response, it counts as too long."""
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(prompt, 20_000))
     with Provider([refused]) as provider:
         result = result_of(events_of(provider, max_tokens=20_000))
@@ -198,7 +196,9 @@ def test_a_prompt_that_leaves_few_tokens_is_too_long(prompt: int) -> None:
 
 
 def test_max_tokens_is_lowered_once() -> None:
-    """A request that does not fit after that is too long; a field that the caller set in `extra` is lowered there."""
+    """`max_tokens` is lowered once, even if the caller set it in `extra`; if the request still does not fit, its prompt
+    is too long.
+    """
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     with Provider([refused, refused]) as provider:
         result = result_of(events_of(provider, extra={"max_tokens": 20_000}))
@@ -210,8 +210,8 @@ def test_max_tokens_is_lowered_once() -> None:
 
 
 def test_the_fallback_model_after_three_overloads() -> None:
-    """It is used for the rest of the run; the thinking of the first model is removed, because it is signed for
-    that model.
+    """After three consecutive overloads, the rest of the run uses the fallback model, without thinking that is signed
+    for the first model.
     """
     call_message = message(THOUGHT, text("See"), call("a", "look", where="box"))
     broken = error_in_stream("overloaded_error")
@@ -242,7 +242,9 @@ def test_the_fallback_model_after_three_overloads() -> None:
 
 
 def test_the_fallback_model_does_not_start_to_think_between_tools() -> None:
-    """It has no thinking budget until the tools are done, because the provider would reject that."""
+    """The fallback model gets no thinking budget until the tools are done, because the provider rejects thinking that
+    starts between tools.
+    """
     call_message = message(THOUGHT, text("See"), call("a", "look", where="box"))
     second_call_message = message(call("b", "look", where="bag"))
     answers = [
@@ -264,7 +266,9 @@ def test_the_fallback_model_does_not_start_to_think_between_tools() -> None:
 
 
 def test_a_partial_response_of_the_first_model_is_void() -> None:
-    """The partial response and its started call are void; the call of the fallback model runs."""
+    """If the fallback model takes over, the partial response of the first model and its started call are void, and the
+    call of the fallback model runs.
+    """
     call_message = message(call("a", "look", where="box"), text("So"))
     first_chunks = streamed(call_message).chunks[:7]
     overload = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}\n\n'
@@ -282,7 +286,7 @@ def test_a_partial_response_of_the_first_model_is_void() -> None:
 
 
 def test_a_later_run_with_the_first_model() -> None:
-    """A later run with the first model removes the thinking of the fallback model."""
+    """If a later run uses the first model again, the thinking of the fallback model is removed."""
     conversation = Conversation()
     thought = message(THOUGHT, text("Yes."))
     with Provider(
@@ -297,7 +301,7 @@ def test_a_later_run_with_the_first_model() -> None:
 
 
 def test_the_fallback_model_has_its_own_response_limit() -> None:
-    """The limit that was lowered for the first model is reset, and lowered again for the fallback model."""
+    """The fallback model starts with the original response limit, which is then lowered separately."""
     first = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     other = error(400, "invalid_request_error", text=OVERFLOW.format(194_000, 20_000))
     with Provider([first, *[OVERLOADED] * 3, other, streamed(DONE)]) as provider:
@@ -312,7 +316,7 @@ def test_the_fallback_model_has_its_own_response_limit() -> None:
 
 
 def test_streams_of_the_fallback_model_are_counted_separately() -> None:
-    """Its first requests are streamed; after three broken streams, its requests are not streamed."""
+    """The fallback model starts with streaming; its own three broken streams disable streaming for it."""
     breaks = [cut_after(DONE, 2)] * 3
     with Provider([*breaks, *[OVERLOADED] * 3, *breaks, unstreamed(DONE)]) as provider:
         events = events_of(provider, fallback_model=OTHER)
@@ -325,7 +329,7 @@ def test_streams_of_the_fallback_model_are_counted_separately() -> None:
 
 
 def test_no_streaming_after_three_broken_streams() -> None:
-    """After three consecutive streams that broke before any content, the request is not streamed, which is
+    """If three consecutive streams break before any content, the request is repeated without streaming, which is
     reported.
     """
     with Provider([cut_after(DONE, 2)] * 3 + [unstreamed(DONE)]) as provider:
@@ -336,13 +340,13 @@ def test_no_streaming_after_three_broken_streams() -> None:
 
 
 def test_a_connection_that_is_reset_or_refused() -> None:
-    """Both are retried; a refused connection costs nothing."""
+    """Reset and refused connections are retried; a refused connection costs nothing."""
     with Provider([ProviderReply(is_reset=True), streamed(DONE)]) as provider:
         events = events_of(provider)
         base_url = provider.base_url
     assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "APIConnectionError", None)]
     assert (len(provider.requests), result_of(events).text) == (2, "Done.")
-    provider.base_url = base_url  # no server listens here any more
+    provider.base_url = base_url  # no server listens on this port anymore
     refused = events_of(provider, max_retries=2)
     assert [e.error for e in of_kind(refused, Retry)] == ["APIConnectionError"] * 2
     result = result_of(refused)
@@ -354,7 +358,7 @@ def test_a_connection_that_is_reset_or_refused() -> None:
 
 
 def test_a_truncated_response_is_requested_again_with_a_higher_limit() -> None:
-    """Once per turn a truncated response is void, and the request is repeated with the raised limit; its cost
+    """Once per turn, a truncated response is void, and the request is repeated with a higher limit; the usage of both
     counts.
     """
     with Provider([streamed(truncated("Once upon")), streamed(DONE)]) as provider:
@@ -373,7 +377,9 @@ def test_a_truncated_response_is_requested_again_with_a_higher_limit() -> None:
 
 
 def test_a_truncated_response_is_continued_three_times() -> None:
-    """After that, the run ends with an error and the partial text; the conversation is complete."""
+    """A truncated response is continued three times; then the run ends with an error, the partial text and a complete
+    conversation.
+    """
     conversation = Conversation()
     words = ["void", "One, ", "two, ", "three, ", "four"]
     with Provider([streamed(truncated(each)) for each in words]) as provider:
@@ -397,9 +403,7 @@ def test_a_truncated_response_is_continued_three_times() -> None:
 
 
 def test_a_response_in_several_parts() -> None:
-    """The text of the result is that of all parts; the next truncated response of the run may get a raised
-    limit again.
-    """
+    """The result contains the text of all parts of a response, and each new response may raise the limit again."""
     parts = [
         truncated("void"),
         truncated("Half "),
@@ -418,7 +422,7 @@ def test_a_response_in_several_parts() -> None:
 
 @pytest.mark.parametrize("raised", [None, 100, 50])
 def test_raising_the_limit_can_be_disabled(raised: int | None) -> None:
-    """If it is disabled, the model continues the first truncated response."""
+    """If raising the limit is disabled, the model continues even the first truncated response."""
     with Provider([streamed(truncated("Half ")), streamed(DONE)]) as provider:
         events = events_of(provider, max_tokens_raised=raised)
     assert [r["max_tokens"] for r in provider.requests] == [100, 100]
@@ -434,7 +438,7 @@ def test_the_raised_limit_without_streaming() -> None:
 
 
 def test_a_raised_limit_beyond_the_models_maximum() -> None:
-    """The request is repeated with the model's maximum, which is lower."""
+    """If the raised limit exceeds the model's maximum, the request is repeated with that maximum."""
     refused = error(
         400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum allowed"
     )
@@ -450,7 +454,7 @@ BEYOND_MAXIMUM = error(
 
 
 def test_the_reported_output_limit_is_remembered() -> None:
-    """Later requests of the conversation use the limit that the provider reported."""
+    """If the provider reports an output limit, later requests of the conversation use it."""
     conversation = Conversation()
     replies: list[Any] = [
         truncated("void"),
@@ -476,7 +480,9 @@ def test_the_reported_output_limit_is_remembered() -> None:
 
 
 def test_a_truncated_response_at_the_models_maximum_is_continued() -> None:
-    """The response is continued instead of requested again, so that no billed response is void."""
+    """A response that was truncated at the model's maximum is continued instead of requested again, so that no billed
+    response is void.
+    """
     conversation = Conversation()
     answers: list[Any] = [
         truncated("One "),
@@ -506,7 +512,7 @@ def test_a_truncated_response_at_the_models_maximum_is_continued() -> None:
 
 
 def test_a_truncated_response_is_continued_if_the_window_has_no_space() -> None:
-    """If the remaining window is not larger than the truncated response, the model continues the response."""
+    """If the rest of the window is not larger than the truncated response, the model continues the response."""
     full = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 64_000))
     with Provider([streamed(truncated("One ")), full, streamed(DONE)]) as provider:
         events = events_of(provider, max_tokens=9_000)
@@ -528,7 +534,9 @@ def test_a_truncated_response_is_continued_if_the_window_has_no_space() -> None:
 def test_a_truncated_response_is_kept_if_its_replacement_fails(
     failure: ProviderReply, reason: str
 ) -> None:
-    """The result and the conversation contain the truncated response, and its usage counts once."""
+    """If the request for a longer response fails, the truncated response is kept in the result and the conversation,
+    and its usage counts once.
+    """
     conversation = Conversation()
     with Provider([streamed(truncated("Half")), failure, streamed(DONE)]) as provider:
         events = events_of(provider, conversation=conversation)
@@ -551,7 +559,9 @@ def test_a_truncated_response_is_kept_if_its_replacement_fails(
     ],
 )
 def test_complete_blocks_of_a_truncated_response_are_kept(content: list[Any]) -> None:
-    """A truncated call and trailing thinking are removed; the provider accepts the conversation."""
+    """A truncated response is kept without an incomplete call and without trailing thinking, so that the provider
+    accepts the conversation.
+    """
     answer = message(*content, stop_reason="max_tokens")
     with Provider([streamed(answer), streamed(answer), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
@@ -562,7 +572,10 @@ def test_complete_blocks_of_a_truncated_response_are_kept(content: list[Any]) ->
 
 
 def test_a_response_that_fills_the_window() -> None:
-    """The response is void, and the run ends, because the conversation must become shorter (synthetic)."""
+    """A response that fills the window is void, and the run ends because the conversation is too long.
+
+    The stop reason is synthetic.
+    """
     full = message(text("And then"), stop_reason="model_context_window_exceeded")
     with Provider([streamed(full)]) as provider:
         events = events_of(provider)
@@ -574,7 +587,7 @@ def test_a_response_that_fills_the_window() -> None:
 
 @pytest.mark.parametrize("content", [[text(" \n")], [text("\t"), text("")], []])
 def test_a_blank_response_is_omitted(content: list[Any]) -> None:
-    """The provider rejects a message of only blank text, but accepts blank text together with a call."""
+    """A response of only blank text is not sent back, because the provider would reject it."""
     conversation = Conversation()
     with Provider([unstreamed(message(*content)), unstreamed(DONE)]) as provider:
         events_of(provider, conversation=conversation, stream=False)
@@ -585,7 +598,7 @@ def test_a_blank_response_is_omitted(content: list[Any]) -> None:
 
 
 def test_blank_text_with_a_call_is_kept() -> None:
-    """The blank text is sent back unchanged."""
+    """Blank text next to a call is sent back unchanged."""
     call_message = message(text(" "), call("a", "look", where="box"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events_of(provider, tools=[look])
@@ -593,7 +606,9 @@ def test_blank_text_with_a_call_is_kept() -> None:
 
 
 def test_a_paused_response_is_sent_back_unchanged() -> None:
-    """The model continues the response; the text of the result is that of both parts."""
+    """A paused response is sent back unchanged, and the model continues it; the result contains the text of
+    both parts.
+    """
     searching = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
     paused = message(text("Looking."), searching, stop_reason="pause_turn")
     with Provider([unstreamed(paused), unstreamed(DONE)]) as provider:
@@ -606,7 +621,7 @@ def test_a_paused_response_is_sent_back_unchanged() -> None:
 
 
 def test_pauses_are_limited() -> None:
-    """A run whose model only pauses ends after a number of pauses."""
+    """If the model only pauses, the run ends after a maximum number of pauses."""
     paused = message(text("."), stop_reason="pause_turn")
     with Provider([unstreamed(paused)] * 40) as provider:
         result = result_of(events_of(provider, stream=False))
@@ -624,7 +639,9 @@ def test_pauses_are_limited() -> None:
 
 
 def test_an_unattended_run_waits_in_short_periods() -> None:
-    """A long wait is split into parts of 30 seconds; each completed part is reported."""
+    """An unattended run splits a long wait into parts of 30 seconds, and reports each completed part except the
+    last.
+    """
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:
@@ -635,7 +652,7 @@ def test_an_unattended_run_waits_in_short_periods() -> None:
 
 
 def test_an_unattended_run_waits_for_hours() -> None:
-    """An overload is retried more than ten times: for six hours in total, with waits of up to five minutes."""
+    """An unattended run retries an overload for six hours in total, with waits of up to five minutes."""
     waits: list[float] = []
     with Provider([error(529, "overloaded_error", retry_after="3600")] * 100) as provider:
         events = events_of(provider, waits=waits, **UNATTENDED)
@@ -649,7 +666,7 @@ def test_an_unattended_run_waits_for_hours() -> None:
     [error(500, "api_error"), error_in_stream("api_error"), cut_after(DONE, 2), cut_after(DONE, 5)],
 )
 def test_an_unattended_run_survives_an_outage(down: ProviderReply) -> None:
-    """Any sign of an outage is retried more than ten times."""
+    """An unattended run retries any failure that indicates an outage more than ten times."""
     with Provider([down] * 14 + [streamed(DONE)] * 2) as provider:
         events = events_of(provider, stream=True, **UNATTENDED, max_tokens=30_000)
     assert len(provider.requests) == 15
@@ -658,7 +675,9 @@ def test_an_unattended_run_survives_an_outage(down: ProviderReply) -> None:
 
 
 def test_an_unattended_run_waits_until_the_circuit_closes() -> None:
-    """It waits in reported parts; the length depends on the clock, so it is requested from the world."""
+    """An unattended run waits in reported parts until the circuit closes; the length of the wait comes from the world,
+    because it depends on the clock.
+    """
     conversation, waits = Conversation(), list[float]()
     down = error(503, "api_error", retry="false")
     with Provider([down] * 5 + [streamed(DONE)]) as provider, recorded() as records:
@@ -676,7 +695,9 @@ def test_an_unattended_run_waits_until_the_circuit_closes() -> None:
 
 
 def test_a_wait_until_a_date() -> None:
-    """The length of the wait depends on the clock, so it is requested from the world; a past date means no wait."""
+    """If `retry-after` is a date, the length of the wait comes from the world, because it depends on the clock; a past
+    date means no wait.
+    """
     past_date = error(429, "rate_limit_error", retry_after="Wed, 31 Dec 1969 23:59:00 GMT")
     near_date = error(429, "rate_limit_error", retry_after="Thu, 01 Jan 1970 00:00:09 GMT")
     waits: list[float] = []
@@ -693,8 +714,8 @@ def test_a_wait_until_a_date() -> None:
 
 
 def test_the_circuit_breaker_stops_requests() -> None:
-    """After five consecutive final failures the next request fails immediately; after a minute one request is
-    sent.
+    """After five consecutive failures the next request fails without being sent; a minute later, a request is sent
+    again.
     """
     conversation = Conversation()
     down = error(503, "api_error", retry="false")
@@ -753,7 +774,9 @@ def run_maintenance(
 
 
 def test_a_maintenance_request_is_separate() -> None:
-    """It has a separate lane, source and span, and counts in the meters of the run and of the conversation."""
+    """A maintenance request counts in the meters of the run and of the conversation, and adds nothing to the messages
+    or the text of the run.
+    """
     with Provider([streamed(DONE)]) as provider:
         outcome, run, _ = run_maintenance(provider)
     assert outcome["content"] == DONE["content"]
@@ -766,7 +789,9 @@ def test_a_maintenance_request_is_separate() -> None:
 
 
 def test_a_summary_request_is_retried_like_a_turn() -> None:
-    """A compaction's request is retried because the turn needs it, and its retries are reported."""
+    """A summary request is retried like the request of a turn, because the turn needs it, and the retries are
+    reported.
+    """
     limited = error(429, "rate_limit_error", retry_after="7")
     waits: list[float] = []
     with Provider([OVERLOADED, limited, error(500, "api_error"), streamed(DONE)]) as provider:
@@ -777,7 +802,7 @@ def test_a_summary_request_is_retried_like_a_turn() -> None:
 
 
 def test_an_unattended_run_waits_for_its_summary() -> None:
-    """The wait for a summary is split into parts like that of a turn, and each part is reported."""
+    """An unattended run splits the wait for a summary into parts of 30 seconds, too, and reports them."""
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:
@@ -789,7 +814,7 @@ def test_an_unattended_run_waits_for_its_summary() -> None:
 
 @pytest.mark.parametrize("refusal", [OVERLOADED, error(429, "rate_limit_error", retry_after="1")])
 def test_background_requests_fail_fast(refusal: ProviderReply) -> None:
-    """If the provider is overloaded, there is no retry; other failures are retried twice."""
+    """A background request is not retried after an overload, and at most twice after other failures."""
     with Provider([refusal] * 4) as provider:
         outcome, _, _ = run_maintenance(provider, source="memory", **UNATTENDED)
     assert (len(provider.requests), isinstance(outcome, anthropic.APIStatusError)) == (1, True)
@@ -799,7 +824,7 @@ def test_background_requests_fail_fast(refusal: ProviderReply) -> None:
 
 
 def test_a_maintenance_request_is_stopped_with_its_run() -> None:
-    """Its partial response is not part of the conversation."""
+    """If a run is stopped, its maintenance request is stopped, and the partial response is void."""
     abort = Abort()
     abort.stop()
     with Provider([streamed(DONE)]) as provider:

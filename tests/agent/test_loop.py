@@ -1,4 +1,4 @@
-"""The loop: turns, retries, endings, and emitted records."""
+"""The loop: turns, retries, ends of runs, and emitted records."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def request_start(turn: int, attempt: int, transition: Transition = "start") -> 
 
 
 def test_one_response() -> None:
-    """A prompt that needs no tool causes one request, its deltas, the message, and the result."""
+    """A prompt that needs no tool leads to one request, the deltas, the message and the result."""
     answer = message(THOUGHT, text("Hi there"))
     with Provider([streamed(answer)]) as provider:
         events = events_of(provider)
@@ -116,7 +116,7 @@ def test_one_response() -> None:
 
 
 def test_concurrent_tools() -> None:
-    """Two read-only calls run concurrently over real HTTP; their results are sent back in order, in one message."""
+    """Two read-only calls run concurrently, and their results are sent back in order in one message."""
     both = threading.Barrier(2)
 
     @tool(read_only=True)
@@ -165,7 +165,7 @@ def test_concurrent_tools() -> None:
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "some_new_reason"])
 def test_calls_decide_whether_the_loop_continues(stop_reason: str) -> None:
-    """A called tool runs, whatever the stop reason is; without a call the loop ends."""
+    """If a response contains a call, the tool runs, whatever the stop reason is; without a call the loop ends."""
     call_message = message(call("a", "look", where="box"), stop_reason=stop_reason)
     ending = message(text("Enough."), stop_reason="tool_use")
     with Provider([streamed(call_message), streamed(ending)]) as provider:
@@ -175,7 +175,7 @@ def test_calls_decide_whether_the_loop_continues(stop_reason: str) -> None:
 
 
 def test_responses_are_sent_back_unchanged() -> None:
-    """Unknown blocks and fields, signatures and unusual text are sent back as the provider sent them."""
+    """Responses are sent back unchanged, including unknown blocks and fields, signatures and unusual text."""
     unusual_block: dict[str, Any] = {
         "type": "hologram",
         "depth": 1.50,
@@ -202,7 +202,9 @@ def test_responses_are_sent_back_unchanged() -> None:
 
 
 def test_messages_are_the_same_without_streaming() -> None:
-    """The conversation is identical; without streaming there are no deltas, and tools start after the response."""
+    """With and without streaming, the conversation, the tool results and the usage are identical; only the deltas are
+    missing.
+    """
     call_message = message(
         THOUGHT, text("Hm"), call("a", "look", where="box"), container={"id": "c"}
     )
@@ -220,7 +222,7 @@ def test_messages_are_the_same_without_streaming() -> None:
 
 
 def test_an_overload_is_retried() -> None:
-    """A 529 is retried after a wait on the clock of the world, which doubles each time."""
+    """A 529 is retried after a wait on the world's clock that doubles each time."""
     waits: list[float] = []
     replies = [error(529, "overloaded_error"), error(529, "overloaded_error"), streamed(DONE)]
     with Provider(replies) as provider:
@@ -239,7 +241,7 @@ def test_an_overload_is_retried() -> None:
 
 
 def test_retry_after_is_followed() -> None:
-    """The wait has exactly the length of `retry-after`."""
+    """If a response has a `retry-after` header, the wait has exactly that length."""
     waits: list[float] = []
     with Provider([error(429, "rate_limit_error", retry_after="3"), unstreamed(DONE)]) as provider:
         events_of(provider, waits=waits, stream=False)
@@ -247,7 +249,9 @@ def test_retry_after_is_followed() -> None:
 
 
 def test_an_overload_inside_a_stream_is_retried() -> None:
-    """An error event in a 200 stream is a failed attempt; the `retry-after` of a 200 is ignored."""
+    """An error event in a stream with status 200 is a failed attempt, and the `retry-after` header of the 200 is
+    ignored.
+    """
     waits: list[float] = []
     with Provider(
         [error_in_stream("overloaded_error", retry_after="41"), streamed(DONE)]
@@ -258,7 +262,7 @@ def test_an_overload_inside_a_stream_is_retried() -> None:
 
 
 def test_a_broken_stream_is_retried() -> None:
-    """A broken connection voids the deltas so far; the same request is retried, and both attempts count."""
+    """If a stream breaks, its deltas are void and the same request is retried; both attempts count."""
     answer = message(text("Hello you"))
     with Provider([cut_after(answer, 4), streamed(answer)]) as provider:
         events = events_of(provider)
@@ -276,7 +280,7 @@ def test_a_broken_stream_is_retried() -> None:
 
 
 def test_a_stream_that_ends_early_is_retried() -> None:
-    """A stream without its last event is not a response, even if the connection was closed cleanly."""
+    """A stream without its last event is retried, even if the connection was closed cleanly."""
     chunks = streamed(DONE).chunks
     truncated_reply = Reply(chunks[:-1], headers=streamed(DONE).headers)
     with Provider([truncated_reply, streamed(DONE)]) as provider:
@@ -286,7 +290,7 @@ def test_a_stream_that_ends_early_is_retried() -> None:
 
 
 def test_a_connection_that_breaks_after_the_last_event() -> None:
-    """Nothing is lost, and nothing is retried."""
+    """If a connection breaks after the last event of a stream, the response is complete, and nothing is retried."""
     with Provider([cut_after(DONE, 100)]) as provider:
         events = events_of(provider)
     assert (len(provider.requests), result_of(events).text) == (1, "Done.")
@@ -294,7 +298,7 @@ def test_a_connection_that_breaks_after_the_last_event() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_200_that_is_not_a_message(stream: bool) -> None:
-    """It is not retried; the error says what was received."""
+    """A 200 that is not a message is not retried, and the error describes what was received."""
     page = Reply((b"<html>hello</html>",), headers={"content-type": "text/html"})
     with Provider([page]) as provider:
         result = result_of(events_of(provider, stream=stream))
@@ -306,7 +310,7 @@ def test_a_200_that_is_not_a_message(stream: bool) -> None:
 
 
 def test_a_permanent_error_ends_the_run() -> None:
-    """The error is reported once, as a result; the conversation is unchanged."""
+    """A permanent error ends the run with one result that contains the error, and leaves the conversation unchanged."""
     conversation = Conversation()
     with Provider([error(400, "invalid_request_error")]) as provider:
         events = events_of(provider, conversation=conversation)
@@ -332,7 +336,7 @@ def test_a_permanent_error_ends_the_run() -> None:
 
 
 def test_retries_are_limited() -> None:
-    """After `max_retries` the last error ends the run, without a further wait."""
+    """After `max_retries` retries, the last error ends the run without a further wait."""
     waits: list[float] = []
     with Provider([error(500, "api_error")] * 3) as provider:
         result = result_of(events_of(provider, waits=waits, max_retries=2))
@@ -340,7 +344,9 @@ def test_retries_are_limited() -> None:
 
 
 def test_turns_are_limited() -> None:
-    """After `max_turns` turns that used tools the run ends with tool results, and can be continued."""
+    """After `max_turns` turns with tools, the run ends with the tool results in the conversation, which can be
+    continued.
+    """
     call_message = message(call("a", "look", where="box"), stop_reason="tool_use")
     conversation = Conversation()
     with Provider([streamed(call_message), streamed(call_message)]) as provider:
@@ -355,7 +361,9 @@ def test_turns_are_limited() -> None:
 
 
 def test_tool_errors_are_sent_to_the_model() -> None:
-    """Unknown tools, invalid and truncated input, exceptions and timeouts become error results; the run continues."""
+    """Unknown tools, invalid and truncated input, exceptions and timeouts become error results, and the run
+    continues.
+    """
 
     @tool
     def fall() -> None:
@@ -391,7 +399,7 @@ def test_tool_errors_are_sent_to_the_model() -> None:
 
 
 def test_a_second_prompt_continues_the_conversation() -> None:
-    """All earlier messages are sent again, and the turn count continues."""
+    """A second prompt sends all earlier messages again and continues the turn count."""
     conversation = Conversation()
     call_message = message(call("a", "look", where="box"))
     with Provider([streamed(call_message), streamed(DONE), unstreamed(DONE)]) as provider:
@@ -406,7 +414,7 @@ def test_a_second_prompt_continues_the_conversation() -> None:
 
 
 def test_further_parameters_and_betas_are_sent() -> None:
-    """System prompt, betas and arbitrary parameters reach the provider."""
+    """The system prompt, betas and arbitrary parameters reach the provider."""
     with Provider([unstreamed(DONE)]) as provider:
         events_of(
             provider,
@@ -429,16 +437,16 @@ def test_further_parameters_and_betas_are_sent() -> None:
 
 
 def test_complete_returns_the_result() -> None:
-    """`complete` runs to the end in the live world and returns only the result."""
+    """`complete` runs the agent in the live world and returns only the result."""
     call_message = message(call("a", "look", where="box"))
 
-    async def ask(provider: Provider) -> Result:
+    async def run_agent(provider: Provider) -> Result:
         async with provider.client() as client:
             world = live_world(client, [look])
             return await complete("Hello", world=world, options=options(), tools=[look])
 
     with Provider([streamed(call_message), streamed(DONE)]) as provider:
-        result = in_loop(ask(provider))
+        result = in_loop(run_agent(provider))
     assert (result.subtype, result.text, result.num_turns) == ("success", "Done.", 2)
     assert result.duration_ns > 0
 
@@ -464,7 +472,9 @@ def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 
 
 def test_facts_form_a_tree() -> None:
-    """An interaction contains requests and tools; a request contains its attempts and waits; all are in one trace."""
+    """The span of an interaction contains its requests and tools, and a request contains its waits; all are in one
+    trace.
+    """
     call_message = message(call("a", "look", where="box"), call("b", "look", where="bag"))
     replies = [error(529, "overloaded_error"), streamed(call_message), streamed(DONE)]
     with Provider(replies) as provider, recorded() as records:
@@ -499,7 +509,7 @@ def test_facts_form_a_tree() -> None:
 
 
 def test_every_attempt_has_its_span() -> None:
-    """At each attempt, the transport sees the span and turn of the request; afterwards the previous span is
+    """Each attempt is sent with the span and turn of its request as the current place; afterwards the previous place is
     restored.
     """
     call_message = message(call("a", "look", where="box"))
@@ -511,7 +521,7 @@ def test_every_attempt_has_its_span() -> None:
         status, body = next(script)
         return httpx2.Response(status, json=body)
 
-    async def ask() -> None:
+    async def run_agent() -> None:
         transport = httpx2.AsyncClient(transport=httpx2.MockTransport(send))
         async with anthropic.AsyncAnthropic(api_key="made-up", http_client=transport) as client:
             world = ticking_world(client, [look])
@@ -520,7 +530,7 @@ def test_every_attempt_has_its_span() -> None:
                 assert tracing.place() == Place(SESSION)
 
     with recorded() as records:
-        in_loop(ask())
+        in_loop(run_agent())
     (start,) = of_kind(records, InteractionStart)
     first, second = [r.span_id for r in of_kind(records, SpanStart) if r.name == "llm_request"]
     chains = [place.chain_id for place in places if place]
@@ -533,7 +543,7 @@ def test_every_attempt_has_its_span() -> None:
 
 
 def test_failed_runs_end_the_interaction() -> None:
-    """Exhausting the turns, or giving up, ends the interaction as an error before the result is yielded."""
+    """A run that exceeds its turns or fails ends its interaction as an error before it yields the result."""
     call_message = message(call("a", "look", where="box"))
     with Provider([streamed(call_message), error(400, "invalid_request_error")]) as provider:
         with recorded() as most:
@@ -561,7 +571,7 @@ CANCELLED = ("ended", "cancelled", False)
 
 
 def test_cancellation_during_a_stream() -> None:
-    """Cancelling the task closes every span as cancelled."""
+    """If the task is cancelled during a stream, every span ends as cancelled."""
     hold = threading.Event()
 
     async def stop(provider: Provider) -> None:
@@ -588,14 +598,14 @@ def test_cancellation_during_a_stream() -> None:
 
 
 def test_cancellation_while_tools_run() -> None:
-    """Cancelling the task stops the tools, and closes every span as cancelled."""
+    """If the task is cancelled while tools run, the tools are stopped, and every span ends as cancelled."""
     conversation = Conversation()
     call_message = message(call("a", "wait"), call("b", "wait"), text("Well"))
 
     async def stop(provider: Provider) -> list[str]:
         running_now, stopped = asyncio.Semaphore(0), []
 
-        # Not a reader, because readers may start before their response is complete.
+        # This is not a reader, because a reader may start before the response is complete.
         @tool(concurrent=True)
         async def wait() -> None:
             running_now.release()
@@ -640,7 +650,9 @@ def test_cancellation_while_tools_run() -> None:
 @pytest.mark.parametrize("close", [True, False])
 @pytest.mark.parametrize("kind", [RequestStart, TextDelta, Message, ToolDispatch])
 def test_closing_the_generator_early(kind: type, close: bool) -> None:
-    """Leaving at any event closes every span, whether the generator is closed or just dropped."""
+    """If the caller leaves the generator at any event, every span ends, whether the generator is closed or only
+    dropped.
+    """
     call_message = message(text("Hm"), call("a", "look", where="box"))
 
     async def leave(provider: Provider) -> None:
@@ -663,7 +675,7 @@ def test_closing_the_generator_early(kind: type, close: bool) -> None:
 
 
 def test_closing_the_generator_at_the_result() -> None:
-    """When the result is yielded, the interaction has already ended successfully."""
+    """If the caller leaves the generator at the result, the interaction has already ended successfully."""
 
     async def leave(provider: Provider) -> None:
         async with provider.client() as client:
@@ -683,8 +695,8 @@ class Differs(anthropic.AnthropicError, ReplayEnd):
 
 
 def test_an_unknown_exception_propagates() -> None:
-    """An exception that is not an error of the provider is not retried; it propagates unchanged, and all spans
-    are closed.
+    """An exception that is not an error of the provider is not retried; it propagates unchanged, and every span
+    ends.
     """
     requests = []
 
@@ -692,13 +704,13 @@ def test_an_unknown_exception_propagates() -> None:
         requests.append(request)
         raise Differs("the question differs")
 
-    async def ask() -> None:
+    async def run_agent() -> None:
         transport = httpx2.AsyncClient(transport=httpx2.MockTransport(differ))
         async with anthropic.AsyncAnthropic(api_key="made-up", http_client=transport) as client:
             await complete("Hello", world=ticking_world(client), options=options())
 
     with recorded() as records, pytest.raises(Differs):
-        in_loop(ask())
+        in_loop(run_agent())
     assert len(requests) == 1
     assert [status for *_, status in spans(records)] == ["error", "error"]
     assert facts(records)[-1] == ("ended", "error_during_execution", True)

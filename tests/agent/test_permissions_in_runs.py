@@ -49,7 +49,7 @@ def decisions(records: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_without_a_person_the_call_is_denied() -> None:
-    """A call that needs approval without a person is denied, and the reason reaches the model."""
+    """Without a person, a call that needs approval is denied, and the model gets the reason."""
     call_message = message(call("a", "look", where="box"), call("b", "write", what="x"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[look, write], permissions=Permissions())
@@ -67,7 +67,7 @@ def test_without_a_person_the_call_is_denied() -> None:
 
 
 def test_a_call_waits_for_approval() -> None:
-    """The person gets the tool, the input and the reason; the wait is a span and part of the decision."""
+    """A person who approves a call gets its tool, input and reason; the wait has a span and is part of the decision."""
     seen: list[Consent] = []
 
     def person(consent: Consent) -> Reply:
@@ -90,7 +90,7 @@ def test_a_call_waits_for_approval() -> None:
 
 
 def test_a_grant_is_valid_for_the_conversation() -> None:
-    """A call with a session grant needs no approval, even in the next run; calls with other inputs do."""
+    """After a session grant, the same call needs no approval, even in the next run; a call with other input does."""
     inputs: list[Any] = []
 
     async def person(consent: Consent) -> Reply:
@@ -126,7 +126,7 @@ def test_a_grant_is_valid_for_the_conversation() -> None:
 
 
 def test_an_approval_request_that_raises() -> None:
-    """The call is denied, and the loop continues."""
+    """If an approval request raises an exception, the call is denied, and the loop continues."""
 
     def person(consent: Consent) -> bool:
         raise RuntimeError("no terminal")
@@ -141,7 +141,7 @@ def test_an_approval_request_that_raises() -> None:
 
 
 def test_rules_precede_approvals() -> None:
-    """Deny precedes ask, and ask precedes allow; each decision has the source of its rule."""
+    """Deny rules precede ask rules, ask rules precede allow rules, and each decision has the source of its rule."""
     permissions = Permissions(
         rules=(
             rule("write", "allow", "project"),
@@ -160,7 +160,7 @@ def test_rules_precede_approvals() -> None:
 
 
 def test_no_mode_allows_a_path_outside_the_roots(tmp_path: Path) -> None:
-    """A path that leads out of the roots through a link is denied in every mode, without a prompt."""
+    """In any mode, a path that leads out of the roots through a link is denied without an approval request."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
@@ -187,7 +187,7 @@ def test_no_mode_allows_a_path_outside_the_roots(tmp_path: Path) -> None:
 
 
 def test_a_denied_reader_does_not_start_early() -> None:
-    """A call that is not clearly permitted never starts while the response is still arriving."""
+    """A reader that is not clearly permitted does not start while the response is still arriving."""
     permissions = Permissions(rules=(rule("look", "deny"),))
     call_message = message(call("a", "look", where="box"), text("So"))
     with Provider([streamed(call_message), streamed(DONE)]) as provider:

@@ -33,15 +33,19 @@ def done(count: int = 1) -> list[Any]:
 
 @pytest.mark.parametrize("highest", range(len(LEVELS)))
 def test_the_highest_level_is_used(highest: int) -> None:
-    """All lower levels are ignored; the tail is last, except after an override."""
+    """The highest level of the system prompt is used and all lower levels are ignored; the tail is appended unless the
+    level is an override.
+    """
     levels = {name: f"I am the {name}." for name in LEVELS[: highest + 1]}
     result = rendered(SystemPrompt(**levels, append="And be brief."), {})
     tail = "" if LEVELS[highest] == "override" else "\n\nAnd be brief."
     assert result.blocks == [block(f"I am the {LEVELS[highest]}.{tail}")]
 
 
-def test_volatile_sections_follow_static_ones() -> None:
-    """Static sections are one block, in order; volatile sections are the next block, which ends with the tail."""
+def test_volatile_sections_follow_static_sections() -> None:
+    """Static sections form the first block, in order; volatile sections form the next block, which ends with
+    the tail.
+    """
     prompt = SystemPrompt(
         default=(
             Section("who", "You sell tea."),
@@ -57,7 +61,7 @@ def test_volatile_sections_follow_static_ones() -> None:
 
 
 def test_a_volatile_section_needs_a_reason() -> None:
-    """A section without a reason is rejected, and so are two sections with the same name."""
+    """A volatile section without a reason is rejected, and so are two sections with the same name."""
     for reason in (None, " "):
         with pytest.raises(UsageError, match="volatile, but has no reason"):
             Section("clock", "noon", volatile=True, reason=reason)
@@ -68,9 +72,7 @@ def test_a_volatile_section_needs_a_reason() -> None:
 
 
 def test_section_texts_come_from_the_world() -> None:
-    """A static section is requested once per conversation, a volatile section in each turn; the request
-    contains the texts.
-    """
+    """The world provides the text of a static section once per conversation, and of a volatile section in each turn."""
     requested: list[str] = []
 
     def tree() -> str:
@@ -116,7 +118,9 @@ def test_section_texts_come_from_the_world() -> None:
 
 @pytest.mark.filterwarnings("ignore:agentobs. the section git")
 def test_a_failing_section_is_omitted() -> None:
-    """It is omitted in this turn, and requested again in the next; the other sections are present."""
+    """A section whose function fails is omitted in this turn and requested again in the next turn; other sections are
+    present.
+    """
     attempts: list[int] = []
 
     def git() -> str:
@@ -134,7 +138,9 @@ def test_a_failing_section_is_omitted() -> None:
 
 
 def test_a_section_without_a_function_is_an_error() -> None:
-    """The result names the section and says what to do; no request is sent."""
+    """If the world has no function for a section, no request is sent, and the result names the section and suggests a
+    fix.
+    """
     prompt = SystemPrompt(default=(Section("git", lambda: "clean"),))
     with Provider([]) as provider:
         result = result_of(events_of(provider, system=prompt))
@@ -145,7 +151,9 @@ def test_a_section_without_a_function_is_an_error() -> None:
 
 
 def test_a_static_section_is_latched() -> None:
-    """Another text of the section in the same conversation is reported, but not used; `unlatch` applies it."""
+    """If the text of a static section changes during a conversation, the change is reported but not used until
+    `unlatch` is called.
+    """
     conversation, held_settings = Conversation(), []
     with Provider(done(3)) as provider:
         for words in ("You sell tea.", "You sell coffee.", "You sell coffee."):

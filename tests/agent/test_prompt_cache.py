@@ -54,9 +54,9 @@ def result(tool_use_id: str, content: str, **more: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": tool_use_id, "content": content, **more}
 
 
-def test_three_breakpoints_of_which_the_last_moves() -> None:
-    """Complete bodies have breakpoints at the last tool, the last system block and the last message; earlier
-    content is unchanged.
+def test_three_breakpoints_the_last_of_which_moves() -> None:
+    """The last tool, the last system block and the last message have breakpoints; the breakpoint of the last message
+    moves in each request.
     """
     tool_call = call("a", "look", where="box")
     with Provider([streamed(message(tool_call)), DONE]) as provider:
@@ -81,7 +81,9 @@ def test_three_breakpoints_of_which_the_last_moves() -> None:
 
 
 def test_default_and_one_hour_breakpoints() -> None:
-    """Breakpoints are set by default; with None there are no breakpoints, and bodies are unchanged."""
+    """Breakpoints are set by default, and can be set for one hour; with `cache=None` there are none, and bodies are
+    unchanged.
+    """
     state = initial_state(Conversation(), "Hello")
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     for options, mark in [(Options("m"), MARK), (Options("m", cache="1h"), hour)]:
@@ -92,8 +94,8 @@ def test_default_and_one_hour_breakpoints() -> None:
 
 
 def test_the_static_part_has_its_own_breakpoint() -> None:
-    """If there are volatile sections, there is one breakpoint at the end of the static part, and another at the
-    end of the system prompt.
+    """If there are volatile sections, the static part of the system prompt has its own breakpoint, in addition to the
+    breakpoint at the end.
     """
     prompt = SystemPrompt(
         default=(Section("a", "Stay."), Section("b", "Go.", volatile=True, reason="it goes"))
@@ -124,7 +126,7 @@ def test_the_static_part_has_its_own_breakpoint() -> None:
 def test_only_cacheable_blocks_have_breakpoints(
     messages: list[Any], place: tuple[int, int] | None
 ) -> None:
-    """Thinking and empty text never have a breakpoint; the block before them is used instead."""
+    """If the last block is thinking or empty text, the breakpoint is set on the block before it."""
     history = tuple({"role": role, "content": content} for role, content in messages)
     request = request_arguments(_state(history), Options("m"), [])["messages"]
     marked = [
@@ -137,8 +139,8 @@ def test_only_cacheable_blocks_have_breakpoints(
 
 
 def test_many_results_do_not_cause_a_cache_miss() -> None:
-    """The provider looks back 20 blocks; after more new blocks, the end of the previous request has a
-    breakpoint as well.
+    """If a request has more than 20 new blocks, the end of the previous request has a breakpoint, too, because the
+    provider looks back only 20 blocks.
     """
     ids = [f"t{n}" for n in range(15)]
     history = (
@@ -155,8 +157,8 @@ def test_many_results_do_not_cause_a_cache_miss() -> None:
 
 
 def test_breakpoints_of_the_caller_count() -> None:
-    """No breakpoint is added to a zone with breakpoints, and there are never more than four; automatic caching
-    counts as one.
+    """No breakpoint is added to a part in which the caller has set one, and there are at most four, including automatic
+    caching.
     """
     own = [block(str(n), **MARK) for n in range(3)]
     request = request_arguments(
@@ -177,8 +179,8 @@ def test_breakpoints_of_the_caller_count() -> None:
 
 
 def test_zones_in_extra_fields_are_unchanged() -> None:
-    """Fields in `extra` are sent unchanged: their breakpoints count toward the four, and ours are set in other
-    zones.
+    """Fields in `extra` are sent unchanged: their breakpoints count toward the four, and ours are set only in other
+    parts.
     """
     own = [block(str(n), **MARK) for n in range(4)]
     cached_options = Options("m", system="S", extra={"system": own})
@@ -218,7 +220,9 @@ def test_zones_in_extra_fields_are_unchanged() -> None:
 def test_settings_that_change_the_prefix_are_latched(
     first: dict[str, Any], second: dict[str, Any], setting: str
 ) -> None:
-    """A change in the middle of a conversation is reported once and not used, until the conversation is unlatched."""
+    """If a setting of the cached prefix changes during a conversation, this is reported once, and not used until
+    `unlatch` is called.
+    """
     conversation, held_settings = Conversation(), []
     steps = [first, second, second]
     with Provider([DONE] * 3) as provider, recorded() as records:
@@ -238,7 +242,7 @@ def test_settings_that_change_the_prefix_are_latched(
 
 
 def prefix(request: dict[str, Any], headers: dict[str, str]) -> list[Any]:
-    """Return the parts of the provider's cache key other than the text."""
+    """Return the parts of a request that are in the provider's cache key, except the text."""
     names = ("model", "system", "tools", "thinking", "speed")
     mark = [
         m["content"][0].get("cache_control")
@@ -249,7 +253,9 @@ def prefix(request: dict[str, Any], headers: dict[str, str]) -> list[Any]:
 
 
 def test_settings_outside_the_prefix_may_change() -> None:
-    """Effort, response limit and temperature follow the options, even while another setting is latched."""
+    """Effort, response limit and other settings outside of the cached prefix may change, even while another setting is
+    latched.
+    """
     conversation = Conversation()
     steps: list[dict[str, Any]] = [
         {"thinking": Adaptive("low")},
@@ -268,7 +274,7 @@ def test_settings_outside_the_prefix_may_change() -> None:
 
 
 def test_tools_keep_their_order() -> None:
-    """Known tools keep their position; new tools follow, and optional tools are last."""
+    """Known tools keep their position, new tools follow them, and a new optional tool is last."""
     is_there = [True]
     maybe = tool(available=lambda: is_there[0], optional=True, name="maybe")(lambda: "x")
     other = tool(name="other")(lambda: "x")
@@ -293,7 +299,7 @@ def test_tools_keep_their_order() -> None:
 def test_a_recording_with_breakpoints_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The breakpoint moves with each request; a fixture still contains the history only once, and replays."""
+    """Although the breakpoint moves with each request, a fixture contains the history only once, and it replays."""
     from agentobs.recording.journal.home import open_home
     from agentobs.recording.journal.segments import segment_ids
     from agentobs.recording.vault.vault import read_session

@@ -55,10 +55,11 @@ def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_is_reconstructed(name: str) -> None:
-    """Messages, turns and agents, of runs that ended and of runs that were stopped anywhere.
+    """The messages, turns and agents of every scenario are reconstructed, whether its runs ended normally or were
+    stopped.
 
-    If the last request was never answered, the loop drops the prompt, because its caller still has
-    it; a recording keeps it. A recording also says which background agents never reported.
+    If the last request was never answered, the loop drops the prompt, because its caller still has the prompt, but the
+    recording keeps it. A recording also shows which background agents never reported.
     """
     conversation, recording, error = replayed(name)
     found = conversation_from(json.loads(json.dumps(conversation_of(recording))))

@@ -104,32 +104,36 @@ def refused(
     ],
 )
 def test_each_failure_has_one_class(error: Exception, kind: ErrorClass) -> None:
-    """The class of a failure follows from its type, status and code, and from its text if a real 400 has no code."""
+    """The class of a failure follows from its type, status and code; for a 400 without a code, as in real traffic, it
+    follows from the text.
+    """
     assert classify(error) == kind
 
 
 def test_broken_streams_have_two_classes() -> None:
-    """A stream that broke before any content has another class than a stream that broke later."""
+    """A stream that breaks before any content has another class than a stream that breaks later."""
     cuts = [CutError(request=REQUEST), httpx2.ReadError("cut")]
     assert [classify(cut, has_content=True) for cut in cuts] == ["cut_after_content"] * 2
 
 
 def test_the_table_has_a_row_for_each_class() -> None:
-    """The table has a policy for every class."""
+    """The table of policies has a row for every class."""
     assert list(REACTIONS) == list(get_args(ErrorClass))
 
 
 def decided(
     failure: Failure, history: RetryHistory | None = None, chance: float = 0.0, **policy: Any
 ) -> Any:
-    """Return the wait before the next attempt, the name of the change of the request, or None if it is given up."""
+    """Return the wait before the next attempt, or the name of the change of the request; None if the request is given
+    up.
+    """
     found = next_attempt(failure, history or RetryHistory(), RetryPolicy(**policy), chance)
     return found if found is None else found.step or found.wait_s + found.jitter_s
 
 
 @pytest.mark.parametrize("kind", get_args(ErrorClass))
 def test_transient_failures_are_retried(kind: ErrorClass) -> None:
-    """Unless the provider says whether to retry, the table decides."""
+    """The table decides which failures are retried, unless the provider's response decides."""
     policy = REACTIONS[kind]
     expected = 0.5 if policy.is_retried else "refresh" if kind == "unauthorized" else None
     assert decided(Failure(kind)) == expected
@@ -141,7 +145,7 @@ def test_transient_failures_are_retried(kind: ErrorClass) -> None:
 
 @pytest.mark.parametrize("kind", get_args(ErrorClass))
 def test_background_failures_are_given_up_fast(kind: ErrorClass) -> None:
-    """In the background, an overload or a rate limit is not retried, and there are at most three attempts."""
+    """A background request is not retried after an overload or a rate limit, and has at most three attempts."""
     policy = REACTIONS[kind]
     if policy.is_retried:
         assert decided(Failure(kind), is_background=True) == (None if policy.fails_fast else 0.5)
@@ -154,7 +158,9 @@ def test_background_failures_are_given_up_fast(kind: ErrorClass) -> None:
 
 
 def test_requests_outside_the_loop() -> None:
-    """Requests of hooks and the classifier are retried like background requests, without changes or long waits."""
+    """Requests of hooks and of the classifier are retried like background requests, but never changed, and never after
+    a long wait.
+    """
 
     def waits(error: Exception, retries: int = 0) -> float | None:
         history = RetryHistory(retries=retries)
@@ -174,7 +180,7 @@ def test_requests_outside_the_loop() -> None:
 
 
 def test_backoff_doubles_up_to_a_maximum() -> None:
-    """Waits are 0.5, 1, 2 ... 32 seconds; jitter adds up to a quarter; there are at most ten retries."""
+    """The backoff doubles from 0.5 to 32 seconds, jitter adds up to a quarter, and there are at most ten retries."""
     waits = [decided(Failure("server_error"), RetryHistory(retries=n)) for n in range(11)]
     assert waits == [0.5, 1, 2, 4, 8, 16, 32, 32, 32, 32, None]
     assert decided(Failure("server_error"), RetryHistory(retries=9), chance=0.5) == 36
@@ -199,7 +205,9 @@ def test_backoff_doubles_up_to_a_maximum() -> None:
     ],
 )
 def test_the_wait_that_a_response_requests(headers: dict[str, str], wait: float | None) -> None:
-    """It is in seconds, in milliseconds or a date; an invalid value is ignored, as is any value in a 200."""
+    """A response may request a wait in seconds, in milliseconds or as a date; an invalid value, or any value in a 200,
+    is ignored.
+    """
     assert requested_wait_s(headers, NOON_NS) == wait
     assert depends_on_clock(headers) == ("GMT" in str(headers) and wait is not None)
     named = {name.replace("-", "_"): value for name, value in headers.items()}
@@ -211,7 +219,7 @@ def test_the_wait_that_a_response_requests(headers: dict[str, str], wait: float 
 
 
 def test_a_requested_wait_is_exact() -> None:
-    """The exact time is waited, up to five minutes; attended runs wait no longer."""
+    """A requested wait is followed exactly, up to five minutes; attended runs do not wait longer."""
     assert decided(Failure("rate_limit", requested_wait_s=7.0), chance=0.9) == 7.0
     assert decided(Failure("rate_limit", requested_wait_s=300.0)) == 300.0
     assert decided(Failure("rate_limit", requested_wait_s=301.0)) is None
@@ -221,14 +229,18 @@ def test_a_requested_wait_is_exact() -> None:
     ("header", "expected"), [("true", True), ("false", False), ("maybe", None)]
 )
 def test_x_should_retry_is_followed(header: str, expected: bool | None) -> None:
-    """The header is ignored in a 200, because it does not refer to the error."""
+    """The `x-should-retry` header decides about a retry; in a 200 it is ignored, because it does not refer to the
+    error.
+    """
     errors = [refused(400, x_should_retry=header), refused(200, x_should_retry=header)]
     found = [failure_of(e, has_content=False, now_ns=NOON_NS).provider_may_retry for e in errors]
     assert found == [expected, None]
 
 
 def test_unattended_waits() -> None:
-    """Rate limits and outages are waited for, six hours in total, with waits from 32 seconds to five minutes."""
+    """Unattended runs retry rate limits and outages for six hours in total, with waits from 32 seconds to five
+    minutes.
+    """
     outages = [(kind, None) for kind, policy in REACTIONS.items() if policy.counts_as_outage]
     assert len(outages) == 6
     for kind, wait_s in (*outages, ("rate_limit", 0.001), ("rate_limit", 1e9)):
@@ -246,7 +258,7 @@ def test_unattended_waits() -> None:
 
 
 def test_a_long_wait_has_several_parts() -> None:
-    """An unattended wait is split into parts of 30 seconds, whose number does not depend on jitter."""
+    """An unattended wait is split into parts of 30 seconds; the number of parts does not depend on jitter."""
     wait = NextAttempt(RetryHistory(), 70.0, 2.5)
     assert list(wait_parts(wait, is_unattended=True)) == [30, 30, 12.5]
     assert list(wait_parts(NextAttempt(RetryHistory(), 60.0), is_unattended=True)) == [30, 30]
@@ -254,7 +266,9 @@ def test_a_long_wait_has_several_parts() -> None:
 
 
 def test_three_overloads_in_a_row() -> None:
-    """After them, the fallback model is used, once per request; any other outcome resets the count."""
+    """After three consecutive overloads, a request switches to the fallback model, once; any other outcome resets the
+    count.
+    """
 
     def run(kinds: list[ErrorClass], **policy: Any) -> list[str | None]:
         history, steps = RetryHistory(), list[str | None]()
@@ -277,7 +291,9 @@ def test_three_overloads_in_a_row() -> None:
 
 
 def test_three_streams_that_broke_before_content() -> None:
-    """After them, the request is sent without streaming if the response limit allows it."""
+    """After three consecutive streams that broke before any content, the request is sent without streaming if its
+    response limit allows this.
+    """
     history = RetryHistory(retries=2, cuts=2)
     assert decided(Failure("cut_before_content"), history, may_unstream=True) == "unstream"
     assert decided(Failure("cut_before_content"), history) == 2.0
@@ -285,7 +301,7 @@ def test_three_streams_that_broke_before_content() -> None:
 
 
 def test_credentials_are_refreshed_once() -> None:
-    """A second 401 of the same request is final."""
+    """Credentials are refreshed once per request; a second 401 is final."""
     assert decided(Failure("unauthorized")) == "refresh"
     assert decided(Failure("unauthorized"), RetryHistory(steps=frozenset({"refresh"}))) is None
 
@@ -303,7 +319,7 @@ def test_credentials_are_refreshed_once() -> None:
     ],
 )
 def test_the_max_tokens_that_fits(text: str, least: int | None, fits: int | None) -> None:
-    """It is computed exactly, minus 1,000; below 3,000 the prompt is too long."""
+    """The `max_tokens` that fits is the remaining window minus 1,000 tokens; below 3,000 the prompt is too long."""
     error = refused(400, text=text)
     assert max_tokens_available(error) == least
     failure = failure_of(error, has_content=False, now_ns=NOON_NS)
@@ -312,8 +328,8 @@ def test_the_max_tokens_that_fits(text: str, least: int | None, fits: int | None
 
 
 @pytest.mark.parametrize("where", ["arguments", "extra"])
-def test_max_tokens_that_does_not_help(where: str) -> None:
-    """A fitting value not below the requested one changes nothing, and a response must be longer than its
+def test_max_tokens_is_not_changed_if_this_does_not_help(where: str) -> None:
+    """`max_tokens` is not changed if the fitting value is not lower than the current value, or does not exceed the
     thinking budget.
     """
     failure = Failure("overflow", max_tokens_available=9_000)
@@ -326,7 +342,7 @@ def test_max_tokens_that_does_not_help(where: str) -> None:
 
 
 def test_end_reasons_of_failures() -> None:
-    """A prompt that does not fit, or an image, is distinguished from other failures, whatever the error is."""
+    """The end reason distinguishes prompts that are too long, and invalid images, from other failures."""
     too_long = [kind for kind, policy in REACTIONS.items() if policy.reason == "prompt_too_long"]
     assert too_long == ["overflow", "too_long", "too_large", "window_full"]
     assert terminal_reason(refused(413)) == "prompt_too_long"
@@ -339,7 +355,7 @@ def test_end_reasons_of_failures() -> None:
 
 
 def test_errors_have_names_without_content() -> None:
-    """The name is the provider's error type if that is a label, or else the class; the text is separate."""
+    """The name of an error is the provider's error type if that is a label, or else its class; the text is separate."""
     named = [refused(200, "overloaded_error"), refused(500, "has blanks"), httpx2.ReadError("cut")]
     assert [(name_of(e), status_of(e), text_of(e)) for e in named] == [
         ("overloaded_error", 200, "Sorry"),
@@ -349,7 +365,9 @@ def test_errors_have_names_without_content() -> None:
 
 
 def test_attempts_that_may_be_billed() -> None:
-    """A rejected or unsent request costs nothing; a connection that broke later may have a cost."""
+    """A request that was rejected or not sent costs nothing; a request whose connection broke later may have been
+    billed.
+    """
     unsent = anthropic.APIConnectionError(request=REQUEST)
     unsent.__cause__ = httpx2.ConnectError("refused")
     free = [refused(529), unsent, CircuitOpenError("open", REQUEST, body=None)]
@@ -358,7 +376,7 @@ def test_attempts_that_may_be_billed() -> None:
 
 
 def test_the_circuit_breaker() -> None:
-    """Five consecutive failures of a provider that is down open it for a minute; one success closes it."""
+    """Five consecutive failures that indicate an outage open the circuit for a minute; one success closes it."""
     breaker = CircuitBreaker()
     for number in range(5):
         assert not breaker.is_open
@@ -385,7 +403,7 @@ RECORDED_CLASSES: frozenset[ErrorClass] = frozenset(
 
 
 def table() -> str:
-    """Return the table of the document, generated from the code."""
+    """Return the table of the document as generated from the code."""
     lines = [
         "| class | recognized by | retried | delay | other reactions | terminal reason | evidence |",
         "| --- " * 7 + "|",
@@ -416,7 +434,7 @@ def row(kind: ErrorClass) -> str:
 
 
 def test_the_document_matches_the_table() -> None:
-    """`docs/recovery.md` shows each class as in the code."""
+    """`docs/recovery.md` contains the table that is generated from the code."""
     found = re.search(r"\| class .*?\n\n", DOCUMENT.read_text(encoding="utf-8"), re.S)
     assert found is not None
     assert found[0].strip() == table()

@@ -121,7 +121,7 @@ stops = st.sampled_from(
 
 
 class Recovery(RuleBasedStateMachine):
-    """An agent with an arbitrary provider."""
+    """An agent whose provider sends arbitrary responses and failures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,9 @@ class Recovery(RuleBasedStateMachine):
         self.events: list[Event] = []
 
     def _script(self) -> Iterator[ProviderReply]:
-        """Yield the chosen responses, streamed if the request is; yield a summary if none was chosen."""
+        """Yield the chosen response, streamed if `stream` is set in the request; without a chosen response, yield a
+        summary.
+        """
         while True:
             answer, broken = self.replies.popleft() if self.replies else (SUMMARY, None)
             if isinstance(answer, ProviderReply):
@@ -218,7 +220,7 @@ class Recovery(RuleBasedStateMachine):
     @precondition(lambda self: self.running is not None)
     @rule()
     def stop_run(self) -> None:
-        """Stop the run, which then ends without another request."""
+        """Stop the run, which ends without another request."""
         before = len(self.provider.requests)
         self.abort.stop()
         self.run_to_next_request()
@@ -237,7 +239,7 @@ class Recovery(RuleBasedStateMachine):
     @precondition(lambda self: self.running is not None)
     @rule(kinds=contents, stop=stops, broken=breaks)
     def break_stream(self, kinds: list[str], stop: str, broken: Any) -> None:
-        """A stream breaks off before its end."""
+        """A stream breaks before its end."""
         answer = broken if isinstance(broken, ProviderReply) else self._message(kinds, stop)
         self._respond_with(answer, broken)
 
@@ -283,20 +285,20 @@ class Recovery(RuleBasedStateMachine):
 
     @invariant()
     def conversation_is_valid(self) -> None:
-        """The provider has accepted all requests, and would accept a new prompt after the kept conversation."""
+        """The provider has accepted all requests, and would accept a new prompt after the conversation."""
         assert self.provider.faults == []
         assert conversation_error(initial_state(self.conversation, "And now?").messages) is None
 
     @invariant()
     def calls_are_limited(self) -> None:
-        """Attempts of a turn, continuations and model changes are limited."""
+        """The numbers of attempts per turn, of continuations and of model changes are limited."""
         if not self.events:
             return
         each = HOURS_MAX if self.options.unattended else ATTEMPTS_MAX
         starts = Counter(e.turn for e in self.events if isinstance(e, RequestStart))
         assert (
             max(starts.values(), default=0) <= 4 * each
-        )  # with a higher limit, or after a compaction
+        )  # the factor covers raised limits and compactions
         assert sum(isinstance(e, Fallback) for e in self.events) <= 1
         row = 0
         for event in self.events:
@@ -308,8 +310,8 @@ class Recovery(RuleBasedStateMachine):
 
     @invariant()
     def waits_are_limited(self) -> None:
-        """No wait exceeds five minutes, or 30 seconds per part if unattended; all waits of one request take at
-        most six hours.
+        """No wait exceeds five minutes, unattended waits have parts of at most 30 seconds, and the waits of each turn
+        are limited.
         """
         if not self.events:
             return
@@ -325,7 +327,7 @@ class Recovery(RuleBasedStateMachine):
 
     @invariant()
     def failures_are_withheld(self) -> None:
-        """A run has one result, at its end; its text is from complete responses, never from a broken one."""
+        """A run has exactly one result, at its end, and the result's text never comes from a broken response."""
         results = [at for at, e in enumerate(self.events) if isinstance(e, Result)]
         assert results == ([len(self.events) - 1] if self.running is None and self.events else [])
         if not any(isinstance(e, Message) for e in self.events):
@@ -342,7 +344,7 @@ class Recovery(RuleBasedStateMachine):
 
 
 def test_any_sequence_of_failures() -> None:
-    """The conversation is valid after every step, calls are limited, and no wait exceeds its maximum."""
+    """After any sequence of failures, the conversation is valid, calls are limited, and no wait exceeds its maximum."""
     run_state_machine_as_test(
         Recovery, settings=settings(max_examples=40, stateful_step_count=15, deadline=None)
     )

@@ -1,4 +1,4 @@
-"""Results: how the return value of a tool is rendered for the model, and the maximum length."""
+"""Results: how the return value of a tool is rendered for the model, and how long it may be."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ RESULTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("result", "seen"), RESULTS, ids=[str(n) for n in range(len(RESULTS))])
 def test_results_are_rendered_for_the_model(result: Any, seen: Any) -> None:
-    """Text and content blocks are sent unchanged; other values are rendered as JSON, or else with `str`."""
+    """Text and content blocks are sent unchanged; other values are rendered as JSON if possible, or else with `str`."""
     assert shown(result) == seen
 
 
@@ -149,7 +149,7 @@ values = st.recursive(
 
 @given(values, st.integers(1, 300))
 def test_every_value_is_rendered(value: Any, chars_max: int) -> None:
-    """Rendering never raises, and its output is JSON in UTF-8 of limited size."""
+    """Any value is rendered, without an exception, as JSON in UTF-8 of limited size."""
     seen = fit(render(value), chars_max, lambda _: None)
     assert len(json.dumps(seen, ensure_ascii=False, allow_nan=False).encode()) < 100_000
     if isinstance(seen, str):
@@ -158,7 +158,7 @@ def test_every_value_is_rendered(value: Any, chars_max: int) -> None:
 
 @given(st.text(alphabet="ab\n", max_size=600), st.integers(1, 400))
 def test_omitted_characters_are_counted(text: str, chars_max: int) -> None:
-    """Head, tail and the number of characters between them add up to the complete text."""
+    """The start, the end and the number of omitted characters add up to the complete text."""
     seen = str(fit(text, chars_max, lambda _: None))
     if len(text) <= chars_max:
         assert seen == text
@@ -193,12 +193,12 @@ def test_omitted_characters_are_counted(text: str, chars_max: int) -> None:
     ids=[str(n) for n in range(10)],
 )
 def test_only_small_plain_values_are_rendered_in_the_event_loop(value: Any, quick: bool) -> None:
-    """A value that is large, or runs its own code when it is rendered, is rendered in a thread."""
+    """A value that is large, or that runs its own code when it is rendered, is not rendered in the event loop."""
     assert is_quick(value) is quick
 
 
 def test_content_blocks_are_copied() -> None:
-    """A tool that modifies its blocks after it returned them does not change the result."""
+    """If a tool modifies its content blocks after it returned them, the result does not change."""
     blocks = [words("a")]
     seen = shown(blocks)
     blocks[0]["text"] = "b"
@@ -206,7 +206,7 @@ def test_content_blocks_are_copied() -> None:
 
 
 def test_endless_iterators_are_truncated() -> None:
-    """The first items of an endless iterator are read, limited by number and length, and a note follows them."""
+    """Of an endless iterator, the first items are read, up to a maximum number and length, and a note follows them."""
     many = json.loads(str(render(itertools.count())))
     assert (many[:2], many[-1], len(many)) == ([0, 1], NOT_READ, ITEMS_MAX + 1)
     long = json.loads(str(render(itertools.repeat("x" * (ITEMS_CHARS_MAX // 2)))))
@@ -225,7 +225,9 @@ def test_an_exception_of_a_generator_propagates() -> None:
 
 
 def test_exceptions_are_rendered() -> None:
-    """An exception is rendered with its class and text, or only its class if the text is empty or raises."""
+    """An exception is rendered with its class and its text, or with only its class if the text is empty or cannot be
+    obtained.
+    """
 
     class Mumbles(Exception):
         def __str__(self) -> str:
@@ -242,7 +244,9 @@ LINES = "".join(f"line {n}\n" for n in range(100_000))
 
 
 def test_a_long_result_is_stored_and_shortened() -> None:
-    """The model gets complete lines of both ends, the size of the omitted part, and the path of the stored text."""
+    """Of a long result, the model gets complete lines from the start and the end, the size of the omitted part, and the
+    path of the stored text.
+    """
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -267,7 +271,7 @@ def test_a_long_result_is_stored_and_shortened() -> None:
 @pytest.mark.parametrize("text", [LINES, "x" * 888_890, "é" * 60_000, "\udce9" * 60_000])
 @pytest.mark.parametrize("chars_max", [1, 100, 50_000])
 def test_a_long_result_without_storage_is_truncated(text: str, chars_max: int) -> None:
-    """Without storage the model gets the maximum length, and a note that the rest is lost."""
+    """Without storage, the model gets a long result up to the maximum length, and a note that the rest is lost."""
     seen = fit(text, chars_max, lambda _: None)
     assert isinstance(seen, str)
     assert "were omitted and not stored" in seen
@@ -276,7 +280,7 @@ def test_a_long_result_without_storage_is_truncated(text: str, chars_max: int) -
 
 
 def test_a_result_of_exactly_the_maximum_length() -> None:
-    """Nothing is omitted."""
+    """A result of exactly the maximum length is sent unchanged."""
     assert fit("x" * 100, 100, lambda _: "nowhere") == "x" * 100
     assert fit([words("x" * 50), words("y" * 50)], 100, lambda _: "nowhere") == [
         words("x" * 50),
@@ -285,7 +289,9 @@ def test_a_result_of_exactly_the_maximum_length() -> None:
 
 
 def test_only_the_text_of_long_blocks_is_truncated() -> None:
-    """One block contains both ends of all texts, in place of the first text block; images are unchanged."""
+    """If a list of blocks is too long, one text block contains the start and the end of all texts; images are
+    unchanged.
+    """
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -307,8 +313,8 @@ def test_only_the_text_of_long_blocks_is_truncated() -> None:
 
 
 def test_binary_blocks_respect_the_providers_limits() -> None:
-    """A note replaces an image that the provider would reject, and each image beyond the maximum number per
-    request.
+    """A note replaces each image or document that is too large for the provider, and each image beyond the maximum
+    number.
     """
     seen = fit([image(IMAGE_CHARS_MAX), image(IMAGE_CHARS_MAX + 4)], 500, lambda _: None)
     assert seen == [
@@ -324,6 +330,6 @@ def test_binary_blocks_respect_the_providers_limits() -> None:
 
 
 def test_images_within_json_are_text() -> None:
-    """Only a list of blocks is sent as blocks; any other value is rendered as text."""
+    """Only a list of content blocks is sent as blocks; an image within any other value is rendered as text."""
     value = {"image": base64.b64encode(b"x" * 90_000).decode()}
     assert "characters were omitted" in str(shown(value))

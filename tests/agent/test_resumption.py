@@ -81,11 +81,12 @@ def newest(home: Path) -> str:
 
 
 @pytest.mark.crash
-def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
-    """Twice: before any tool ran, and while an agent was running after another tool had ended.
+def test_process_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
+    """A session whose process was killed is resumed: finished calls have real results, and other calls have results
+    that say that they were interrupted.
 
-    Finished calls have real results, the others say that they were interrupted. The provider
-    accepts each next request, and the spending of three sessions counts each call once.
+    The process is killed twice: before any tool ran, and while an agent was running after another tool had ended. The
+    provider accepts each next request, and the spending of the three sessions counts each LLM request once.
     """
     home = tmp_path / "home"
     replies = [
@@ -129,7 +130,7 @@ def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
 def test_a_session_that_ended_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session ended just before, in the same event loop: nothing is missing, and both sessions are one
+    """A session that has just ended in the same event loop is resumed completely, and both sessions belong to one
     conversation.
     """
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
@@ -175,7 +176,7 @@ def llm_exchange(
     interaction: str = "1" * 32,
     **fields: Any,
 ) -> ModelExchange:
-    """Return an LLM exchange at a time, with its response; None is an error response."""
+    """Return an LLM exchange at a time, with its response; the response None stands for an error response."""
     body = json.dumps({"model": MODEL, "messages": messages, **fields}).encode()
     refused = {"type": "error", "error": {"type": "overloaded_error", "message": "Sorry"}}
     response_body = json.dumps(answer or refused).encode()
@@ -213,8 +214,9 @@ def spent(at: int, **changes: Any) -> UsageRow:
 
 
 def rebuilt_conversation(*exchanges: Exchange, **arguments: Any) -> Conversation:
-    """Return the conversation of a recording, through JSON, as the world returns it; check that the provider
-    would accept it.
+    """Return the conversation of a recording, as the world returns it after a JSON round trip.
+
+    Checks that the provider would accept the conversation.
     """
     answer = json.loads(json.dumps(conversation_of(recording(*exchanges), **arguments)))
     conversation = conversation_from(answer)
@@ -233,7 +235,7 @@ LOOK_HISTORY: list[Json] = [
 
 
 def test_the_turn_count_continues() -> None:
-    """The complete conversation is restored, with its number of turns."""
+    """The complete conversation is resumed, with its number of turns."""
     conversation = rebuilt_conversation(
         llm_exchange(1, [USER], LOOK, at=1),
         tool_exchange("a", "nothing", at=2),
@@ -244,7 +246,7 @@ def test_the_turn_count_continues() -> None:
 
 
 def test_unsent_messages_are_kept() -> None:
-    """Existing results and new messages that were not sent yet are in the next request."""
+    """Results and new messages that had not been sent yet are part of the resumed conversation."""
     conversation = rebuilt_conversation(
         llm_exchange(1, [USER], LOOK, at=1),
         tool_exchange("a", "nothing", at=2),
@@ -259,7 +261,9 @@ def test_unsent_messages_are_kept() -> None:
 
 
 def test_a_stopped_response_is_partly_kept() -> None:
-    """As in the loop, the content that the provider would accept is kept; a failed response is dropped."""
+    """Of a stopped response, the content that the provider accepts is kept, as in the loop; a failed response is
+    dropped.
+    """
     part = streamed(message(text("Hello you"), call("a", "look")))
     body = b"".join(part.chunks[:4])
     first = llm_exchange(1, [USER], {}, at=1)
@@ -272,7 +276,7 @@ def test_a_stopped_response_is_partly_kept() -> None:
 
 
 def test_an_unanswered_prompt_is_kept() -> None:
-    """If the provider was down, the prompt is kept, and its turn is repeated."""
+    """If the provider did not answer a prompt, the prompt is kept, and its turn is repeated."""
     conversation = rebuilt_conversation(
         llm_exchange(1, [USER], at=1), llm_exchange(1, [USER], at=2)
     )
@@ -280,7 +284,9 @@ def test_an_unanswered_prompt_is_kept() -> None:
 
 
 def test_cache_breakpoints_are_removed() -> None:
-    """The next request sets new breakpoints; together with the old ones there would be too many."""
+    """The cache breakpoints of the recorded requests are removed, because the next request sets its own, and the number
+    is limited.
+    """
     marked = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
     inner = {**RESULT, "content": [{**text("nothing"), "cache_control": {"type": "ephemeral"}}]}
     history = [
@@ -294,7 +300,7 @@ def test_cache_breakpoints_are_removed() -> None:
 
 
 def test_maintenance_requests_are_not_in_the_conversation() -> None:
-    """The request for a summary is not repeated, but its cost is counted."""
+    """A summary request is not part of the resumed conversation, but its cost is counted."""
     conversation = rebuilt_conversation(
         llm_exchange(1, [USER], message(text("So.")), at=1),
         llm_exchange(
@@ -311,7 +317,7 @@ def test_maintenance_requests_are_not_in_the_conversation() -> None:
 
 
 def test_the_last_of_two_conversations_is_resumed() -> None:
-    """If a session has two runs with separate conversations, the last one is resumed."""
+    """If a session had two runs with separate conversations, the last conversation is resumed."""
     other = {"role": "user", "content": "Another"}
     conversation = rebuilt_conversation(
         llm_exchange(1, [USER], LOOK, at=1),
@@ -321,8 +327,8 @@ def test_the_last_of_two_conversations_is_resumed() -> None:
     assert (conversation.messages[0], conversation.turns, conversation.tool_turns) == (other, 1, 0)
 
 
-def test_a_fork_contains_the_turns_up_to_its_start() -> None:
-    """A fork has the messages up to the results of that turn, no later messages, and only the cost of these turns."""
+def test_a_fork_contains_nothing_after_its_turn() -> None:
+    """A fork contains the messages and the cost up to the results of its turn, and nothing later."""
     exchanges = (
         llm_exchange(1, [USER], LOOK, at=10),
         world_exchange("steering", ["Faster"], at=15),
@@ -337,8 +343,10 @@ def test_a_fork_contains_the_turns_up_to_its_start() -> None:
     assert conversation.meter.total().calls == 1
 
 
-def agents() -> tuple[Exchange, ...]:
-    """Return an agent that started two others, one of which had started a third when the process was killed."""
+def exchanges_of_agents() -> tuple[Exchange, ...]:
+    """Return the exchanges of an agent that started two others, one of which started a third before the process was
+    killed.
+    """
     both = message(call("x", "agent"), call("y", "agent"))
     return (
         llm_exchange(1, [USER], both, at=1),
@@ -351,9 +359,11 @@ def agents() -> tuple[Exchange, ...]:
 
 
 def test_sub_agents_are_resumed() -> None:
-    """Each agent has its conversation; the result of a call whose agent was running says so, with the agent's ID."""
+    """Each sub-agent is resumed with its conversation; the result of a call whose agent was running says so and
+    contains the agent's ID.
+    """
     rows = [spent(1), spent(2), spent(3), spent(4)]
-    conversation = rebuilt_conversation(*agents(), usage=rows)
+    conversation = rebuilt_conversation(*exchanges_of_agents(), usage=rows)
     results = {b["tool_use_id"]: b["content"] for b in conversation.messages[-1]["content"]}
     assert results == {"x": interrupted_agent("x").content, "y": "Found."}
     assert set(conversation.children) == {"x", "y"}
@@ -366,7 +376,7 @@ def test_sub_agents_are_resumed() -> None:
 
 
 def test_a_continued_agent_counts_once() -> None:
-    """The agent has one ID per call that started or continued it; its cost counts once."""
+    """A sub-agent has one ID for each call that started or continued it, but its cost counts once."""
     resume_call = message({**call("y", "agent"), "input": {"resume": "x"}})
     mine = [USER, {"role": "assistant", "content": [text("One.")]}, USER]
     conversation = rebuilt_conversation(
@@ -386,8 +396,9 @@ def test_a_continued_agent_counts_once() -> None:
 @pytest.mark.parametrize("call_input", [{"run_in_background": True}, {}])
 @pytest.mark.parametrize("is_reported", [False, True])
 def test_a_background_agent_that_never_reported(is_reported: bool, call_input: Json) -> None:
-    """The model expects a report, so a note says that none will arrive, unless the model already knows. The
-    call may run in the background because of a hook.
+    """If a background agent never reported, a note tells the model so, unless the model already knows.
+
+    The call may also have been moved to the background by a hook.
     """
     background_call = message({**call("x", "agent"), "input": call_input})
     conversation = rebuilt_conversation(
@@ -404,7 +415,7 @@ def test_a_background_agent_that_never_reported(is_reported: bool, call_input: J
 
 
 def test_a_hook_continues_an_earlier_agent() -> None:
-    """A hook changed the input of the call: the agent is the earlier one, under both IDs."""
+    """If a hook changed a call so that it continued an earlier agent, the agent is known under both IDs."""
     second_history = [USER, {"role": "assistant", "content": [text("One.")]}, USER]
     hook = WorldQuestion(
         "hook",
@@ -423,9 +434,7 @@ def test_a_hook_continues_an_earlier_agent() -> None:
 
 
 def test_an_agent_without_a_request_body() -> None:
-    """The agent sent a request after the bodies were selected: the conversation is restored, and the agent as
-    far as it is known.
-    """
+    """If the recording lacks the last request body of an agent, the agent is resumed as far as it is known."""
     known: list[Exchange] = [
         llm_exchange(1, [USER], LOOK, at=1),
         tool_exchange("a", "nothing", at=2),
@@ -438,8 +447,10 @@ def test_an_agent_without_a_request_body() -> None:
 
 
 def test_a_resumed_session_is_resumed_again() -> None:
-    """The conversation that the session continued is part of it: turns, cost and agents are each counted once."""
-    first = conversation_of(recording(*agents()), [spent(1), spent(2), spent(3), spent(4)])
+    """If a resumed session is resumed again, the turns, cost and agents of the earlier session count once."""
+    first = conversation_of(
+        recording(*exchanges_of_agents()), [spent(1), spent(2), spent(3), spent(4)]
+    )
     history = [*first["messages"], {"role": "user", "content": "Go on"}]
     conversation = rebuilt_conversation(
         world_exchange("conversation", first, at=8, key="resume:1"),
@@ -457,7 +468,9 @@ def test_a_resumed_session_is_resumed_again() -> None:
 
 
 def test_costs_use_the_prices_of_their_day() -> None:
-    """Usage is priced as of the day on which it was spent, not as of the day of the resume."""
+    """Usage is priced with the prices of the day on which it was incurred, not of the day on which the session is
+    resumed.
+    """
     rows = [
         spent(1, model="claude-sonnet-4-6", cache_read_tokens=7, certainty="lower_bound"),
         spent(2),
@@ -496,7 +509,7 @@ def test_costs_use_the_prices_of_their_day() -> None:
     ],
 )
 def test_sessions_that_cannot_be_resumed(exchanges: tuple[Exchange, ...], words: str) -> None:
-    """One clear error is raised, and no request is sent."""
+    """If a session cannot be resumed, one clear error is raised, and no request is sent."""
     with pytest.raises(RecordingError, match=words):
         conversation_of(recording(*exchanges))
 
@@ -517,9 +530,7 @@ def resumed_in(load: Any, *, fork: int | None = None, relation: str = "resume") 
 
 
 def test_budgets_include_earlier_sessions() -> None:
-    """Budgets include the cost of all sessions of a conversation; permissions granted by a person are not
-    carried over.
-    """
+    """Budgets include the cost of all earlier sessions of a conversation; a person's grants are not carried over."""
     first = conversation_of(
         recording(llm_exchange(1, [USER], message(text("So.")), at=1)),
         [spent(1, model="claude-sonnet-4-6", input_tokens=0, output_tokens=10_000)],
@@ -536,8 +547,8 @@ def test_budgets_include_earlier_sessions() -> None:
 
 
 def test_the_question_to_the_world() -> None:
-    """The question contains the session, the relation and the last turn; an invalid turn is rejected before the
-    question.
+    """The question to the world contains the session, the relation and the turn of the fork; an invalid turn is
+    rejected before the question.
     """
     seen: list[Json] = []
     first = conversation_of(recording(llm_exchange(1, [USER], message(text("So.")), at=1)))
@@ -574,7 +585,7 @@ def breaks(question: Json) -> Json:
     ],
 )
 def test_errors_of_loading_propagate(load: Any, error: AgentobsError) -> None:
-    """An error of the loader is raised in the agent, unchanged."""
+    """An error of the loader is raised in the agent unchanged."""
     with pytest.raises(type(error)) as raised:
         resumed_in(load)
     assert raised.value.found.startswith(error.found)
@@ -582,7 +593,7 @@ def test_errors_of_loading_propagate(load: Any, error: AgentobsError) -> None:
 
 
 def test_a_resumed_conversation_continues() -> None:
-    """The next turn has the next number, and its request contains all earlier messages."""
+    """The next turn of a resumed conversation has the next number, and its request contains all earlier messages."""
     first = conversation_of(recording(llm_exchange(1, [USER], LOOK, at=1)))
     with Provider([streamed(message(text("Done.")))]) as provider:
         events = events_of(provider, "Go on", conversation=resumed_in(lambda question: first))
@@ -597,9 +608,7 @@ def test_a_resumed_conversation_continues() -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_thinking_stays_with_its_model(same: bool) -> None:
-    """The thinking of a model is sent back to it unchanged; another model continues without it, as after a
-    fallback.
-    """
+    """If the resumed session used the same model, its thinking is sent back unchanged; otherwise it is removed."""
     thought = {"type": "thinking", "thinking": "Hm", "signature": "s"}
     first = conversation_of(
         recording(
@@ -615,7 +624,7 @@ def test_thinking_stays_with_its_model(same: bool) -> None:
 
 
 def test_a_fork_of_a_session_whose_content_was_pruned(tmp_path: Path) -> None:
-    """The facts of the session still exist, but not its content: one error says so, and no request is sent."""
+    """If the content of a session was pruned, a fork raises one error that says so, and no request is sent."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
     for each in segment_ids(home):

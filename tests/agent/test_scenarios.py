@@ -26,7 +26,7 @@ def test_every_scenario_has_a_fixture() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) -> None:
-    """Without external input, the agent takes the same steps, and emits the same events."""
+    """If a scenario is replayed, without external input, the agent takes the same steps and emits the same events."""
     events, trajectory = replay(name)
     assert events == recorded_events(name)
     assert trajectory == snapshot
@@ -38,8 +38,8 @@ def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) 
     [("1", "Asia/Tokyo"), ("4711", "America/Nome")],
 )
 def test_scenarios_replay_in_another_environment(seed: str, zone: str, tmp_path: Path) -> None:
-    """All scenarios replay in another directory, for another user, in another time zone and year, and with
-    other hash seeds.
+    """All scenarios replay in another directory, as another user, in another time zone and year, and with other hash
+    seeds.
     """
     root = Path(__file__).parents[2]
     environment = {
@@ -66,8 +66,9 @@ def test_scenarios_replay_in_another_environment(seed: str, zone: str, tmp_path:
 
 
 def test_a_run_stopped_before_its_request_was_sent(tmp_path: Path) -> None:
-    """The loop cannot distinguish an unsent request from a sent one, but the replay can. If no request was
-    recorded, the replay stops before it sends one.
+    """If a run was stopped before any request was recorded, the replay stops before it sends a request.
+
+    The loop cannot distinguish an unsent request from a sent request without a response, but the replay can.
     """
     lines = (FIXTURES / "stopped-before-request" / "recording.jsonl").read_bytes().splitlines(True)
     body = b"".join(lines[:-1]).replace(b'"1:unsent:1"', b'"1:streaming:1"')

@@ -1,4 +1,4 @@
-"""Spans of the loop: each interval has one span with the right parent, which ends exactly once."""
+"""Spans of the loop: each interval has one span with the right parent, and the span ends exactly once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(what: str) -> str:
 
 
 def intervals(records: Sequence[Record], name: str) -> list[tuple[int, int, str | None]]:
-    """Return (start, end, parent) of each span with a name, in order."""
+    """Return (start, end, parent) of each span with the given name, in order."""
     ends = {r.span_id: r.ended_ns for r in records if isinstance(r, SpanEnd)}
     return [
         (r.started_ns, ends[r.span_id], r.parent_span_id)
@@ -54,7 +54,10 @@ def intervals(records: Sequence[Record], name: str) -> list[tuple[int, int, str 
 
 
 def test_a_call_is_queued_approved_and_executed() -> None:
-    """The three spans follow each other under the call without overlap; `queued` ends when the call is examined."""
+    """The spans `queued`, approval and execution follow each other within the span of the call, without overlap.
+
+    `queued` ends when the permissions of the call are checked.
+    """
 
     def person(consent: Consent) -> Reply:
         return Reply(True)
@@ -101,7 +104,9 @@ def test_a_call_is_queued_approved_and_executed() -> None:
 
 
 def test_calls_beyond_ten_are_queued() -> None:
-    """If ten calls run, the others are queued until one has ended; each call is queued at most once."""
+    """If ten calls are running, further calls are queued until a call has ended, and each call is queued at
+    most once.
+    """
     call_message = message(*[call(f"c{n}", "look", where=str(n)) for n in range(13)])
     with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, tools=[look])
@@ -114,7 +119,7 @@ def test_calls_beyond_ten_are_queued() -> None:
 
 
 def test_queued_calls_that_never_run() -> None:
-    """A call that was aborted while it was queued has a span and a cancelled wait, but no execution."""
+    """A call that is aborted while it is queued has a span and a cancelled `queued` span, but no execution."""
     abort = Abort()
 
     @tool
@@ -134,7 +139,9 @@ def test_queued_calls_that_never_run() -> None:
 
 
 def test_spans_of_a_tool_are_inside_its_execution() -> None:
-    """Spans that a tool opens in its thread, and its trace context, are inside its execution."""
+    """The spans that a tool opens in its thread are inside the execution of the tool, and its trace context refers to
+    them.
+    """
     contexts: list[dict[str, str]] = []
 
     @tool
@@ -152,7 +159,7 @@ def test_spans_of_a_tool_are_inside_its_execution() -> None:
 
 
 def test_waits_between_attempts() -> None:
-    """Each wait before another attempt is a span of the request; if the wait is stopped, its span is cancelled."""
+    """Each wait between two attempts is a span of the request, which is cancelled if the wait is stopped."""
     abort = Abort()
 
     def on(event: Event) -> None:
@@ -171,9 +178,7 @@ def test_waits_between_attempts() -> None:
 
 
 def test_a_long_approval_wait_is_not_orphaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During an approval wait, the spans of the wait, the call and the interaction may be without records for
-    hours, but not for a day.
-    """
+    """During an approval wait, open spans are not swept after hours without records, but only after a day."""
     real, passed = world.monotonic, [0]
     monkeypatch.setattr(world, "monotonic", lambda: real() + passed[0])
     swept_counts: list[int] = []
@@ -194,7 +199,9 @@ def test_a_long_approval_wait_is_not_orphaned(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_background_hook_is_linked() -> None:
-    """Its work is a separate trace, linked to the span of the hook, which ends immediately."""
+    """The work of a background hook is a separate trace that is linked to the span of the hook, which ends
+    immediately.
+    """
     began, may_finish = threading.Event(), threading.Event()
 
     def slow(payload: Json) -> None:
@@ -232,7 +239,9 @@ def test_a_background_hook_is_linked() -> None:
 def test_hook_programs_get_the_trace_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program of a hook gets the span in which it runs, not the span of our parent process."""
+    """The program of a hook gets the trace context of the hook's span, not of the span in which our own process was
+    started.
+    """
     monkeypatch.setenv("TRACEPARENT", "00-" + "a" * 32 + "-" + "b" * 16 + "-01")
     hooks = table([Hook("stop", Command('printf %s "$TRACEPARENT" > traceparent'), name="trace")])
     live = LiveHooks(hooks, NO_CLIENT, roots=[tmp_path])

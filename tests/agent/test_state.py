@@ -30,7 +30,7 @@ def awaiting_state(*messages: Json, turn: int = 1) -> State:
 
 
 def test_a_request_contains_the_options() -> None:
-    """Only configured fields are sent; additional fields are sent unchanged."""
+    """A request contains only configured fields, and additional fields unchanged."""
     state = initial_state(Conversation(), "Hello")
     plain = request_arguments(state, Options("m", 50, stream=False, cache=None), [])
     assert plain == {"model": "m", "max_tokens": 50, "messages": [HELLO]}
@@ -56,8 +56,8 @@ def test_a_request_contains_the_options() -> None:
 
 
 def test_results_follow_their_calls_in_one_message() -> None:
-    """The next state has the response, and one message with all results in the order of the calls; errors are
-    marked.
+    """The state after the tools has the response, then one message with all results in the order of the calls; errors
+    are marked.
     """
     answer = message(text("Let me look."), call("a", "look"), call("b", "look", at=1))
     first, second = calls(answer)
@@ -101,7 +101,9 @@ def test_results_follow_their_calls_in_one_message() -> None:
 
 
 def test_continuation_without_tools() -> None:
-    """A message after a response without calls is the next user message, or is appended to the last user message."""
+    """After a response without calls, a new message becomes the next user message, or is appended to the last user
+    message.
+    """
     ended = after_response(awaiting_state(), message(text("Done.")))
     next_state = prompted_again(ended, ["More"], "follow_up")
     assert next_state.messages[-1] == {"role": "user", "content": [text("More")]}
@@ -113,7 +115,9 @@ def test_continuation_without_tools() -> None:
 
 
 def test_a_stopped_response() -> None:
-    """Complete blocks and partial text are kept; any content that the provider would reject is removed."""
+    """Of a stopped response, complete blocks and partial text are kept, and content that the provider would reject is
+    removed.
+    """
     thought = {"type": "thinking", "thinking": "Hm", "signature": "c2ln"}
     search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
@@ -133,7 +137,7 @@ def test_a_stopped_response() -> None:
 
 
 def test_ids_are_made_unique() -> None:
-    """A call whose ID was already used gets a unique ID; responses without such calls are unchanged."""
+    """A call whose ID was already used gets a unique ID; a response without duplicate IDs is unchanged."""
     unique_message = message(call("a", "look"), call("b", "look"))
     assert with_unique_ids(unique_message, frozenset("x"))[0] is unique_message
     duplicate_message = message(call("a", "look"), text("a"), call("a", "look"), call("b", "look"))
@@ -144,7 +148,7 @@ def test_ids_are_made_unique() -> None:
 
 
 def test_notes_about_a_stream_are_not_sent_back() -> None:
-    """Notes about truncated input and unknown deltas are not sent; validation gets the truncated text."""
+    """Our notes about truncated input and unknown deltas are not sent back; validation gets the truncated text."""
     cut = {**call("a", "look"), "partial_json": '{"at": '}
     annotated_block = {**text("x"), "unknown_deltas": [{"type": "new"}]}
     assert after_response(awaiting_state(), message(annotated_block, cut)).messages[1:] == (
@@ -159,7 +163,9 @@ def test_an_empty_response_is_not_sent_back() -> None:
 
 
 def test_interrupted_calls_get_results_with_the_next_prompt() -> None:
-    """A conversation that was stopped before its tool results can continue; existing results are used."""
+    """If a conversation was stopped before its calls had results, the next prompt adds results for the calls without
+    one.
+    """
     stopped = {"role": "assistant", "content": [call("a", "look"), call("b", "look")]}
     state = initial_state(Conversation((HELLO, stopped), turns=1), "Never mind")
     interrupted = "The run was interrupted before this tool finished."
@@ -186,7 +192,7 @@ def test_interrupted_calls_get_results_with_the_next_prompt() -> None:
 
 
 def test_usage_is_summed_by_model() -> None:
-    """Tokens are summed in disjoint buckets; if a response lists iterations, these are billed."""
+    """Tokens are summed per model in disjoint buckets; if a response lists iterations, the iterations are counted."""
     cached = {
         "input_tokens": 1,
         "output_tokens": 2,

@@ -1,4 +1,4 @@
-"""Structured output: a response of a given type, or the reason why there is none."""
+"""Structured output: a response of a given type, or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def output_call(tool_use_id: str, **values: Any) -> dict[str, Any]:
 
 
 def test_the_output_ends_the_run() -> None:
-    """The model gets an additional tool; the input of a call of this tool is validated and returned."""
+    """The model gets an output tool; the input of its call is validated, returned as the output, and ends the run."""
     replies = [
         streamed(message(call("a", "look"))),
         streamed(message(output_call("b", order="A-1", cents=5))),
@@ -53,7 +53,7 @@ def test_the_output_ends_the_run() -> None:
 
 
 def test_an_invalid_output() -> None:
-    """The model gets a description of the error and may try again."""
+    """If the output is invalid, the model gets a description of the error and may send another output."""
     replies = [
         streamed(message(output_call("a", order="A-1"))),
         streamed(message(output_call("b", order="A-1", cents=5))),
@@ -67,7 +67,7 @@ def test_an_invalid_output() -> None:
 
 
 def test_a_response_without_an_output() -> None:
-    """A model that ends with text is prompted again."""
+    """If a response contains neither a call nor an output, the model is prompted for the output."""
     replies = [
         streamed(message(text("Done."))),
         streamed(message(output_call("a", order="x", cents=1))),
@@ -79,7 +79,9 @@ def test_a_response_without_an_output() -> None:
 
 
 def test_retries_are_limited() -> None:
-    """Text and invalid outputs count together; beyond the limit the run ends with a separate result subtype."""
+    """Responses without an output and invalid outputs count together; beyond the limit the run ends with its own result
+    subtype.
+    """
     replies = [
         streamed(message(text("Done."))),
         streamed(message(output_call("a", order="x"))),
@@ -96,7 +98,9 @@ def test_retries_are_limited() -> None:
 
 
 def test_an_output_before_a_new_message_is_discarded() -> None:
-    """A message to the agent is handled first, whether the call of the output tool was skipped or had already run."""
+    """If a message to the agent arrives, an output of the same response is discarded, whether its call was skipped or
+    had already run.
+    """
     for first in (0, 1):
         inbox, sent = Inbox(), list[bool]()
 
@@ -121,7 +125,7 @@ def test_an_output_before_a_new_message_is_discarded() -> None:
 
 
 def test_an_output_in_a_broken_response_is_void() -> None:
-    """Only the output in the complete response counts."""
+    """An output in a broken response is void; the output of a later, complete response is returned."""
     broken = cut_after(message(output_call("a", order="void", cents=1), text("So")), 7)
     replies = [
         broken,
@@ -134,7 +138,7 @@ def test_an_output_in_a_broken_response_is_void() -> None:
 
 
 def test_a_tool_with_the_name_of_the_output_tool() -> None:
-    """A tool with the reserved name is rejected before any request is sent."""
+    """A tool with the reserved name of the output tool is rejected before any request is sent."""
 
     @tool(name="structured_output")
     def mine() -> str:

@@ -1,4 +1,4 @@
-"""Events of sub-agents are yielded while their starter waits, and no task is left behind."""
+"""Events of sub-agents are yielded while the agent that started them waits, and no task is left behind."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def long_response() -> Reply:
 
 @pytest.mark.parametrize("decider", ["person", "pre_tool_use", "permission_denied"])
 def test_events_are_yielded_during_an_approval_wait(decider: str) -> None:
-    """The person or hook answers only after the concurrent agent has ended: the events of the agent are yielded
-    meanwhile.
-    """
+    """While a person or a hook has not answered, the events of a concurrent sub-agent are yielded."""
     ended = asyncio.Event()
 
     async def person(consent: Consent) -> bool:
@@ -88,7 +86,7 @@ def test_events_are_yielded_during_an_approval_wait(decider: str) -> None:
         await ended.wait()
         return {"outcome": "success"}
 
-    async def go(provider: Provider) -> list[Event]:
+    async def run_agent(provider: Provider) -> list[Event]:
         events = []
         hook_event: Any = decider
         fired = (
@@ -104,7 +102,7 @@ def test_events_are_yielded_during_an_approval_wait(decider: str) -> None:
         return events
 
     with Provider([streamed(STARTS_AND_PUTS), long_response(), streamed(DONE)]) as provider:
-        events = asyncio.run(asyncio.wait_for(go(provider), 20))
+        events = asyncio.run(asyncio.wait_for(run_agent(provider), 20))
     own = [type(e).__name__ for e in events if not isinstance(e, SubAgent)]
     assert own[-1] == "Result"
     assert result_of(events).subtype == "success"
@@ -114,7 +112,9 @@ def test_events_are_yielded_during_an_approval_wait(decider: str) -> None:
 
 @pytest.mark.parametrize("ending", ["abort", "leave", "cancel"])
 def test_no_task_is_left_after_an_approval_wait(ending: str) -> None:
-    """If the run is stopped, closed or cancelled, the approval request is withdrawn, and no task continues."""
+    """If the run is stopped, closed or cancelled during an approval wait, the approval request is withdrawn, and no
+    task continues.
+    """
     is_requested, withdrawn = asyncio.Event(), asyncio.Event()
 
     async def person(consent: Consent) -> bool:
@@ -134,7 +134,7 @@ def test_no_task_is_left_after_an_approval_wait(ending: str) -> None:
                     if ending == "leave":
                         return
 
-    async def go(provider: Provider) -> set[asyncio.Task[Any]]:
+    async def run_agent(provider: Provider) -> set[asyncio.Task[Any]]:
         abort = Abort() if ending == "abort" else NoAbort()
         async with provider.client() as client:
             hold(client, lambda lane: lane != "main", is_requested)
@@ -151,7 +151,7 @@ def test_no_task_is_left_after_an_approval_wait(ending: str) -> None:
         Provider([streamed(STARTS_AND_PUTS), streamed(message(call("c", "work")))]) as provider,
         recorded(),
     ):
-        assert asyncio.run(go(provider)) == set()
+        assert asyncio.run(run_agent(provider)) == set()
     assert withdrawn.is_set()
 
 
@@ -163,10 +163,10 @@ class NoAbort(Abort):
 
 
 def test_abort_waits_leave_no_tasks() -> None:
-    """An event loop that ends right after a run with waiting agents destroys no pending task, at any depth."""
+    """An event loop that ends right after a run with sub-agents at any depth destroys no pending task."""
     errors: list[str] = []
 
-    async def go(provider: Provider) -> None:
+    async def run_agent(provider: Provider) -> None:
         client = provider.client()
         world = ticking_world(client, TOOLS)
         async for _ in run("Go", world=world, options=options(), tools=TOOLS):
@@ -176,7 +176,7 @@ def test_abort_waits_leave_no_tasks() -> None:
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: errors.append(context["message"]))
     with Provider([streamed(each) for each in (*starts, DONE, DONE, DONE, DONE)]) as provider:
-        loop.run_until_complete(go(provider))
+        loop.run_until_complete(run_agent(provider))
     assert asyncio.all_tasks(loop) == set()
     loop.close()
     gc.collect()
@@ -184,9 +184,9 @@ def test_abort_waits_leave_no_tasks() -> None:
 
 
 def test_an_abort_wakes_waits_of_its_children() -> None:
-    """Children are woken at any depth; stopping a child does not stop its parent, and no wait lasts forever."""
+    """An abort wakes the waits of its children at any depth, and an abort of a child does not stop its parent."""
 
-    async def go() -> tuple[bool, bool]:
+    async def wait_for_aborts() -> tuple[bool, bool]:
         parent = Abort()
         grandchild = parent.child().child()
         waits = [asyncio.create_task(each.wait()) for each in (parent, grandchild)]
@@ -198,18 +198,18 @@ def test_an_abort_wakes_waits_of_its_children() -> None:
         await asyncio.wait_for(asyncio.gather(waits[0], parent.child().wait()), 5)
         return is_parent_waiting, bool(parent._waiting or grandchild._waiting)
 
-    assert asyncio.run(go()) == (True, False)
+    assert asyncio.run(wait_for_aborts()) == (True, False)
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "at rest"])
 def test_background_work_of_another_event_loop(is_closed: bool) -> None:
-    """Background work of a closed loop is a partial failure in the next loop: its partial result is reported,
-    and it is removed.
+    """If the event loop of a background agent ended, the next loop reports the agent as a partial failure and removes
+    it.
     """
     conversation = Conversation()
     replies = [STARTS_IN_BACKGROUND, DONE, DONE]
 
-    async def go(provider: Provider, prompt: str) -> list[Event]:
+    async def run_agent(provider: Provider, prompt: str) -> list[Event]:
         async with provider.client() as client:
             hold(client, lambda lane: lane != "main", asyncio.Event())
             world = ticking_world(client, TOOLS)
@@ -220,17 +220,17 @@ def test_background_work_of_another_event_loop(is_closed: bool) -> None:
 
     first = asyncio.new_event_loop()
     with Provider([streamed(each) for each in replies]) as provider, recorded():
-        first.run_until_complete(go(provider, "Go"))
+        first.run_until_complete(run_agent(provider, "Go"))
         [left] = conversation.background.values()
         if is_closed:
             left.task.cancel()
             first.run_until_complete(asyncio.wait({left.task}))
             first.close()
         asyncio.run(asyncio.wait_for(finish(conversation), 20))
-        events = asyncio.run(asyncio.wait_for(go(provider, "And now?"), 20))
+        events = asyncio.run(asyncio.wait_for(run_agent(provider, "And now?"), 20))
         if not is_closed:
             first.run_until_complete(asyncio.wait({left.task}, timeout=20))
-            assert left.task.done()  # its task was cancelled
+            assert left.task.done()  # the next loop has cancelled the task
             first.close()
     assert [e.subtype for e in of_kind(events, BackgroundResult)] == ["error_during_execution"]
     assert result_of(events).subtype == "success"

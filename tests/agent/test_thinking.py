@@ -39,8 +39,8 @@ def look(where: str) -> str:
 
 
 def test_a_conversation_without_its_thinking_is_valid() -> None:
-    """Both types of thinking blocks are removed, and responses that contain only thinking; all other content is
-    unchanged.
+    """If both types of thinking blocks are removed from a conversation, it is valid and otherwise unchanged; responses
+    of only thinking are removed.
     """
     first, results = (
         chat_message("user", {"type": "text", "text": "Add."}),
@@ -84,7 +84,7 @@ def test_a_conversation_without_its_thinking_is_valid() -> None:
     ],
 )
 def test_thinking_in_request_bodies(thinking: Thinking | None, fields: dict[str, Any]) -> None:
-    """Thinking is adaptive or has a budget, with or without an effort; complete bodies are compared."""
+    """Thinking in a request body is adaptive or has a budget, and effort is a separate field."""
     with Provider([DONE]) as provider:
         result_of(events_of(provider, thinking=thinking, max_tokens=4000, stream=False))
     assert provider.requests == [
@@ -98,7 +98,7 @@ def test_thinking_in_request_bodies(thinking: Thinking | None, fields: dict[str,
 
 
 def test_effort_and_output_format_are_combined() -> None:
-    """Both are fields of one object in the request."""
+    """Effort and output format are fields of the same object in a request."""
     shape = {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}
     with Provider([DONE]) as provider:
         events_of(provider, thinking=Adaptive("high"), extra=shape)
@@ -129,7 +129,7 @@ def test_effort_and_output_format_are_combined() -> None:
     ],
 )
 def test_incompatible_options_are_rejected(incompatible: dict[str, Any], error_part: str) -> None:
-    """One clear error is raised before anything starts."""
+    """Incompatible options raise one clear error before anything starts."""
     with Provider([]) as provider, pytest.raises(UsageError, match=error_part):
         events_of(provider, **{"max_tokens": 4000, **incompatible})
     assert provider.requests == []
@@ -145,14 +145,16 @@ def test_incompatible_options_are_rejected(incompatible: dict[str, Any], error_p
     ],
 )
 def test_compatible_options_are_sent(compatible: dict[str, Any]) -> None:
-    """Between tools the budget covers the complete turn; tool choices that do not force a call are compatible."""
+    """A budget may exceed the response limit if thinking is interleaved with tools, and tool choices that force no call
+    are compatible with thinking.
+    """
     with Provider([DONE]) as provider:
         assert result_of(events_of(provider, max_tokens=4000, **compatible)).subtype == "success"
 
 
 def test_a_latched_budget_that_does_not_fit_is_an_error() -> None:
-    """If a latched budget does not fit a lower response limit, the run ends with a clear error, and nothing is
-    sent.
+    """If a latched thinking budget does not fit a lowered response limit, the run ends with a clear error, and no
+    request is sent.
     """
     conversation = Conversation()
     with Provider([DONE]) as provider:
@@ -164,7 +166,7 @@ def test_a_latched_budget_that_does_not_fit_is_an_error() -> None:
 
 
 def test_thinking_is_never_last() -> None:
-    """A response that ends with thinking is sent back without it; a response of only thinking is omitted."""
+    """Thinking at the end of a response is not sent back, and a response of only thinking is omitted."""
     messages = (
         chat_message("user", text("Hello")),
         chat_message("assistant", THOUGHT, text("Hi."), THOUGHT, HIDDEN),
@@ -206,14 +208,16 @@ def recorded_thinking(exchange: Exchange) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(not (folder() / "manifest.json").is_file(), reason=HINT.format(folder()))
 def test_recorded_thinking_is_sent_back_unchanged() -> None:
-    """Signatures, and readable, omitted and redacted thinking of recorded responses are sent back unchanged."""
+    """The thinking of recorded responses is sent back unchanged, with its signature, whether it is readable, omitted or
+    redacted.
+    """
     names = sorted({*files("thinking"), *files("redacted_thinking")})
     listed = [e for name in names for e in read(name).exchanges]
     answers = [e for e in listed if e.is_model_request and e.status == 200]
     answers = [e for e in answers if e.message is not None and recorded_thinking(e)]
     # A truncated response causes another request.
     answers = [e for e in answers if e.message and e.message["stop_reason"] != "max_tokens"]
-    # Each response needs its own client: use all with redacted thinking, and every fourth of the others.
+    # Each response needs its own client, so use all responses with redacted thinking and a quarter of the others.
     hidden = [
         e for e in answers if "redacted_thinking" in {b["type"] for b in recorded_thinking(e)}
     ]
@@ -243,7 +247,7 @@ def test_recorded_thinking_is_sent_back_unchanged() -> None:
 def run_after(
     provider: Provider, conversation: Conversation, hours: float, prompt: str = "Hello"
 ) -> list[Any]:
-    """Run an agent with a constant clock, this many hours after the start of the conversation."""
+    """Run an agent with a fixed clock, this many hours after the start of the conversation."""
 
     async def collect() -> list[Any]:
         async with provider.client() as client:
@@ -259,7 +263,7 @@ def run_after(
 
 
 def test_thinking_is_removed_after_an_hour() -> None:
-    """One hour after the last response, the thinking of earlier turns is removed permanently."""
+    """An hour after the last response, the thinking of earlier turns is removed permanently."""
     conversation = Conversation()
     look_replies = [
         streamed(message(THOUGHT, HIDDEN, call(each, "look", where="x"))) for each in "ab"
@@ -294,9 +298,7 @@ def test_thinking_is_removed_after_an_hour() -> None:
 
 
 def test_thinking_is_kept_until_tools_have_results() -> None:
-    """However long a tool takes, the thinking since the last user message is kept, because the provider
-    requires it.
-    """
+    """However long a tool takes, the thinking since the last user message is kept, because the provider requires it."""
     conversation = Conversation(thought_ns=0)
     conversation.messages = (
         chat_message("user", text("Hello")),

@@ -1,4 +1,4 @@
-"""The set of available tools, which is determined only between turns."""
+"""The set of available tools, which can change only between turns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def offered(provider: Provider) -> list[list[str]]:
 
 
 def test_an_optional_tool() -> None:
-    """It is offered in turns in which it is available; calling it in other turns is an error."""
+    """An optional tool is offered only in turns in which it is available; a call in another turn is an error."""
     there = [True]
 
     @tool(available=lambda: there[0], optional=True)
@@ -49,7 +49,7 @@ def test_an_optional_tool() -> None:
 
 
 def test_a_required_tool_that_is_not_available() -> None:
-    """The run ends before any request, and the error names the tool."""
+    """If a required tool is not available, the run ends before any request, and the error names the tool."""
 
     @tool(available=lambda: False)
     def search() -> str:
@@ -65,7 +65,7 @@ def test_a_required_tool_that_is_not_available() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("no server"), SystemExit(3)])
 def test_a_failing_availability_check(error: BaseException) -> None:
-    """The tool counts as not available, the user is warned, and the run continues without the tool."""
+    """If the availability check of a tool fails, the user is warned, and the run continues without the tool."""
 
     def available() -> bool:
         raise error
@@ -89,7 +89,7 @@ def test_a_failing_availability_check(error: BaseException) -> None:
 
 
 def test_a_tool_set_that_changes_between_turns() -> None:
-    """A function returns the tools of each turn; changes apply from the next turn on."""
+    """If a function returns the tools, a change of the tools applies from the next turn on."""
 
     @tool
     def first() -> str:

@@ -84,7 +84,7 @@ def point(**extra: Any) -> dict[str, Any]:
 
 
 def test_a_signature_becomes_a_schema() -> None:
-    """Types, defaults and the docstring become one schema without references or titles."""
+    """The types, defaults and docstring of a function become one schema without references or titles."""
     assert declarations([distance]) == [
         {
             "name": "distance",
@@ -119,7 +119,9 @@ def test_a_signature_becomes_a_schema() -> None:
 
 
 def test_a_decorator_without_arguments() -> None:
-    """`@tool` alone makes a tool with the name of the function; calling the tool calls the function."""
+    """`@tool` without arguments makes a tool with the name of the function, and the tool can be called like the
+    function.
+    """
 
     @tool
     def double(number: int) -> int:
@@ -138,7 +140,7 @@ def test_a_decorator_without_arguments() -> None:
 
 
 def test_a_declaration_is_sent_unchanged() -> None:
-    """A declared tool keeps its declaration unchanged, and its function gets the complete input."""
+    """The declaration of a declared tool is sent unchanged, and its function gets the complete input."""
     declaration = {"name": "memory", "type": "memory_20250818"}
     memory = declared(declaration, lambda value: sorted(value), read_only=True)
     assert memory.read_only
@@ -147,7 +149,7 @@ def test_a_declaration_is_sent_unchanged() -> None:
 
 
 def test_input_is_validated() -> None:
-    """Nested input is converted to the types of the signature; for missing values the function uses its defaults."""
+    """Nested input is converted to the types of the signature, and the function's defaults replace missing values."""
     bound = bind(distance, {"start": {"x": 1}, "stops": [{"x": 2}], "copy": 2})
     assert bound.call() == "Point ['Point'] Unit.METRE None 2"
     assert bound.arguments == {
@@ -182,14 +184,14 @@ def test_input_is_validated() -> None:
     ],
 )
 def test_errors_of_invalid_input_name_the_arguments(value: Any, complaint: str) -> None:
-    """Invalid input is rejected with one line per argument, in the names that the model used."""
+    """Invalid input is rejected with one line per argument that contains the name that the model used."""
     with pytest.raises(ValueError) as raised:
         bind(distance, value)
     assert str(raised.value) == complaint
 
 
 def test_unusable_signatures_are_rejected() -> None:
-    """Arguments without a name and recursive types are rejected."""
+    """A function with unnamed arguments or recursive types is rejected."""
 
     def rest(*words: str) -> None: ...
 
@@ -267,7 +269,7 @@ def rest(path: str, depth: int = 1) -> None:
 
 @pytest.mark.parametrize("function", [google, numpy, rest])
 def test_docstrings_of_three_styles_are_parsed(function: Callable[..., Any]) -> None:
-    """Google, NumPy and reST docstrings give the same description of the tool and its arguments."""
+    """Google, NumPy and reST docstrings give the same descriptions of a tool and its arguments."""
     declaration = tool(function).declaration
     assert declaration["description"] == "List a directory.\n\nLinks are not followed. Note: slow."
     assert {
@@ -277,7 +279,7 @@ def test_docstrings_of_three_styles_are_parsed(function: Callable[..., Any]) -> 
 
 
 def test_a_docstring_in_no_style_is_kept_completely() -> None:
-    """Text that only looks like a section, or a malformed section, is kept in every style."""
+    """Text that only looks like a section, and a malformed section, are kept in the description."""
 
     def free(path: str) -> None:
         """Send to a@b.c.
@@ -311,7 +313,7 @@ class Dog(BaseModel):
 
 
 def test_nested_types_are_expanded_inline() -> None:
-    """A schema contains no references, not even for models in unions, lists, mappings, tuples and other models."""
+    """A schema contains no references, even for models in unions, lists, mappings, tuples and other models."""
 
     @tool
     def adopt(
@@ -337,8 +339,8 @@ def test_nested_types_are_expanded_inline() -> None:
 
 
 def test_defaults_of_a_tool_are_restrictive() -> None:
-    """By default a tool is not concurrent, not read-only, needs permission, is destructive, not retried and not
-    optional.
+    """By default, a tool needs permission, counts as destructive, and is neither concurrent nor read-only nor retried
+    nor optional.
     """
 
     @tool
@@ -360,8 +362,8 @@ def test_defaults_of_a_tool_are_restrictive() -> None:
 
 
 def test_tool_classes_have_defaults() -> None:
-    """A reader runs concurrently and is not destructive; a failing shell stops its siblings; explicit settings
-    take precedence.
+    """The tool class sets defaults: a reader is concurrent and not destructive, and a failing shell stops its siblings.
+    Explicit settings take precedence.
     """
 
     @tool(read_only=True)
@@ -418,24 +420,26 @@ def of_other(size: int) -> None: ...
     ],
 )
 def test_contradictory_settings_are_rejected(settings: Mapping[str, Any], complaint: str) -> None:
-    """The error names the tool, its function and the field."""
+    """Contradictory settings are rejected with an error that names the tool, its function and the setting."""
     with pytest.raises(UsageError, match=complaint) as raised:
         tool(**settings)(edit)
     assert "the tool edit (tests.agent.test_tools.edit)" in str(raised.value)
 
 
 def test_missing_names_and_unknown_settings_are_rejected() -> None:
-    """A lambda has no name that the model could use; an unknown setting is a TypeError."""
+    """A lambda without a tool name is rejected, and an unknown setting is a TypeError."""
     with pytest.raises(UsageError, match="has no name"):
         tool(lambda: None)
     assert tool(name="constant")(lambda: None).name == "constant"
     with pytest.raises(TypeError, match="safe"):
-        tool(safe=True)(edit)  # type: ignore[call-overload]  # no such setting
+        tool(safe=True)(edit)  # type: ignore[call-overload]  # an unknown setting
 
 
 @pytest.mark.parametrize("name", ["two words", "a.b", "é", "a\n", "x" * 129, "a(b)", "*"])
 def test_names_that_the_provider_would_reject_are_rejected(name: str) -> None:
-    """Names and aliases have 1 to 128 letters, digits, `_` and `-`, as the provider requires."""
+    """A name or alias is rejected unless it consists of 1 to 128 letters, digits, `_` and `-`, as the provider
+    requires.
+    """
     for make in (tool(name=name), lambda function: declared({"name": name}, function)):
         with pytest.raises(UsageError, match=r"(?s)`name` of .* must have 1 to 128 characters"):
             make(edit)
@@ -448,8 +452,8 @@ def test_names_that_the_provider_would_reject_are_rejected(name: str) -> None:
 
 
 def test_the_return_type_need_not_be_resolvable() -> None:
-    """Only the types of arguments are sent to the model; an argument type that cannot be resolved causes an
-    error that names the argument.
+    """A return type that cannot be resolved is ignored, but an argument type that cannot be resolved is an error that
+    names the argument.
     """
 
     def look(path: str) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
@@ -464,7 +468,7 @@ def test_the_return_type_need_not_be_resolvable() -> None:
 
 
 def test_types_without_a_json_schema_are_rejected() -> None:
-    """The error names the argument whose type has no schema, or whose default is a `Field`."""
+    """If the type of an argument has no JSON schema, or its default is a `Field`, an error names the argument."""
 
     def call(count: int, back: Callable[[], int]) -> None: ...
 
@@ -488,7 +492,7 @@ class Strange: ...
 
 
 def test_names_in_a_tool_set_are_unique() -> None:
-    """Names and aliases must be unique in a tool set, and each tool is validated again."""
+    """Duplicate names or aliases in a tool set are rejected, and each tool is validated again."""
     one = tool(name="one", aliases=["uno"])(edit)
     check_tools([one, tool(name="two")(edit)])
     for name, aliases in (("one", []), ("uno", []), ("two", ["one"]), ("two", ["uno"])):
@@ -500,7 +504,9 @@ def test_names_in_a_tool_set_are_unique() -> None:
 
 
 def test_tools_are_found_by_former_names() -> None:
-    """A tool is found by its name and its aliases; a current name takes precedence over a former one."""
+    """A tool is found by its name and its aliases; the current name of one tool takes precedence over the former name
+    of another.
+    """
     one, two = tool(name="one", aliases=["old"])(edit), tool(name="old")(edit)
     assert find_tool([one], "old") is one
     assert find_tool([one, two], "old") is two
@@ -536,14 +542,14 @@ def take(
     ],
 )
 def test_coerced_values_are_reported(value: Any, coerced: tuple[str, ...]) -> None:
-    """The paths of values that were converted from another JSON type are reported, also if nested; defaults are
-    not.
+    """The paths of values that were converted from another JSON type are reported, even if nested; defaults are not
+    reported.
     """
     assert bind(take, value).coerced == coerced
 
 
 def test_a_tool_cannot_change_the_recorded_input() -> None:
-    """A tool may modify its arguments; the recorded input does not change."""
+    """If a tool modifies its arguments, the recorded input does not change."""
 
     @tool
     def spoil(free: Any) -> None:
@@ -575,7 +581,7 @@ class Picky(BaseModel):
     ],
 )
 def test_failing_validators_make_the_input_invalid(text: str, begins: str) -> None:
-    """If a validator raises any exception, the input is invalid, and the text for the model is limited."""
+    """If a validator raises any exception, the input is invalid, and the error for the model has a limited length."""
 
     @tool
     def use(picky: Picky) -> None: ...
@@ -587,7 +593,7 @@ def test_failing_validators_make_the_input_invalid(text: str, begins: str) -> No
 
 
 def test_input_that_is_nested_too_deeply_is_invalid() -> None:
-    """Such input is rejected without a `RecursionError`."""
+    """Input that is nested too deeply is invalid and does not cause a `RecursionError`."""
     deep: Any = []
     for _ in range(3_000):
         deep = [deep]
@@ -596,14 +602,14 @@ def test_input_that_is_nested_too_deeply_is_invalid() -> None:
 
 
 def test_many_errors_are_shortened() -> None:
-    """The model gets the first of a thousand errors, and the number of the others."""
+    """If the input has a thousand errors, the model gets the first errors and the number of the others."""
     with pytest.raises(ValueError, match="and 980 more") as raised:
         bind(take, {"stops": [{}] * 1_000})
     assert len(str(raised.value).splitlines()) == COMPLAINTS_MAX + 1
 
 
 def test_errors_of_any_model_can_be_described() -> None:
-    """Error descriptions do not require a tool; if the valid names are unknown, none are listed."""
+    """The errors of any model can be described without a tool; if the valid names are unknown, none are listed."""
     with pytest.raises(ValidationError) as raised:
         Point.model_validate({"z": 1})
     assert complaints(raised.value) == (
@@ -612,7 +618,9 @@ def test_errors_of_any_model_can_be_described() -> None:
 
 
 def test_results_of_calls_that_cannot_run_are_limited() -> None:
-    """The result for an unknown tool lists the available names, and the result for invalid input says what to fix."""
+    """The result for an unknown tool lists the available names, the result for invalid input describes the mistake, and
+    both have a limited length.
+    """
     assert (
         unknown_tool_result([take], "tke").content
         == "There is no tool named 'tke'. The tools are: take."

@@ -1,4 +1,4 @@
-"""Grants and denials in sub-agents, and when they apply to other agents."""
+"""Grants and denials in sub-agents, and when they affect other agents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def classifier_message(behavior: str) -> dict[str, Any]:
 
 
 def test_denials_are_counted_over_all_agents() -> None:
-    """Starting agents does not bypass the limit: after three denials the classifier is not called."""
+    """Denials are counted over all agents, so that starting agents does not bypass the limit of three denials by the
+    classifier.
+    """
     replies = []
     for name in "abcd":
         denied = [message(call(f"{name}{n}", "put", what="x")) for n in range(2)]
@@ -80,7 +82,9 @@ def test_denials_are_counted_over_all_agents() -> None:
 def test_denials_of_an_agent_count_as_the_latest(
     at_start: Denials, in_agent: Denials, in_parent: Denials, combined: Denials
 ) -> None:
-    """Denials are summed; after an approval in the agent, only later denials are consecutive."""
+    """The denials of a sub-agent are added to those of its starter; after an approval in the sub-agent, only later
+    denials are consecutive.
+    """
     child, parent = Conversation(), Conversation(denials=at_start)
     hand_down(trust_in(parent), child)
     assert child.denials == at_start
@@ -90,21 +94,23 @@ def test_denials_of_an_agent_count_as_the_latest(
 
 
 def test_an_agent_starts_with_the_grants_at_its_call() -> None:
-    """A grant for a later call does not apply to the agent, however fast the person answered."""
+    """A sub-agent gets only the grants that existed when it was called, even if a person approves a later call
+    immediately.
+    """
     inputs: list[Any] = []
 
-    async def go(provider: Provider) -> None:
+    async def run_to_end(provider: Provider) -> None:
         async with provider.client() as client:
             tools = (walk, START)
             world = ticking_world(client, tools)
 
-            async def at_once(question: WorldQuestion) -> Any:
+            async def approve_immediately(question: WorldQuestion) -> Any:
                 if question.kind != "consent":
                     return await world.ask(question)
                 inputs.append(question.payload["about"]["input"])
                 return {"behavior": "allow", "resolver": "person", "scope": "session", "reason": ""}
 
-            fast = replace(world, ask=at_once)
+            fast = replace(world, ask=approve_immediately)
             run_options = options(permissions=Permissions())
             async for _ in run("Go", world=fast, options=run_options, tools=tools):
                 pass
@@ -120,5 +126,5 @@ def test_an_agent_starts_with_the_grants_at_its_call() -> None:
         *(DONE, DONE),
     ]
     with Provider([streamed(each) for each in replies]) as provider:
-        asyncio.run(go(provider))
+        asyncio.run(run_to_end(provider))
     assert inputs == [{"what": "x"}, {"what": "x"}]

@@ -190,7 +190,7 @@ def test_a_run_without_replays_imports_only_the_plugin(pytester: pytest.Pytester
         "import sys\nOURS = ('agentobs', 'replay', 'exporters', 'dashboards')\n"
         "def test_it():\n"
         "    found = {name for name in sys.modules if name.split('.')[0] in OURS}\n"
-        "    assert found == {'replay', 'replay.plugin'}\n"
+        "    assert found == {'agentobs', 'agentobs.pytest_plugin'}\n"
         "    assert not {'anthropic', 'httpx2', 'duckdb', 'genai_prices'} & set(sys.modules)\n"
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import replay.plugin
+from agentobs import pytest_plugin
 from agentobs.cli.demo import refund_agent
 from replay.freeze.conversion import freeze
 from tests.replay.agents import Agent, answers, recorded
@@ -45,7 +45,7 @@ def test_the_tests_of_the_page_run(
 
 def test_the_page_names_all_options_and_fixtures() -> None:
     """The page describes each option and each pytest fixture of the plugin."""
-    source = Path(replay.plugin.__file__).read_text()
+    source = Path(pytest_plugin.__file__).read_text()
     for option in re.findall(r'"(--replay-[a-z]+)"', source):
         assert f"{option}" in PAGE
     for name in re.findall(r"@pytest.fixture\ndef ([a-z]\w+)", source):

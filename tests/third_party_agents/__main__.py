@@ -22,6 +22,11 @@ AGENTS = {
     "pydantic_agent": ("pydantic-ai-slim[anthropic]==2.68.0",),
     "langchain_agent": ("langchain==1.4.7", "langchain-anthropic==1.7.7"),
     "llm_agent": ("llm==0.36", "llm-anthropic==0.30"),
+    "raw_sdk_agent": ("anthropic==0.40.0", "httpx==0.27.2"),
+    "strands_agent": ("strands-agents[anthropic]==1.62.0",),
+    "litellm_agent": ("litellm==1.110.2",),
+    "instructor_agent": ("instructor[anthropic]==1.17.0",),
+    "crewai_agent": ("crewai[anthropic]==1.15.30",),
 }
 """The packages that are installed for each agent, as of November 2026."""
 HEAD = """\
@@ -94,9 +99,9 @@ def proof(name: str) -> Any:
 
 
 def own_requirements() -> list[str]:
-    """Return the requirements of agentobs, except the SDK, whose version the agent determines."""
+    """Return the requirements of agentobs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [each for each in project["dependencies"] if not each.startswith("anthropic")]
+    return [str(each) for each in project["dependencies"]]
 
 
 def environment(name: str, requirements: tuple[str, ...]) -> Path:

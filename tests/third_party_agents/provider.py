@@ -59,8 +59,10 @@ class Provider:
     def _turn(self, request: dict[str, Any], messages: list[Any]) -> Any:
         task = _text(messages[0]["content"])
         turn = sum(message["role"] == "assistant" for message in messages)
-        content = _trip(turn) if task.startswith("Trip") else _research(task, turn)
-        name = f"{task.split()[-1].strip('?.')}_{turn}"
+        # Some frameworks add instructions before and after the task.
+        topic = next((each for each in TOPICS if f"Research the {each}" in task), None)
+        content = _trip(turn) if topic is None else _research(topic, turn)
+        name = f"{topic or 'trip'}_{turn}"
         message = _message(name, content)
         self._histories[message["id"]] = [*messages, {"role": "assistant", "content": content}]
         headers = {"request-id": f"req_{name}"}
@@ -85,8 +87,7 @@ def _trip(turn: int) -> list[dict[str, Any]]:
     return [{"type": "text", "text": FINAL_TEXT}]
 
 
-def _research(task: str, turn: int) -> list[dict[str, Any]]:
-    topic = task.rsplit(maxsplit=1)[-1].strip(".")
+def _research(topic: str, turn: int) -> list[dict[str, Any]]:
     if turn == 0:
         return [_call(f"look_{topic}", "weather", city=TOPICS[topic])]
     return [{"type": "text", "text": f"There is weather in the {topic}."}]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agentobs.agent.sessions.reconstruction import MESSAGES, conversation_of
+from agentobs.agent.sessions.reconstruction import conversation_of
 from agentobs.agent.sessions.resumption import conversation_from
 from agentobs.provider.anthropic.messages import conversation_error, tool_results, tool_uses
+from agentobs.provider.registry import ANTHROPIC
 from agentobs.recording.wire.exchange_file import read_wire_file
 from agentobs.records.exchanges import ModelExchange
 from tests.wire.corpus import BATCHES, batch
@@ -21,7 +22,7 @@ def test_every_conversation_can_be_resumed(number: int) -> None:
         attempts = [
             each
             for each in recording.exchanges
-            if isinstance(each, ModelExchange) and each.question.path.partition("?")[0] == MESSAGES
+            if isinstance(each, ModelExchange) and each.question.path.partition("?")[0] == ANTHROPIC.turn_path
         ]
         for next_attempt in [*attempts[1:], None] if attempts else []:
             until_ns = next_attempt.started_ns if next_attempt else None

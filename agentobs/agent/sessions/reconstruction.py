@@ -29,6 +29,7 @@ from agentobs.agent.state import (
 from agentobs.errors import RecordingError, UsageError
 from agentobs.provider.anthropic.messages import conversation_error, tool_results, tool_uses
 from agentobs.provider.anthropic.streams import assemble
+from agentobs.provider.registry import dialect_of
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -40,9 +41,6 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Usage
-
-MESSAGES = "/v1/messages"
-"""The path of LLM requests, which contain a conversation."""
 
 _FORK_EARLIER = "Fork the session at an earlier turn"
 
@@ -559,7 +557,7 @@ def _no_conversation(recording: Recording, why: str) -> RecordingError:
 
 
 def _is_message_request(request: ModelExchange) -> bool:
-    return request.question.path.partition("?")[0] == MESSAGES
+    return dialect_of(request.question.path).makes_turns(request.question.path)
 
 
 def _kept_message(request: ModelExchange) -> Json:

@@ -44,14 +44,24 @@ from agentobs.records.labels import Label
 from agentobs.records.usage import Certainty, Usage, unreported_usage
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
-"""Matches the path of the results of a batch. The results are JSON lines, and clients may fetch them several times."""
+"""Matches the route of the results of a batch. The results are JSON lines, and clients may fetch them several times."""
 
-_SAMPLING = re.compile(
-    r"/v1/(?:messages|complete)(?:\?|\Z)"
-    r"|/model/(?P<bedrock>[^/?]+)/invoke(?:-with-response-stream)?(?:\?|\Z)"
-    r"|.*/models/(?!count-tokens:)(?P<vertex>[^/?:]+):(?:streamR|r)awPredict(?:\?|\Z)"
+_ROUTE = re.compile(
+    r"/model/.+/(?:invoke|converse)"
+    r"|/projects/[^/]+/locations/[^/]+/publishers/"
+    r"|/v1/(?!projects/)(?!.*/v1/)"
 )
-"""Matches the paths of requests that are answered by a model and billed: paths of the provider and of the platforms."""
+"""Matches the start of the part of a path that the provider defines; a gateway's prefix may precede it."""
+
+_TURN = re.compile(
+    r"/v1/messages\Z"
+    r"|/model/(?P<bedrock>.+)/invoke(?:-with-response-stream)?\Z"
+    r"|/projects/.*/models/(?!count-tokens:)(?P<vertex>[^/:]+):(?:streamR|r)awPredict\Z"
+)
+"""Matches the route of a request that is a turn of a conversation: routes of the provider and of the platforms."""
+
+_PREDICTS = (":rawPredict", ":streamRawPredict")
+"""The actions in the last part of a path on Vertex that run a model."""
 
 _NOT_SENT = frozenset(
     {
@@ -120,16 +130,20 @@ class Anthropic(Dialect):
         return (
             "anthropic-version" in headers
             or "/publishers/anthropic/models/" in path
-            or (path.startswith("/model/") and "/invoke" in path)
+            or route(path).startswith("/model/")
         )
 
     def owns(self, path: str) -> bool:
         """Return whether a path belongs to the provider, which has many paths below `/v1`, or to a platform."""
-        return path.startswith("/v1/") or _SAMPLING.match(path) is not None
+        return _ROUTE.search(path.partition("?")[0]) is not None
+
+    def route(self, path: str) -> str:
+        """Return a path without the prefix of a gateway."""
+        return route(path)
 
     def makes_turns(self, path: str) -> bool:
         """Return whether a request to this path is a turn of a conversation."""
-        return path.partition("?")[0] == self.turn_path
+        return _turn_route(path) is not None
 
     def endpoint(self, path: str) -> Label:
         """Return a path as a label, with variable parts replaced so that there are few different labels."""
@@ -208,9 +222,11 @@ class Anthropic(Dialect):
 
     def runs_model(self, endpoint: str) -> bool:
         """Return whether requests to an endpoint are answered by a model: messages, completions and platform calls."""
-        return endpoint in (self.turn_path, "/v1/complete") or endpoint.rpartition("/")[2] in (
-            "invoke",
-            "invoke-with-response-stream",
+        called = route(endpoint)
+        return (
+            called in (self.turn_path, "/v1/complete")
+            or called.rpartition("/")[2] in ("invoke", "invoke-with-response-stream")
+            or called.endswith(_PREDICTS)
         )
 
     @property
@@ -335,8 +351,9 @@ class Anthropic(Dialect):
         self, question: Question, answer: Answer, facts: ResponseFacts, model: str | None
     ) -> list[Usage]:
         """Return the usage rows of an attempt: of a batch, of a message, or one row without counts."""
-        requested = model or _model_in(question.path) or "unknown"
-        if found := _BATCH_RESULTS.match(question.path):
+        called = route(question.path)
+        requested = model or _model_in(called) or "unknown"
+        if found := _BATCH_RESULTS.match(called):
             rows = list(_batched(answer, found["batch_id"]))
         elif facts.usage is not None and facts.is_message:
             rows = usage_rows(facts.model or requested, facts.usage, facts.certainty)
@@ -344,7 +361,7 @@ class Anthropic(Dialect):
             rows = [unreported_usage(requested)]
         else:
             return []
-        platform = platform_of(question.path, model or "")
+        platform = platform_of(called, model or "")
         return [on_platform(row, platform) for row in rows]
 
 
@@ -356,11 +373,29 @@ def _batched(answer: Answer, batch_id: str) -> Iterator[Usage]:
         yield from usage_rows(str(message.get("model")), message["usage"], certainty, result_id)
 
 
+def route(path: str) -> str:
+    """Return the part of a path that the provider defines, with the query, without the prefix of a gateway.
+
+    The base URL of a gateway may have a path: `/anthropic/v1/messages` has the route `/v1/messages`.
+    """
+    before, mark, query = path.partition("?")
+    found = _ROUTE.search(before)
+    return path if found is None else before[found.start() :] + mark + query
+
+
+def _turn_route(path: str) -> re.Match[str] | None:
+    return _TURN.match(route(path).partition("?")[0])
+
+
 def _model_in(path: str) -> str | None:
     """Return the model name in a platform's path; None if it contains none."""
-    found = _SAMPLING.match(path)
+    found = _turn_route(path)
     model = found and (found["bedrock"] or found["vertex"])
     return unquote(model) if model else None
+
+
+def _is_billed(path: str) -> bool:
+    return _turn_route(path) is not None or route(path).partition("?")[0] == "/v1/complete"
 
 
 def _may_have_used_tokens(question: Question, answer: Answer, facts: ResponseFacts) -> bool:
@@ -368,7 +403,7 @@ def _may_have_used_tokens(question: Question, answer: Answer, facts: ResponseFac
 
     A rejected request costs nothing. It has an error status, or an error as the first event of its stream.
     """
-    if question.method != "POST" or not _SAMPLING.match(question.path):
+    if question.method != "POST" or not _is_billed(question.path):
         return False
     if answer.status is None:
         return answer.failure is None or answer.failure.name not in _NOT_SENT
@@ -430,4 +465,6 @@ def endpoint(path: str) -> Label:
     """Return a path as a label, without the query, and with `:id` in place of words that are not in `_PATH_WORDS`."""
     parts = path.partition("?")[0].split("/")
     words = [part if part in _PATH_WORDS or not part else ":id" for part in parts]
-    return Label("/".join(words)[:128] or "/")
+    is_count = parts[-1].startswith("count-tokens:")
+    action = "" if is_count else next((p for p in _PREDICTS if parts[-1].endswith(p)), "")
+    return Label("/".join(words)[: 128 - len(action)] + action or "/")

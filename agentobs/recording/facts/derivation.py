@@ -46,6 +46,13 @@ class _Lane:
     turns: int = 0
     interaction_id: str | None = None
     derived: bool = False
+    interaction_started_ns: int = 0
+
+
+_RetryKey = tuple[int, object, int | str]
+"""Identifies an LLM request among the failed ones: the client, the task or thread that sends it, and a hash of its
+body; or the client, the span, and an empty text.
+"""
 
 
 @dataclass(slots=True)
@@ -61,7 +68,7 @@ class SessionView:
     """Calls whose results were recorded before the end of the response that contains the call."""
     _open_calls: OpenCalls = field(default_factory=OpenCalls)
     _attempt_of: dict[str, str] = field(default_factory=dict)
-    _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    _retries: dict[_RetryKey, tuple[str, int]] = field(default_factory=dict)
     _requests: Requests = field(default_factory=Requests)
 
     def attempt(
@@ -73,11 +80,11 @@ class SessionView:
         response = dialect.facts(exchange.answer)
         makes_turn = dialect.makes_turns(exchange.question.path)
         sent = _sent_turns(body, dialect)
-        yield from self._interaction(exchange, body, lane, makes_turn, sent)
+        yield from self._interaction(exchange, lane, makes_turn, sent)
         yield from self._results(exchange, sent)
         turn = exchange.place.turn or (lane.turns + 1 if makes_turn else None)
         place = self._place(exchange, lane, turn)
-        request = self._llm_request(exchange, body, response.outcome)
+        request = self._llm_request(exchange, response.outcome)
         fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
         yield fact
         yield from self._usage(exchange, fact, response, dialect)
@@ -108,8 +115,7 @@ class SessionView:
         response = dialect.facts(exchange.answer)
         makes_turn = dialect.makes_turns(exchange.question.path)
         turn = exchange.place.turn or (lane.turns + 1 if makes_turn else None)
-        key = self._retry_key(exchange, body)
-        request_id, number = self._retries.get(key, (exchange.attempt_id, 0))
+        request_id, number = self._retries.get(_retry_key(exchange), (exchange.attempt_id, 0))
         place, request = self._place(exchange, lane, turn), (request_id, number + 1)
         sent = _sent_turns(body, dialect)
         fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
@@ -177,18 +183,21 @@ class SessionView:
         )
 
     def _interaction(
-        self, exchange: ModelExchange, body: Body, lane: _Lane, makes_turn: bool, sent: _SentTurns
+        self, exchange: ModelExchange, lane: _Lane, makes_turn: bool, sent: _SentTurns
     ) -> Iterator[Fact]:
         """Open an interaction when a new prompt arrives, for a client that does not name its interactions."""
         if exchange.place.interaction_id or not makes_turn:
             return
         if lane.interaction_id and not _is_prompt(sent):
             return
-        if lane.interaction_id and lane.derived and self._is_retry(exchange, body):
+        if lane.interaction_id and lane.derived and self._is_retry(exchange):
             return
         if lane.interaction_id and lane.derived:
-            yield self._end(lane, exchange.started_ns, "interrupted", True)
+            # Of two concurrent requests, the one that ends later may have started earlier.
+            at_ns = max(exchange.started_ns, lane.interaction_started_ns)
+            yield self._end(lane, at_ns, "interrupted", True)
         lane.interaction_id, lane.derived = self.new_id(), True
+        lane.interaction_started_ns = exchange.started_ns
         yield InteractionStart(
             self.session_id,
             lane.interaction_id,
@@ -308,12 +317,12 @@ class SessionView:
             origin=Label("replayed" if exchange.is_replayed else "live"),
         )
 
-    def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
+    def _llm_request(self, exchange: ModelExchange, outcome: str) -> tuple[str, int]:
         """Return the ID of the LLM request that an attempt belongs to, and the number of the attempt in it, from 1.
 
         The SDK counts its retries in a header; the agent loop of agentobs retries under one span.
         """
-        key = self._retry_key(exchange, body)
+        key = _retry_key(exchange)
         if not _is_from_agent_loop(exchange) and not _retry_number(exchange):
             self._retries.pop(key, None)
         request_id, number = self._retries.pop(key, (exchange.attempt_id, 0))
@@ -321,13 +330,8 @@ class SessionView:
             _remember(self._retries, key, (request_id, number + 1))
         return request_id, number + 1
 
-    def _is_retry(self, exchange: ModelExchange, body: Body) -> bool:
-        return _retry_number(exchange) != 0 and self._retry_key(exchange, body) in self._retries
-
-    def _retry_key(self, exchange: ModelExchange, body: Body) -> tuple[int, str]:
-        if _is_from_agent_loop(exchange):
-            return exchange.client, str(exchange.place.span_id)
-        return exchange.client, f"{body.message_count} messages, {body.size} bytes"
+    def _is_retry(self, exchange: ModelExchange) -> bool:
+        return _retry_number(exchange) != 0 and _retry_key(exchange) in self._retries
 
     def _continues(self, body: Body, dialect: Dialect, sent: _SentTurns) -> str | None:
         """Return the ID of the attempt whose response a request continues; None if it continues none."""
@@ -460,6 +464,14 @@ def _is_prompt(sent: _SentTurns) -> bool:
 def _is_from_agent_loop(exchange: ModelExchange) -> bool:
     """Return whether a request was made by the agent loop of agentobs, the only client that names its position."""
     return exchange.place.interaction_id is not None
+
+
+def _retry_key(exchange: ModelExchange) -> _RetryKey:
+    """Return the key of an LLM request, so that equal requests of concurrent tasks are not taken for retries."""
+    if _is_from_agent_loop(exchange):
+        return exchange.client, exchange.place.span_id, ""
+    origin = exchange.question.origin
+    return exchange.client, origin.job if origin else None, hash(exchange.question.body)
 
 
 def _retry_number(exchange: ModelExchange) -> int:

@@ -1,15 +1,15 @@
 """Clients: finds the client inside an object, and records clients that cannot be passed to `record`.
 
 The models and providers of frameworks keep their client under a few usual attribute names. If a client is created
-inside a call, as in `llm`, it can only be recorded by patching the transports of httpx2. They are patched on request,
-and restored afterwards.
+inside a call, as in `llm`, it can only be recorded by patching the transports of httpx2 and httpx. They are patched on
+request, and restored afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -18,7 +18,9 @@ from typing import Any
 import httpx2
 
 from agentobs.determinism.callers import follow_jobs
+from agentobs.errors import UsageError
 from agentobs.provider.registry import is_model_call
+from agentobs.recording.wire.http_libraries import NAMES, ImportWatch, imported, is_client
 from agentobs.recording.wire.transport import (
     AsyncRecordingTransport,
     PlaceOf,
@@ -32,12 +34,15 @@ CLIENT_ATTRIBUTES = (
     "client",
     "_async_client",
     "async_client",
+    "_aclient",
+    "aclient",
     "model",
+    "llm",
     "provider",
     "_provider",
 )
 """The attributes in which frameworks keep their client, or an object that holds it (pydantic-ai 2.68,
-langchain-anthropic 1.7).
+langchain-anthropic 1.7, strands 1.62, instructor 1.17, crewai 1.15, llama-index-llms-anthropic 0.12).
 """
 DEPTH_MAX = 3
 """How deep clients are searched for: an agent has a model, which has a provider, which has a client. Our choice."""
@@ -49,18 +54,40 @@ example for another event loop.
 """
 
 
+SDK_AIOHTTP = "anthropic._vendor.httpx_aiohttp"
+"""The module of the SDK's transport over aiohttp. It is imported only if that transport is used, and does not exist in
+all versions.
+"""
+OTHER_SDKS = frozenset(
+    ("openai", "groq", "mistralai", "cohere", "google", "together", "cerebras", "xai_sdk")
+)
+"""The import names of SDKs for other providers, whose requests agentobs cannot interpret."""
+
+
 def record_in(holder: Any, record: Callable[[Any], None]) -> bool:
     """Call `record` for each client that an object holds, and for each client that it creates again later.
 
     Args:
         holder: a client, or an object that holds clients.
-        record: receives an SDK client or an httpx2 client.
+        record: receives an SDK client or an HTTP client.
 
     Returns:
         Whether the object holds any client.
+
+    Raises:
+        UsageError: it holds only clients of other providers.
     """
     found = _reachable(holder)
     clients = [each for each in found if _is_client(each)]
+    others = [each for each in clients if _other_sdk(each)]
+    clients = [each for each in clients if each not in others]
+    if others and not clients:
+        other = type(others[0])
+        raise UsageError(
+            f"cannot record {other.__name__}: it is a client of {_other_sdk(others[0])}, and agentobs reads only the "
+            "Messages API",
+            todo="Pass a client of the anthropic SDK, or a plain HTTP client that sends requests to the Messages API",
+        )
     for client in clients:
         record(client)
     for each in found:
@@ -102,10 +129,17 @@ def _record_recreated(holder: Any, record: Callable[[Any], None]) -> None:
         setattr(holder, FACTORY, make_recorded)
 
 
+def _other_sdk(client: Any) -> str | None:
+    """Return the import name of the SDK of another provider that a client belongs to; None if there is none."""
+    roots = [kind.__module__.partition(".")[0] for kind in type(client).__mro__]
+    return next((root for root in roots if root in OTHER_SDKS), None)
+
+
 class AllClients:
     """All clients of this process that send requests to the provider, recorded until `stop`; a context manager.
 
-    Requests to the provider are recognized by their path and headers, so other uses of httpx2 are not affected.
+    Requests to the provider are recognized by their path and headers, so other uses of the HTTP libraries are not
+    affected.
     """
 
     def __init__(self, place_of: PlaceOf) -> None:
@@ -150,6 +184,8 @@ class State:
         self.place_of: PlaceOf | None = None
         self.patched: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
         """The patched methods: class, name, original function, and replacement."""
+        self.import_watch: ImportWatch | None = None
+        """Waits for the import of an HTTP library, to patch it as well."""
 
 
 def _patch(place_of: PlaceOf) -> None:
@@ -157,12 +193,28 @@ def _patch(place_of: PlaceOf) -> None:
     follow_jobs()
     with _lock:
         state.active, state.place_of = state.active + 1, place_of
-        if not state.patched:
-            for kind, name, wrap in _transports():
-                original = getattr(kind, name)
-                replacement = functools.wraps(original)(wrap(original))
-                setattr(kind, name, replacement)
-                state.patched.append((kind, name, original, replacement))
+        if state.import_watch is None:
+            _patch_imported()
+            names = [name for name in (*NAMES, SDK_AIOHTTP) if name not in sys.modules]
+            state.import_watch = ImportWatch(names, _after_import)
+
+
+def _after_import() -> None:
+    with _lock:
+        if process.state(State).active:
+            _patch_imported()
+
+
+def _patch_imported() -> None:
+    """Patch the transports of the libraries that are imported and not patched yet."""
+    state = process.state(State)
+    done = {kind for kind, *_ in state.patched}
+    for kind, name, wrap in _transports():
+        if kind not in done:
+            original = getattr(kind, name)
+            replacement = functools.wraps(original)(wrap(original))
+            setattr(kind, name, replacement)
+            state.patched.append((kind, name, original, replacement))
 
 
 def _unpatch() -> None:
@@ -170,6 +222,9 @@ def _unpatch() -> None:
     with _lock:
         state.active -= 1
         if not state.active:
+            if state.import_watch is not None:
+                state.import_watch.stop()
+                state.import_watch = None
             while state.patched:
                 kind, name, original, replacement = state.patched.pop()
                 # A later patch by other code calls the replacement, which passes everything through from now on.
@@ -178,11 +233,13 @@ def _unpatch() -> None:
 
 
 def _transports() -> Iterator[tuple[type, str, Callable[..., Callable[..., Any]]]]:
-    yield httpx2.HTTPTransport, "handle_request", _recording
-    yield httpx2.AsyncHTTPTransport, "handle_async_request", _recording_async
-    with contextlib.suppress(ImportError, AttributeError):
-        # The module does not exist without aiohttp, nor in all versions of the SDK.
-        module = importlib.import_module("anthropic._vendor.httpx_aiohttp")
+    for library in imported():
+        yield library.HTTPTransport, "handle_request", _recording
+        yield library.AsyncHTTPTransport, "handle_async_request", _recording_async
+        if library is not httpx2:
+            # Frameworks pass transports of their own to this client, such as litellm's over aiohttp.
+            yield library.AsyncClient, "_transport_for_url", _recording_transport
+    if (module := sys.modules.get(SDK_AIOHTTP)) is not None:
         yield module.AiohttpTransport, "handle_async_request", _recording_async
 
 
@@ -207,6 +264,17 @@ def _recording_async(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return handle_async_request
+
+
+def _recording_transport(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _transport_for_url(self: Any, url: Any) -> Any:
+        inner = original(self, url)
+        if isinstance(inner, AsyncRecordingTransport):
+            return inner
+        recording = _recording_async(type(inner).handle_async_request)
+        return _AsyncUnpatched(functools.partial(recording, inner))
+
+    return _transport_for_url
 
 
 def _place_for(request: httpx2.Request) -> PlaceOf | None:
@@ -239,12 +307,12 @@ class _AsyncUnpatched(httpx2.AsyncBaseTransport):
 
 
 def _is_client(value: Any) -> bool:
-    """Return whether an object is an httpx2 client, or holds one in the same way as the clients of the SDK."""
+    """Return whether an object is an HTTP client, or holds one in the same way as the clients of the SDK."""
     return _is_http(value) or _is_http(_attribute(value, "_client"))
 
 
 def _is_http(value: Any) -> bool:
-    return isinstance(value, httpx2.Client | httpx2.AsyncClient)
+    return is_client(value)
 
 
 def _attribute(holder: Any, name: str) -> Any:

@@ -121,7 +121,8 @@ class Script:
         live = _value(self._clean(question))
         with self._lock:
             unused = [(at, self.exchanges[at].question) for at in self._unused[:COMPARED_MAX]]
-        same_path = [each for each in unused if each[1].path == question.path] or unused
+        called = _route(question)
+        same_path = [each for each in unused if _route(each[1]) == called] or unused
         found = [(at, _first_difference(_value(recorded), live)) for at, recorded in same_path]
         if not found:
             return None
@@ -330,7 +331,12 @@ def _digest(question: Question) -> str:
         body = _numbered(text).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         body = question.body
-    return question_digest(question.method, question.path, {}, body)
+    return question_digest(question.method, _route(question), {}, body)
+
+
+def _route(question: Question) -> str:
+    """Return the path of a request without the part that depends on the client's base URL."""
+    return dialect_of(question.path).route(question.path)
 
 
 def _numbered(text: str) -> str:

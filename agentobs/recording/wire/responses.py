@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import anyio
 import httpx2
 
 from agentobs import world
 from agentobs.provider.registry import dialect_of
+from agentobs.recording.wire.http_libraries import is_read_timeout, library_of, stream_class
 from agentobs.records.exchanges import Answer, Failure
 from agentobs.runtime import Gate, Point, ServedAnswer
 
@@ -36,9 +38,10 @@ class ForwardRequest(Exception):
             return request
         headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
         extensions = request.extensions
-        return httpx2.Request(
+        forwarded: httpx2.Request = library_of(request).Request(
             request.method, request.url, headers=headers, content=self.body, extensions=extensions
         )
+        return forwarded
 
 
 def deliver(
@@ -76,13 +79,13 @@ def respond(
     default it is a timeout.
 
     Raises:
-        httpx2.TransportError: there was no response; this is the recorded error.
+        TransportError: there was no response; this is the recorded error, of the library of the request.
         Stopped: there was no response because the recorded client stopped waiting.
     """
     end: Exception | None = None
     if answer.ending == "cancelled":
         text = "the client stopped here when this was recorded"
-        end = stopped() if stopped else httpx2.ReadTimeout(text, request=request)
+        end = stopped() if stopped else library_of(request).ReadTimeout(text, request=request)
     elif answer.ending == "cut":
         end = transport_error(answer.failure, request)
     if answer.status is None:
@@ -92,13 +95,16 @@ def respond(
     dialect = dialect_of(request.url.path)
     retry_ms = answer.retry_ms if isinstance(answer, ServedAnswer) else None
     retry = {} if retry_ms is None else dialect.retry_headers(retry_ms)
-    return httpx2.Response(
+    library = library_of(request)
+    stream = stream_class(AnswerStream, library, ("SyncByteStream", "AsyncByteStream"))
+    response: httpx2.Response = library.Response(
         answer.status,
         headers={**answer.headers, **retry},
-        stream=AnswerStream(answer, end),
+        stream=stream(answer, end),
         request=request,
         extensions={RECORDED_HEADERS: answer.headers},
     )
+    return response
 
 
 class Stopped(Exception):
@@ -134,7 +140,7 @@ async def grace(end: Exception, answer: Answer) -> None:
     """Give the live client time to stop as the recorded client did; the agent loop of agentobs does not need it."""
     if _gate_of(answer) is not None:
         await hold_async(answer, "stop")
-    elif not isinstance(end, httpx2.ReadTimeout):
+    elif not is_read_timeout(end):
         await _nap(GRACE_SECONDS)
 
 
@@ -221,9 +227,14 @@ class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
 def transport_error(
     failure: Failure | None, request: httpx2.Request | None = None
 ) -> httpx2.TransportError:
-    """Return a recorded failure as the original httpx2 exception, or as a `ReadError` if its name is unknown."""
-    found = getattr(httpx2, failure.name, None) if failure else None
+    """Return a recorded failure as the original exception, or as a `ReadError` if its name is unknown.
+
+    The exception belongs to the HTTP library of the request.
+    """
+    library = library_of(request)
+    kind: Any = getattr(library, failure.name, None) if failure else None
+    if not (isinstance(kind, type) and issubclass(kind, library.TransportError)):
+        kind = library.ReadError
     message = failure.message if failure else "the connection was closed"
-    if isinstance(found, type) and issubclass(found, httpx2.TransportError):
-        return found(message, request=request)
-    return httpx2.ReadError(message, request=request)
+    error: httpx2.TransportError = kind(message, request=request)
+    return error

@@ -1,4 +1,4 @@
-"""The transport: wrappers that copy every exchange of an httpx2 client to the sink.
+"""The transport: wrappers that copy every exchange of an httpx2 or httpx client to the sink.
 
 Model requests are recorded only in the transport under the SDK: it sees the exact bytes of every attempt, sync and
 async, for every agent. The client gets each chunk when it arrives; nothing is buffered, and no error of agentobs can
@@ -22,6 +22,12 @@ from agentobs.provider.registry import (
     credentials,
     recorded_request_headers,
     recorded_response_headers,
+)
+from agentobs.recording.wire.http_libraries import (
+    is_client,
+    is_sync_client,
+    library_of,
+    stream_class,
 )
 from agentobs.recording.wire.responses import (
     RECORDED_HEADERS,
@@ -54,7 +60,7 @@ RECORDED = "agentobs.request"
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
-    """Wrap the transport and mounts of an Anthropic (or httpx2) client in place.
+    """Wrap the transport and mounts of an Anthropic client, or of its HTTP client, in place.
 
     The proxy, timeouts and certificate verification of the client do not change. Copies that `with_options()` creates
     share its HTTP client, and are therefore recorded as well.
@@ -67,22 +73,19 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
         False if the client was already wrapped.
 
     Raises:
-        UsageError: `client` does not contain an httpx2 client.
+        UsageError: `client` does not contain a client of httpx2 or httpx.
     """
     follow_jobs()
-    http = (
-        client
-        if isinstance(client, httpx2.Client | httpx2.AsyncClient)
-        else getattr(client, "_client", None)
-    )
-    if not isinstance(http, httpx2.Client | httpx2.AsyncClient):
+    http: Any = client if is_client(client) else getattr(client, "_client", None)
+    if not is_client(http):
         raise UsageError(
-            f"cannot record {type(client).__name__}: it contains no httpx2 client",
-            todo="Pass an Anthropic or AsyncAnthropic client, or the httpx2 client itself",
+            f"cannot record {type(client).__name__}: it contains no client of httpx2 or httpx",
+            todo="Pass an Anthropic or AsyncAnthropic client, or the HTTP client itself; if you cannot reach the "
+            "client, use record_all()",
         )
     if isinstance(http._transport, RecordingTransport | AsyncRecordingTransport):
         return False
-    wrap: Any = RecordingTransport if isinstance(http, httpx2.Client) else AsyncRecordingTransport
+    wrap: Any = RecordingTransport if is_sync_client(http) else AsyncRecordingTransport
     number = id(http)
     http._transport = wrap(http._transport, place_of, number)
     http._mounts = {
@@ -163,7 +166,7 @@ class _OpenExchange:
     def add_complete_body(self, response: httpx2.Response) -> None:
         """Add the decoded body of a closed response, if it was read."""
         self.encoding = ""
-        with contextlib.suppress(httpx2.ResponseNotRead):
+        with contextlib.suppress(library_of(response).ResponseNotRead):
             self.arrived.append((response.content, world.monotonic() - self.started))
 
     @_guarded
@@ -309,7 +312,7 @@ def question_of(
     """Return the recorded form of a request; `chunks` are its body if it was streamed."""
     try:
         body = request.content
-    except httpx2.RequestNotRead:
+    except library_of(request).RequestNotRead:
         body = b"".join(chunks or [])
     return Question(
         method=request.method,
@@ -393,14 +396,16 @@ class RecordingTransport(httpx2.BaseTransport):
                     raise
         if response is None:
             if exchange and not _is_read(request):
-                request.stream = _RecordedRequestBody(request.stream, exchange)
+                body: Any = _stream_of(request, _RecordedRequestBody, "SyncByteStream")
+                request.stream = body(request.stream, exchange)
             try:
                 response = self._inner.handle_request(request)
             except BaseException as error:
                 if exchange:
                     exchange.finish(*_ending(error, "error"))
                 raise
-        return _recorded_response(response, exchange, _RecordedStream)
+        stream = _stream_of(request, _RecordedStream, "SyncByteStream")
+        return _recorded_response(response, exchange, stream)
 
     def __enter__(self) -> RecordingTransport:
         """Enter the inner transport."""
@@ -441,14 +446,16 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
                     raise
         if response is None:
             if exchange and not _is_read(request):
-                request.stream = _AsyncRecordedRequestBody(request.stream, exchange)
+                body: Any = _stream_of(request, _AsyncRecordedRequestBody, "AsyncByteStream")
+                request.stream = body(request.stream, exchange)
             try:
                 response = await self._inner.handle_async_request(request)
             except BaseException as error:
                 if exchange:
                     exchange.finish(*_ending(error, "error"))
                 raise
-        return _recorded_response(response, exchange, _AsyncRecordedStream)
+        stream = _stream_of(request, _AsyncRecordedStream, "AsyncByteStream")
+        return _recorded_response(response, exchange, stream)
 
     async def __aenter__(self) -> AsyncRecordingTransport:
         """Enter the inner transport."""
@@ -467,8 +474,13 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
 def _is_read(request: httpx2.Request) -> bool:
     try:
         return request.content is not None
-    except httpx2.RequestNotRead:
+    except library_of(request).RequestNotRead:
         return False
+
+
+def _stream_of(request: httpx2.Request, kind: type, interface: str) -> Any:
+    """Return a stream class in the form that the client of a request accepts."""
+    return stream_class(kind, library_of(request), (interface,))
 
 
 def _recorded_response(

@@ -31,7 +31,8 @@ USER_CONTENTS = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
-    """Draw a conversation of prompts, responses, calls with results, thinking and media that ends with a user message.
+    """Draw a conversation of prompts, responses, calls with results, thinking and media that ends with a user
+    message.
     """
     messages: list[Message] = [{"role": "user", "content": draw(USER_CONTENTS)}]
     for number in range(draw(st.integers(0, steps))):

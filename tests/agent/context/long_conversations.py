@@ -1,4 +1,5 @@
-"""Shared helpers of the tests of long conversations: responses with token counts, tools, and runs with a small window.
+"""Shared helpers of the tests of long conversations: responses with token counts, tools, and runs with a small
+window.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept
 TOO_LONG = error(
     400, "invalid_request_error", text="prompt is too long: 210000 tokens > 200000 maximum"
 )
-TOO_LARGE = error(413, "request_too_large")  # synthetic: recorded traffic does not contain this error
+TOO_LARGE = error(
+    413, "request_too_large"
+)  # synthetic: recorded traffic does not contain this error
 THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
 
 
@@ -79,7 +82,8 @@ def results(request: dict[str, Any]) -> list[Any]:
 
 
 def long_responses(turns: int) -> list[Reply]:
-    """Return responses with so much text that trimming, or dropping a few groups, is not enough; then a final response.
+    """Return responses with so much text that trimming, or dropping a few groups, is not enough; then a final
+    response.
     """
     long = text("z" * 3600)
     texts = [

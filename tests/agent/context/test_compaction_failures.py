@@ -153,7 +153,8 @@ def test_a_summary_request_is_retried_after_an_overload() -> None:
 
 
 def test_abort_during_a_reactive_compaction() -> None:
-    """A run that is stopped during a reactive compaction can compact the conversation reactively when it is continued.
+    """A run that is stopped during a reactive compaction can compact the conversation reactively when it is
+    continued.
     """
     abort, conversation = Abort(), Conversation(messages=tuple(before(3)), turns=3)
 

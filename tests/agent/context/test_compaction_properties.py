@@ -195,7 +195,8 @@ def test_new_messages_are_always_counted(messages: Messages, data: st.DataObject
 @QUICK
 @given(conversations())
 def test_unanswered_messages(messages: Messages) -> None:
-    """Unanswered messages can be counted and removed, even if the prompt was merged into the message with the results.
+    """Unanswered messages can be counted and removed, even if the prompt was merged into the message with the
+    results.
     """
     prompt = {"role": "user", "content": "And now?"}
     with_prompt = merged((*messages, prompt))

@@ -262,7 +262,8 @@ def test_nan_reaches_a_program_as_text() -> None:
 
 
 def test_a_payload_that_is_nested_too_deeply_blocks_the_call() -> None:
-    """A call whose input is nested too deeply for a hook's payload is blocked, because the hook cannot check the call.
+    """A call whose input is nested too deeply for a hook's payload is blocked, because the hook cannot check
+    the call.
     """
     deep: Any = 1
     for _ in range(100_000):

@@ -108,7 +108,8 @@ def test_errors_contain_no_headers() -> None:
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_conditions_are_only_for_tool_events(event: HookEvent) -> None:
-    """A condition is rejected for an event without a tool call or sub-agent, because the condition could never be met.
+    """A condition is rejected for an event without a tool call or sub-agent, because the condition could never
+    be met.
     """
     if event in CONDITIONAL:
         assert Hook(event, nothing, "shell").when == "shell"

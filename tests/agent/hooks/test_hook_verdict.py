@@ -118,7 +118,8 @@ def test_a_failed_hook_changes_nothing(outcome: Any) -> None:
 
 
 def test_one_veto_blocks() -> None:
-    """One veto blocks the call, however many hooks allow it; all changes are discarded, and the reasons are reported.
+    """One veto blocks the call, however many hooks allow it; all changes are discarded, and the reasons are
+    reported.
     """
     answers = [
         HookAnswer(decision="allow", input={"a": 1}),

@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Served(LoopbackServer):
-    """A server with scripted responses that keeps its requests."""
+    """A server that sends scripted responses and keeps its requests."""
 
     answers: Answers
 
@@ -68,8 +68,9 @@ def server() -> Iterator[Served]:
 
 
 def resolving(**names: Sequence[str]) -> Any:
-    """Return a resolver that knows these names (an underscore stands for a dot) and keeps the names that it
-    resolved.
+    """Return a resolver that knows these names and keeps the names that it resolved.
+
+    An underscore in a name stands for a dot.
     """
     hosts: list[str] = []
 
@@ -82,7 +83,7 @@ def resolving(**names: Sequence[str]) -> Any:
 
 
 def test_a_payload_is_posted_and_answered(server: Served) -> None:
-    """The payload is posted as JSON with the headers of the hook; the answer is a JSON object."""
+    """The payload is posted as JSON with the headers of the hook, and the response is a JSON object."""
     server.answers = lambda handler: handler.reply(200, b'{"decision": "deny", "reason": "No."}')
     read = answer(Http(server.url(), {"X-Key": "1"}), tool_name="look")
     assert (read.outcome, read.reason, read.decision) == ("blocking", "No.", "deny")
@@ -105,7 +106,7 @@ def test_a_payload_is_posted_and_answered(server: Served) -> None:
 def test_http_statuses_and_bodies(
     server: Served, status: int, body: bytes, outcome: str, found: str
 ) -> None:
-    """An HTTP error is an error of the hook, and blocks nothing."""
+    """An HTTP error or a body that is not JSON is an error of the hook and blocks nothing; an empty body is valid."""
     server.answers = lambda handler: handler.reply(status, body)
     read = answer(Http(server.url()))
     assert read.outcome == outcome
@@ -141,7 +142,7 @@ def no_http(handler: Handler) -> None:
     ],
 )
 def test_invalid_http_responses(server: Served, answers: Answers, found: str) -> None:
-    """An endless body, a compressed body (possibly a bomb), a body that breaks off, and no HTTP at all are
+    """An endless body, a compressed body (possibly a bomb), an incomplete body, and a response that is not HTTP are
     errors of the hook.
     """
     server.answers = answers
@@ -151,7 +152,7 @@ def test_invalid_http_responses(server: Served, answers: Answers, found: str) ->
 
 
 def test_a_server_that_does_not_respond(server: Served) -> None:
-    """The hook times out."""
+    """If the server does not respond, the hook times out and its outcome is `cancelled`."""
     is_released = threading.Event()
 
     def hold(handler: Handler) -> None:
@@ -164,7 +165,7 @@ def test_a_server_that_does_not_respond(server: Served) -> None:
 
 
 def test_a_refused_connection() -> None:
-    """The error says that the connection was refused."""
+    """A refused connection is an error of the hook with a description."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -190,14 +191,14 @@ def test_a_refused_connection() -> None:
     ],
 )
 def test_private_addresses_are_rejected(host: str) -> None:
-    """They are rejected in every spelling, before any connection is made."""
+    """A private address is rejected in every spelling, before any connection is made."""
     read = answer(Http(f"http://{host}/latest/meta-data/"))
     assert read.outcome == "non_blocking_error"
     assert "is not allowed" in read.reason or "cannot be resolved" in read.reason
 
 
 def test_a_name_with_a_private_address_is_rejected(server: Served) -> None:
-    """One private address is enough, because any of the addresses could be used."""
+    """If one of a name's addresses is private, the name is rejected, because any of its addresses could be used."""
     live = {"resolve": resolving(two_test=["127.0.0.1", "10.0.0.1"])}
     read = answer(Http(server.url(host="two.test")), live=live)
     assert "10.0.0.1 is not a public address" in read.reason
@@ -205,7 +206,9 @@ def test_a_name_with_a_private_address_is_rejected(server: Served) -> None:
 
 
 def test_a_name_is_resolved_once(server: Served) -> None:
-    """The connection uses the checked address without a second DNS lookup; the server gets the name."""
+    """A connection uses the address that was checked, without a second DNS lookup; the `host` header contains
+    the name.
+    """
     server.answers = lambda handler: handler.reply(200)
     resolve = resolving(hook_test=["127.0.0.1"])
     read = answer(Http(server.url(host="hook.test")), live={"resolve": resolve})
@@ -215,7 +218,9 @@ def test_a_name_is_resolved_once(server: Served) -> None:
 
 
 def test_the_next_address_is_tried_if_one_does_not_respond(server: Served) -> None:
-    """`localhost`, for example, often resolves to an IPv6 address first."""
+    """If an address does not respond, the next address is tried; `localhost`, for example, often resolves to an IPv6
+    address first.
+    """
     server.answers = lambda handler: handler.reply(200)
     live = {"resolve": resolving(hook_test=["::1", "127.0.0.1"])}
     assert answer(Http(server.url(host="hook.test")), live=live).outcome == "success"
@@ -224,7 +229,7 @@ def test_the_next_address_is_tried_if_one_does_not_respond(server: Served) -> No
 
 @pytest.mark.parametrize(("status", "method"), [(302, "GET"), (307, "POST"), (308, "POST")])
 def test_redirects_are_followed(server: Served, status: int, method: str) -> None:
-    """Redirects within one origin are followed with the headers of the hook."""
+    """A redirect within the same origin is followed, with the headers of the hook."""
 
     def answers(handler: Handler) -> None:
         if handler.path == "/hook":
@@ -264,7 +269,7 @@ def test_redirect_targets_are_checked(server: Served, location: str, found: str)
 
 
 def test_headers_are_not_sent_to_another_origin(server: Served) -> None:
-    """The headers may contain a credential."""
+    """The headers of a hook are not sent to another origin, because they may contain a credential."""
     with Served() as other:
         other.start()
         server.answers = lambda handler: handler.reply(307, location=other.url("/there"))
@@ -279,7 +284,9 @@ def test_headers_are_not_sent_to_another_origin(server: Served) -> None:
 def test_proxies_of_the_environment_are_not_used(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a proxy, the address of the target could not be checked."""
+    """Proxies from the environment are not used, because the address of the target could not be checked behind
+    a proxy.
+    """
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     server.answers = lambda handler: handler.reply(200)
@@ -287,7 +294,7 @@ def test_proxies_of_the_environment_are_not_used(
 
 
 def test_a_configured_proxy_is_used(server: Served) -> None:
-    """The proxy gets the complete URL, whose address is not checked; a redirect from the proxy is not followed."""
+    """A configured proxy gets the complete URL, whose address is not checked, and its redirects are not followed."""
     server.answers = lambda handler: handler.reply(200, b'{"reason": "proxied"}')
     http = Http("http://10.0.0.1/hook", proxy=server.url(""))
     assert answer(http).reason == "proxied"
@@ -298,7 +305,7 @@ def test_a_configured_proxy_is_used(server: Served) -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """Create a certificate for hook.test, with its key."""
+    """Create a certificate and its key for hook.test."""
     file = tmp_path / "both.pem"
     arguments = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=hook.test -addext"
     words = ["openssl", *arguments.split(), "subjectAltName=DNS:hook.test"]

@@ -1,4 +1,4 @@
-"""Matching hooks run concurrently, and none of them affects other hooks or the loop."""
+"""Matching hooks run concurrently, and no hook affects other hooks or the loop."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ def fire_hooks(hooks: list[Hook], answers: dict[str, Any], abort: Abort | None =
 
 
 def test_the_world_is_not_called_if_no_hook_matches() -> None:
-    """Conditions are checked before any hook starts."""
+    """If no hook matches an event, the world is not called."""
     found, questions, records = fire_hooks([hook("a", when="write"), hook("b", "stop")], {})
     assert found == (Verdict(), (), frozenset())
     assert (questions, records) == ([], [])
 
 
 def test_the_questions_and_records_of_hooks() -> None:
-    """The payload has no values that differ in a replay; each hook has a span, a fact, an exchange and an event."""
+    """The payload of a hook contains only values that are the same in a replay; each hook has a span, a fact, an
+    exchange and an event.
+    """
     answers = {"a": {"outcome": "blocking", "reason": "No."}, "b": {}}
     (verdict, events, done), questions, records = fire_hooks(
         [hook("a", once=True), hook("b", background=True)], answers
@@ -112,7 +114,7 @@ def test_the_questions_and_records_of_hooks() -> None:
 
 
 def test_hooks_run_concurrently() -> None:
-    """Each hook waits for the other one, so they would never end if they ran sequentially."""
+    """Hooks of one event run concurrently: two hooks that wait for each other both end."""
     both = asyncio.Barrier(2)
 
     async def meets() -> Any:
@@ -124,7 +126,7 @@ def test_hooks_run_concurrently() -> None:
 
 
 def test_a_hook_whose_call_raises_affects_no_other_hook() -> None:
-    """The outcome of the hook contains the error; the other hooks are not affected."""
+    """If the call of a hook raises, the outcome contains the error, and the other hooks are not affected."""
     answers = {"a": RuntimeError("ouch"), "b": {"decision": "deny"}, "c": "nonsense"}
     (verdict, events, _), _, _ = fire_hooks([hook("a"), hook("b"), hook("c")], answers)
     assert [each.outcome for each in events] == [
@@ -136,7 +138,7 @@ def test_a_hook_whose_call_raises_affects_no_other_hook() -> None:
 
 
 def test_a_divergence_stops_concurrent_hooks() -> None:
-    """The divergence propagates unchanged, and no hook continues to run."""
+    """A divergence in one hook propagates unchanged, and the other hooks are stopped."""
 
     async def waits() -> Any:
         await asyncio.sleep(0.01)
@@ -147,7 +149,7 @@ def test_a_divergence_stops_concurrent_hooks() -> None:
 
 
 def test_an_abort_cancels_running_hooks() -> None:
-    """Answers that arrived earlier are kept."""
+    """An abort cancels the running hooks; answers that arrived before the abort are kept."""
     abort = Abort()
 
     async def stop_run() -> Any:
@@ -161,7 +163,9 @@ def test_an_abort_cancels_running_hooks() -> None:
 
 
 def test_an_overridden_change_is_reported() -> None:
-    """Two hooks never see each other's change; the change of the last hook in the table is used."""
+    """If two hooks change the same input, neither sees the change of the other; the change of the last hook in the
+    table is used, and the other is reported.
+    """
     answers = {"a": {"input": {"where": "a"}}, "b": {"input": {"where": "b"}, "reason": "better"}}
     (verdict, events, _), _, records = fire_hooks([hook("a"), hook("b")], answers)
     assert verdict.input == {"where": "b"}
@@ -172,7 +176,9 @@ def test_an_overridden_change_is_reported() -> None:
 
 
 def test_lanes_of_hook_requests_are_labels() -> None:
-    """A replay skips the requests in these lanes, at any depth and with any name; each lane is a label."""
+    """The lane of a hook's requests is a label at any depth and with any name, and a replay recognizes the lane to skip
+    its requests.
+    """
     lane = "main"
     for number in range(12):
         lane = answer_lane(lane, "hook", f"{number}:pre_tool_use:toolu_{'x' * 60}:ä")

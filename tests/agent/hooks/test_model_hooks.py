@@ -1,4 +1,4 @@
-"""Hooks that call a model: once, or as an agent that inspects the environment first."""
+"""Hooks that call a model: one LLM request, or an agent that inspects the environment before it answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ AGENT = Hook("pre_tool_use", AgentHook("Is it safe?"), name="agent")
 
 
 def test_a_prompt_hook_calls_a_small_model_once() -> None:
-    """The model gets the event, and must answer through a tool; its veto blocks the call."""
+    """A prompt hook sends the event to a small model, which must answer through a tool; a veto of the model blocks the
+    call.
+    """
     replies = [WRITES, hook_answer(outcome="blocking", reason="It is rude."), DONE]
     with Provider(replies) as provider, recorded() as records:
         events = run_agent(provider, tools=[write], hooks=table([PROMPT]))
@@ -85,7 +87,7 @@ def test_a_prompt_hook_calls_a_small_model_once() -> None:
 
 
 def test_usage_of_a_prompt_hook_counts() -> None:
-    """The hook's answer contains the usage of the small model, and the meter of the run includes it."""
+    """The answer of a prompt hook contains the usage of the small model, which the meter of the run includes."""
     with Provider([WRITES, hook_answer(reason="Fine."), DONE]) as provider:
         events = run_agent(provider, tools=[write], hooks=table([PROMPT]))
     (result,) = of_kind(events, Result)
@@ -105,7 +107,9 @@ def test_usage_of_a_prompt_hook_counts() -> None:
     ],
 )
 def test_a_failing_small_model_blocks_nothing(reply: Reply, found: str) -> None:
-    """No response, a broken one, and an invalid one are errors of the hook that do not block the call."""
+    """If the small model sends no response, a broken response or an invalid response, this is an error of the hook that
+    does not block the call.
+    """
     with Provider([WRITES, reply, DONE]) as provider:
         events = run_agent(provider, tools=[write], hooks=table([PROMPT]))
     outcome, reason = hook_outcome(events)
@@ -115,7 +119,7 @@ def test_a_failing_small_model_blocks_nothing(reply: Reply, found: str) -> None:
 
 
 def test_an_agent_hook_uses_tools_and_answers() -> None:
-    """It gets the read-only tools, and answers through a structured output; its calls run no hooks."""
+    """An agent hook gets only read-only tools and answers through a structured output; its tool calls run no hooks."""
     look_reply = streamed(message(call("b", "look", where="box"), model=SMALL))
     fired: list[str] = []
     hooks = table(
@@ -143,7 +147,9 @@ def test_an_agent_hook_uses_tools_and_answers() -> None:
 
 
 def test_an_agent_hook_at_its_turn_limit_is_cancelled() -> None:
-    """After the limit no request is sent, the hook does not block the call, and the outcome is reported."""
+    """An agent hook that reaches its turn limit sends no further request and does not block the call; its outcome is
+    `cancelled`.
+    """
     look_reply = [
         streamed(message(call(f"b{at}", "look", where="box"), model=SMALL)) for at in range(3)
     ]
@@ -155,7 +161,7 @@ def test_an_agent_hook_at_its_turn_limit_is_cancelled() -> None:
 
 
 def test_an_agent_hook_whose_model_fails_is_cancelled() -> None:
-    """The failure is reported in the outcome of the hook."""
+    """If the model of an agent hook fails, the hook is cancelled, and the reason describes the failure."""
     with Provider([WRITES, error(400, "invalid_request_error"), DONE]) as provider:
         events = run_agent(provider, tools=[write, look], hooks=table([AGENT]))
     outcome, reason = hook_outcome(events)
@@ -164,9 +170,7 @@ def test_an_agent_hook_whose_model_fails_is_cancelled() -> None:
 
 
 def small_model_calls(events: list[Any], records: list[Any]) -> tuple[int, list[Any]]:
-    """The number of calls of the small model, as the run counts them, and the certainty of each
-    count in the answer.
-    """
+    """Return how many calls of the small model the run counts, and the certainty of each usage in the hook's answer."""
     exchanges = [r for r in records if isinstance(r, WorldExchange) and r.question.kind == "hook"]
     [answer] = [each.answer for each in exchanges]
     calls = result_of(events).meter.by_model()["claude-1-small"].calls
@@ -174,7 +178,9 @@ def small_model_calls(events: list[Any], records: list[Any]) -> tuple[int, list[
 
 
 def test_usage_of_an_agent_hook_that_timed_out_counts() -> None:
-    """Its complete responses count, and the known usage of the partial one."""
+    """If an agent hook times out, the usage of its complete responses counts, and so does the known usage of its
+    partial response.
+    """
     look_reply, hold = message(call("b", "look", where="box"), model=SMALL), threading.Event()
     late = streamed(message(text("Hm."), model=SMALL), hold=hold)
     agent = Hook("pre_tool_use", AgentHook("Is it safe?"), name="agent", timeout_s=2)
@@ -187,7 +193,7 @@ def test_usage_of_an_agent_hook_that_timed_out_counts() -> None:
 
 
 def test_usage_of_a_prompt_hook_that_timed_out_counts() -> None:
-    """No usage had arrived, so the usage is a lower bound."""
+    """If a prompt hook times out before any usage arrived, its request counts with a lower bound."""
     hold = threading.Event()
     late = Reply(hook_answer(reason="Fine.").chunks, hold=hold)
     hook = Hook("pre_tool_use", PromptHook("Is it safe?"), name="judge", timeout_s=0.5)
@@ -199,7 +205,9 @@ def test_usage_of_a_prompt_hook_that_timed_out_counts() -> None:
 
 
 def test_broken_attempts_of_an_agent_hook_count() -> None:
-    """The attempt before the complete response was billed as well."""
+    """A broken attempt of an agent hook counts in addition to the complete response, because it may have been
+    billed.
+    """
     broken = cut_after(message(text("Hm."), model=SMALL), 3)
     replies = [WRITES, broken, structured_output(outcome="success", reason="ok"), DONE]
     with Provider(replies) as provider, recorded() as records:
@@ -209,7 +217,7 @@ def test_broken_attempts_of_an_agent_hook_count() -> None:
 
 
 def test_an_agent_hook_cannot_write_or_leave_the_roots(tmp_path: Path) -> None:
-    """It has no writing tools, a path outside of the roots is denied, and it cannot request approval."""
+    """An agent hook has no writing tools, cannot request approval, and is denied any path outside of the roots."""
     calls = message(
         call("b", "write", what="y"),
         call("c", "read", file="/etc/passwd"),
@@ -229,7 +237,7 @@ def test_an_agent_hook_cannot_write_or_leave_the_roots(tmp_path: Path) -> None:
 
 
 def test_an_abort_cancels_a_hook() -> None:
-    """A run that is stopped while a hook runs ends, and the hook is cancelled."""
+    """If a run is stopped while a hook runs, the hook is cancelled and the run ends."""
     abort = Abort()
 
     async def stop_run(payload: Any) -> None:

@@ -117,38 +117,42 @@ def wrapped(address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("address", [*PRIVATE_4, *PRIVATE_6])
-def test_what_is_not_public_is_refused(address: str) -> None:
-    """Every range that is not public, at its edges."""
+def test_addresses_that_are_not_public_are_refused(address: str) -> None:
+    """The addresses at the edges of each range that is not public are refused."""
     assert refusal_reason([address]) == f"{address} is not a public address"
 
 
 @pytest.mark.parametrize("address", [*PUBLIC_4, *PUBLIC_6])
-def test_what_is_public_is_allowed(address: str) -> None:
-    """The addresses next to each range."""
+def test_public_addresses_are_allowed(address: str) -> None:
+    """Public addresses are allowed, even those next to a range that is not public."""
     assert refusal_reason([address]) is None
 
 
 @pytest.mark.parametrize("address", [each for inner in PRIVATE_4 for each in wrapped(inner)])
-def test_what_unwraps_to_a_private_address_is_refused(address: str) -> None:
-    """IPv4-mapped, IPv4-compatible, NAT64, 6to4 and ISATAP."""
+def test_embedded_private_addresses_are_refused(address: str) -> None:
+    """An IPv6 address that embeds a private IPv4 address (IPv4-mapped, IPv4-compatible, NAT64, 6to4, ISATAP) is
+    refused.
+    """
     assert refusal_reason([address]) is not None
 
 
 @pytest.mark.parametrize("address", wrapped("127.0.0.1")[1:])
-def test_loopback_is_not_reached_through_a_gateway(address: str) -> None:
-    """An address that a gateway unwraps would be the gateway's own loopback."""
+def test_embedded_loopback_addresses_are_refused(address: str) -> None:
+    """An IPv6 address that embeds the loopback address is refused, because it would lead to the loopback interface of a
+    gateway.
+    """
     assert refusal_reason([address]) is not None
 
 
 @pytest.mark.parametrize("address", LOOPBACK)
-def test_this_machine_is_allowed(address: str) -> None:
-    """Unless a redirect from elsewhere leads there."""
+def test_loopback_addresses_are_allowed(address: str) -> None:
+    """Loopback addresses are allowed, except as the target of a redirect from another machine."""
     assert refusal_reason([address]) is None
     assert refusal_reason([address], loopback=False) == f"{address} is this machine itself"
 
 
-def test_one_private_address_among_public_ones_is_enough() -> None:
-    """Any of them could be used."""
+def test_a_name_with_one_private_address_is_refused() -> None:
+    """A name is refused if any of its addresses is private, or if it has no address."""
     assert refusal_reason(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is not a public address"
     assert refusal_reason(["2606:4700::1111", "8.8.8.8"]) is None
     assert refusal_reason([]) == "it has no address"
@@ -158,14 +162,16 @@ def test_one_private_address_among_public_ones_is_enough() -> None:
     "host",
     ["10.1", "0xa.1", "012.0.0.1", "167772161", "0xa000001", "0251.0376.0251.0376", "2852039166"],
 )
-def test_every_spelling_of_an_address_is_its_address(host: str) -> None:
-    """Decimal, octal, hexadecimal and shortened: the check uses the system's interpretation."""
+def test_every_spelling_of_a_private_address_is_refused(host: str) -> None:
+    """Decimal, octal, hexadecimal and shortened spellings of a private address are refused, because the system resolves
+    them before the check.
+    """
     addresses = asyncio.run(resolve_host(host, 80))
     assert refusal_reason(addresses) is not None
 
 
-def test_localhost_is_this_machine() -> None:
-    """A name is resolved by the system."""
+def test_localhost_is_allowed() -> None:
+    """The system resolves `localhost` to loopback addresses, which are allowed."""
     addresses = asyncio.run(resolve_host("localhost", 80))
     assert addresses
     assert refusal_reason(addresses) is None

@@ -1,4 +1,4 @@
-"""Shared helpers of the permission tests: calls of each class, and rules from texts."""
+"""Shared helpers of the permission tests: calls of each tool class, and rules from their text form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch_call(url: str, host: str | None = None, **changes: Any) -> Call:
 
 
 CALLS = {"read": read_call, "edit": edit_call, "write": write_call, "shell": shell_call}
-"""A typical call of each class; none of them is destructive."""
+"""For each tool class, a function that returns a typical call that is not destructive."""
 
 
 def _inside(path: str) -> tuple[ResolvedPath, ...]:

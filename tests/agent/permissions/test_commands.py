@@ -1,4 +1,4 @@
-"""Compound, nested, quoted and disguised commands: what a pattern allows and denies."""
+"""Compound, nested, quoted and disguised commands: which of them a pattern allows or denies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def outcome(command: str, mode: Any = "default", **lists: Any) -> str:
     ],
 )
 def test_commands_that_a_pattern_allows(command: str) -> None:
-    """`git *` allows every git command, one or several, with any arguments."""
+    """`git *` allows one or several git commands with any arguments."""
     assert outcome(command, allow=("shell(git *)",)) == "allow"
 
 
@@ -155,8 +155,8 @@ NASTY = [
 
 @pytest.mark.parametrize("command", NASTY, ids=lambda text: ascii(text[:40]))
 def test_commands_that_a_pattern_does_not_allow(command: str) -> None:
-    """A command that contains another one, writes a file, or cannot be parsed reliably needs
-    approval, or is denied in dontAsk.
+    """A command that contains another command, writes a file, or cannot be parsed reliably needs approval; in the mode
+    `dontAsk` it is denied.
     """
     assert outcome(command, allow=("shell(git *)",)) == "ask"
     assert outcome(command, "acceptEdits", allow=("shell(git *)",)) == "ask"
@@ -164,7 +164,7 @@ def test_commands_that_a_pattern_does_not_allow(command: str) -> None:
 
 
 def test_each_command_needs_its_rule() -> None:
-    """Two rules allow a compound command together."""
+    """A compound command is allowed only if a rule allows each of its commands."""
     lists = {"allow": ("shell(git *)", "shell(wc -l)")}
     assert outcome("git log | wc -l", **lists) == "allow"
     assert outcome("git log | wc -c", **lists) == "ask"
@@ -189,7 +189,7 @@ def test_each_command_needs_its_rule() -> None:
 def test_patterns_are_compared_word_by_word(
     pattern: str, allowed: list[str], needing_approval: list[str]
 ) -> None:
-    """Blanks in a pattern are blanks between words; quotes make no difference, stars in quotes are literal."""
+    """A pattern is compared word by word: quotes make no difference, and a star in quotes is literal."""
     for command in allowed:
         assert outcome(command, allow=(f"shell({pattern})",)) == "allow", command
     for command in needing_approval:
@@ -271,7 +271,9 @@ DISGUISED = [
 @pytest.mark.parametrize("command", DISGUISED, ids=lambda text: ascii(text[:40]))
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
 def test_a_deny_rule_finds_nested_commands(command: str, mode: Any) -> None:
-    """`rm *` denies rm after operators, in nested commands, in quotes, with a folder, and after other commands."""
+    """A rule that denies `rm *` finds rm after operators, in nested commands, in quotes, with a folder, and as an
+    argument of a command that runs it.
+    """
     assert outcome(command, mode, deny=("shell(rm *)",), allow=("shell",)) == "deny"
     assert outcome(command, mode, ask=("shell(rm *)",), allow=("shell",)) == "ask"
 
@@ -297,8 +299,8 @@ def test_a_deny_rule_finds_nested_commands(command: str, mode: Any) -> None:
     ids=lambda text: ascii(text[:40]),
 )
 def test_a_possible_match_of_a_deny_rule_needs_approval(command: str) -> None:
-    """A command that is only known at run time needs approval in every mode, or is denied if
-    approval is not possible.
+    """If a command is only known at run time, a deny rule requires approval in every mode except `dontAsk`, which
+    denies the call.
     """
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "ask"
     assert outcome(command, allow=("shell",), deny=("shell(rm *)",)) == "ask"
@@ -431,14 +433,12 @@ def test_ordinary_commands_need_no_approval(command: str) -> None:
      "echo $(git log) > out", "npm run rm", "docker rm x"],
 )  # fmt: skip
 def test_a_deny_rule_does_not_match_other_commands(command: str) -> None:
-    """A command that contains the denied word only as an argument runs."""
+    """A deny rule does not match a command that contains the denied word only as an argument."""
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "allow"
 
 
-def test_an_empty_variable() -> None:
-    """A word that disappears because its variable is empty does not hide a command from a deny rule, or widen
-    an allow rule.
-    """
+def test_a_variable_that_may_be_empty() -> None:
+    """A variable that may be empty neither hides a command from a deny rule nor extends an allow rule."""
     [deny] = rules("deny", "shell(git push)")
     assert forbids(deny, CallView.of(shell_call("git $E push"))) == "doubt"
     assert outcome("rm $E -i", allow=("shell(rm * -i)",)) == "ask"
@@ -449,7 +449,7 @@ def test_an_empty_variable() -> None:
     ["$(", "`", "(", "'", '"', "sudo ", "sudo 'a b' ", "a;", "$x", "$x ", "<<", "{", "* ", "a=1 ", "\\\n", "a.b "],
 )  # fmt: skip
 def test_very_long_commands_are_parsed_quickly(fragment: str) -> None:
-    """No command delays a decision for long (a test that hangs is killed)."""
+    """Even a very long command is decided quickly; a test that hangs is killed."""
     command = (fragment * 16_384)[:16_384]
     lists: dict[str, Any] = {
         "deny": ("shell(rm *)", "shell(*a*b*c*d*e*f*)"),
@@ -473,7 +473,7 @@ PIECES = [
 
 
 def test_bash_runs_only_the_parsed_commands(tmp_path: Path) -> None:
-    """If the parser has no doubt about a random command, bash runs exactly the commands that were parsed."""
+    """If the parser has no doubt about a random command, bash runs only commands that the parser found."""
     bash = shutil.which("bash")
     assert bash is not None
     chance, ran = random.Random(3), 0
@@ -495,14 +495,16 @@ def test_bash_runs_only_the_parsed_commands(tmp_path: Path) -> None:
         for argv in filter(None, output.split("\1\0")):
             words = [re.sub("[ \t\n]", GAP, word) for word in argv.split("\0")[:-1]]
             text = " ".join(words).replace("*", "S")
-            seen = [_with_empty(each).replace("*", "S") for each in known]
+            seen = [_absorb_blanks(each).replace("*", "S") for each in known]
             assert any(may_fit(text, each) for each in seen), (command, words, known)
             ran += 1
     assert ran > 50
 
 
-def _with_empty(known: str) -> str:
-    """Let each word that consists only of unknown values absorb an adjacent blank into its hole."""
+def _absorb_blanks(known: str) -> str:
+    """Let each word that consists only of holes (unknown values) absorb an adjacent blank, because the word may be
+    empty.
+    """
     words = known.split(" ")
     text = words[0]
     for before, word in itertools.pairwise(words):

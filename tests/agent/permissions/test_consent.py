@@ -1,4 +1,4 @@
-"""Approvals: the meaning of an answer, and what it grants."""
+"""Approvals: what an answer means, and which later calls it allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pending_decision(call: Any, permissions: Permissions | None = None) -> Any:
 
 
 def test_a_person_allows_once() -> None:
-    """An `allow` answer lets this call run and grants nothing for later."""
+    """If a person answers `allow`, this call runs, and later calls need approval again."""
     decision, grant = consented(pending_decision(shell_call()), YES, shell_call())
     assert (decision.behavior, decision.reason_type, decision.resolver) == (
         "allow",
@@ -38,7 +38,7 @@ def test_a_person_allows_once() -> None:
 
 
 def test_a_denial_by_a_person_has_a_reason() -> None:
-    """The reason of the decision contains the person's text."""
+    """If a person denies a call, the reason of the decision contains the person's text."""
     answer = {"behavior": "deny", "resolver": "person", "reason": "Use the tests first."}
     decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
     assert (decision.behavior, decision.reason_type, decision.resolver) == (
@@ -51,7 +51,7 @@ def test_a_denial_by_a_person_has_a_reason() -> None:
 
 
 def test_a_classifier_allows_once_and_denies() -> None:
-    """A classifier's answer is attributed to the classifier, and grants nothing for later."""
+    """A decision by a classifier is attributed to the classifier and allows no later calls."""
     for behavior, words in (("allow", "allowed this call"), ("deny", "denied this call")):
         answer = {"behavior": behavior, "resolver": "classifier", "reason": "Seen.", "usage": []}
         decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
@@ -64,8 +64,8 @@ def test_a_classifier_allows_once_and_denies() -> None:
         assert f"The classifier {words}. Its reason: Seen." in decision.reason
 
 
-def test_a_classifier_cannot_answer_for_a_required_person() -> None:
-    """If a rule requires a person, the classifier can deny but not allow; it can never grant anything for a
+def test_a_classifier_cannot_allow_a_call_that_requires_a_person() -> None:
+    """If a rule requires a person, a classifier can deny but not allow; a classifier can never grant anything for a
     session.
     """
     ask = Permissions(rules=(Rule.parse("*", "ask", "user"),))
@@ -83,7 +83,7 @@ def test_a_classifier_cannot_answer_for_a_required_person() -> None:
 
 
 def test_without_a_person_the_call_is_denied() -> None:
-    """Without a person, the call is denied for the reason for which approval was requested."""
+    """Without a person, a call that needs approval is denied, with the reason why approval was needed."""
     question = pending_decision(shell_call())
     decision, grant = consented(
         question, {"behavior": "deny", "resolver": "unattended"}, shell_call()
@@ -120,7 +120,7 @@ def test_without_a_person_the_call_is_denied() -> None:
     ],
 )
 def test_a_malformed_answer_is_a_denial(answer: Any, reason_part: str) -> None:
-    """A malformed answer denies the call, says so in the reason, and grants nothing."""
+    """A malformed answer denies the call with a reason that describes the fault, and grants nothing."""
     decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
     assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
     assert "is not valid: " in decision.reason
@@ -143,7 +143,7 @@ json_values: Any = st.recursive(
 
 @given(json_values)
 def test_only_an_exact_allow_answer_allows(answer: Any) -> None:
-    """Of all possible answers, only an answer with the exact form of an `allow` lets a call run."""
+    """Of all possible answers, only an `allow` answer of the exact form lets a call run."""
     decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
     if decision.behavior == "allow":
         assert (answer["behavior"], answer["resolver"]) == ("allow", "person")
@@ -153,7 +153,7 @@ def test_only_an_exact_allow_answer_allows(answer: Any) -> None:
 
 
 def test_an_answer_does_not_change_a_denial() -> None:
-    """A denial remains a denial, whatever the answer is."""
+    """If permissions deny a call, no answer can allow the call."""
     denied = decide(shell_call(), permissions_for(deny=("shell",)))
     assert consented(denied, ALWAYS, shell_call()) == (denied, None)
 
@@ -172,9 +172,7 @@ NASTY = ["git status", "git log *", "=x", "echo $(date) > f", "a) b", "{}", "a\n
 @pytest.mark.parametrize("command", NASTY)
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
 def test_a_grant_is_for_identical_calls(command: str, mode: Any) -> None:
-    """An answer for the session lets an identical call run again, but not another call, or the same call with
-    other input.
-    """
+    """An approval for the session allows identical calls, but not calls of another tool or with other input."""
     call, before = shell_call(command), permissions_for(mode)
     decision, grant = consented(pending_decision(call, before), ALWAYS, call)
     assert grant is not None
@@ -191,8 +189,10 @@ def test_a_grant_is_for_identical_calls(command: str, mode: Any) -> None:
     assert decide(write_call(command), before, grants=grants).behavior == "ask"
 
 
-def test_a_grant_covers_the_whole_input() -> None:
-    """Input outside of the rule subject counts as well: another amount or content needs approval again."""
+def test_a_grant_depends_on_the_complete_input() -> None:
+    """A grant depends on the complete input, not only on the subject of the rule: another amount or content needs
+    approval again.
+    """
     pairs: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
         (write_call, {"to": "bob", "cents": 1}, {"to": "bob", "cents": 10**9}),
         (write_call, {"to": "bob", "cents": 1}, {"to": "bob", "cents": True}),
@@ -211,7 +211,7 @@ def test_a_grant_covers_the_whole_input() -> None:
 
 
 def test_grants_are_looked_up_without_iteration() -> None:
-    """A call is looked up in the set of grants without iterating over all grants."""
+    """A grant is found by a set lookup, without iterating over all grants."""
     calls = [write_call(str(number)) for number in range(1000)]
     grants = {consented(pending_decision(call), ALWAYS, call)[1] for call in calls}
     assert len(grants) == 1000
@@ -225,16 +225,18 @@ def test_grants_are_looked_up_without_iteration() -> None:
     assert decide(write_call("999"), Permissions(), grants=granted).behavior == "allow"
 
 
-def test_a_wide_grant_permits_nothing() -> None:
-    """A grant that covers more than one call, or that is not from a person, permits nothing."""
+def test_an_invalid_grant_has_no_effect() -> None:
+    """A grant that covers more than one call, or is not from a person, has no effect."""
     call = shell_call("git status")
     for behavior, pattern, source in NO_GRANTS:
         rule = Rule(behavior, "shell", pattern, source)  # type: ignore[arg-type]
         assert decide(call, Permissions(), grants=(rule,)).behavior == "ask"
 
 
-def test_a_tool_name_that_no_rule_can_contain() -> None:
-    """If a rule cannot contain the tool's name, an approval is valid once, and no error is raised."""
+def test_an_approval_for_a_tool_name_that_no_rule_can_contain() -> None:
+    """If a rule cannot contain the name of a tool, an approval for the session allows only this call, without
+    an error.
+    """
     call = replace(write_call("x"), tool="two words")
     decision, grant = consented(pending_decision(call), ALWAYS, call)
     assert (decision.behavior, grant) == ("allow", None)
@@ -253,7 +255,7 @@ def test_an_exact_rule_matches_the_subject() -> None:
 
 
 def test_a_grant_is_for_the_resolved_paths_and_hosts() -> None:
-    """If a link leads to another path, or the host or the input changes, approval is requested again."""
+    """If a link now leads to another path, or the host or the input changes, approval is requested again."""
     linked = edit_call("a", paths=(ResolvedPath("b", True),))
     sent = write_call("x", hosts=("a.com",))
     bare = write_call(None, input={"to": "a"})
@@ -272,7 +274,7 @@ def test_a_grant_is_for_the_resolved_paths_and_hosts() -> None:
 
 
 def test_a_call_without_identity_is_allowed_once() -> None:
-    """If a call has no subject and its input has no text form, an approval for the session grants nothing."""
+    """If a call has no subject and its input has no text form, an approval for the session allows only this call."""
     call = write_call(None, input={"to": object()})
     decision, grant = consented(pending_decision(call), ALWAYS, call)
     assert (decision.behavior, grant) == ("allow", None)
@@ -285,8 +287,8 @@ def test_a_call_without_identity_is_allowed_once() -> None:
     assert decide(call, Permissions(), grants={grant}).behavior == "ask"
 
 
-def test_if_a_rule_asks_an_approval_is_valid_once() -> None:
-    """Ask rules precede allow rules, so a grant would have no effect."""
+def test_an_approval_required_by_an_ask_rule_is_valid_once() -> None:
+    """If an ask rule requires approval, an approval is valid once, because ask rules take precedence over a grant."""
     question = pending_decision(shell_call(), permissions_for(ask=("shell(git *)",)))
     decision, grant = consented(question, ALWAYS, shell_call())
     assert (decision.behavior, grant) == ("allow", None)

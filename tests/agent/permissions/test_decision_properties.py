@@ -1,4 +1,4 @@
-"""Properties of decisions, for random calls and permissions."""
+"""Properties of decisions that hold for random calls and permissions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def with_rule(permissions: Permissions, rule: Rule) -> Permissions:
 def test_every_call_gets_one_decision(
     call: Call, permissions: Permissions, over_budget: bool
 ) -> None:
-    """Deciding never fails, is deterministic, and always gives a reason."""
+    """Every call gets a decision with a reason, without an exception, and always the same decision."""
     decision = decide(call, permissions, over_budget=over_budget)
     assert decision == decide(call, permissions, over_budget=over_budget)
     assert decision.behavior in STRICTNESS
@@ -77,7 +77,7 @@ def test_every_call_gets_one_decision(
 def test_the_order_of_rules_does_not_matter(
     call: Call, permissions: Permissions, random_order: Any
 ) -> None:
-    """The same rules in another order, some of them twice, give the same decision for the same reason."""
+    """If rules are reordered or repeated, the decision and its reason stay the same."""
     shuffled = [*permissions.rules, *permissions.rules[:2]]
     random_order.shuffle(shuffled)
     assert decide(call, replace(permissions, rules=tuple(shuffled))) == decide(call, permissions)
@@ -87,7 +87,7 @@ def test_the_order_of_rules_does_not_matter(
 def test_the_source_of_a_rule_does_not_change_a_decision(
     call: Call, permissions: Permissions, data: Any
 ) -> None:
-    """Sources are displayed, but have no weight."""
+    """The source of a rule is displayed, but does not affect decisions."""
     resourced = [
         replace(rule, source=data.draw(st.sampled_from(SOURCES))) for rule in permissions.rules
     ]
@@ -99,7 +99,9 @@ def test_the_source_of_a_rule_does_not_change_a_decision(
 def test_a_denial_by_rule_plan_or_check_is_never_overridden(
     call: Call, permissions: Permissions, rule: Rule
 ) -> None:
-    """No additional rule, in particular no allow rule, overrides such a denial."""
+    """No additional rule, in particular no allow rule, overrides a denial by a rule, by plan mode or by a
+    safety check.
+    """
     before = decide(call, permissions)
     if before.behavior == "deny" and (before.reason_type != "mode" or permissions.mode == "plan"):
         after = decide(call, with_rule(permissions, rule))
@@ -110,7 +112,9 @@ def test_a_denial_by_rule_plan_or_check_is_never_overridden(
 def test_an_allow_rule_never_overrides_an_ask_rule(
     call: Call, permissions: Permissions, rule: Rule
 ) -> None:
-    """If a rule requests approval, an allow rule changes nothing; no allow rule makes a decision stricter."""
+    """If a rule requires approval, an additional allow rule changes nothing; an allow rule never makes a decision
+    stricter.
+    """
     before = decide(call, permissions)
     after = decide(call, with_rule(permissions, replace(rule, behavior="allow")))
     assert STRICTNESS[after.behavior] <= STRICTNESS[before.behavior]
@@ -122,7 +126,7 @@ def test_an_allow_rule_never_overrides_an_ask_rule(
 def test_a_deny_or_ask_rule_never_permits_a_call(
     call: Call, permissions: Permissions, rule: Rule, behavior: Any
 ) -> None:
-    """Adding such a rule never makes a decision more permissive."""
+    """An additional deny or ask rule never makes a decision more permissive."""
     before = decide(call, permissions)
     after = decide(call, with_rule(permissions, replace(rule, behavior=behavior)))
     assert STRICTNESS[after.behavior] >= STRICTNESS[before.behavior]
@@ -130,7 +134,9 @@ def test_a_deny_or_ask_rule_never_permits_a_call(
 
 @given(some_calls, some_permissions, st.sampled_from(MODES))
 def test_no_mode_bypasses_a_safety_check(call: Call, permissions: Permissions, mode: Any) -> None:
-    """An exhausted budget, a path outside and a blocked host deny the call in each mode, whatever the rules are."""
+    """An exhausted budget, a path outside of the roots and a blocked host deny the call in every mode, whatever the
+    rules are.
+    """
     in_mode = replace(permissions, mode=mode)
     outside = replace(call, paths=(*call.paths, PATHS[2]))
     blocked = replace(call, hosts=(*call.hosts, "B.COM."))
@@ -144,7 +150,7 @@ def test_no_mode_bypasses_a_safety_check(call: Call, permissions: Permissions, m
 
 @given(some_calls, some_permissions)
 def test_a_shadowed_rule_never_matters(call: Call, permissions: Permissions) -> None:
-    """Removing the rules that are listed as shadowed changes no decision."""
+    """If the rules that are listed as shadowed are removed, no decision changes."""
     for found in permissions.shadowed():
         remaining = tuple(rule for rule in permissions.rules if rule != found.rule)
         assert (
@@ -165,7 +171,9 @@ texts = st.text(alphabet="ab *", max_size=8)
 def test_a_match_with_holes_holds_for_all_values(
     pattern: str, text: str, values: list[str]
 ) -> None:
-    """If `fits` is true, it is true for all values of the holes; if it is true for one value, `may_fit` is true."""
+    """If `fits` matches a text with holes, it matches for all values of the holes; if it matches for one value,
+    `may_fit` matches the text with holes.
+    """
     filled = text
     for value in values:
         filled = filled.replace(HOLE, value, 1)

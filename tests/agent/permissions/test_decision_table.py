@@ -1,4 +1,4 @@
-"""The documented table of modes, tool classes and rules matches the decisions, cell by cell."""
+"""The documented table of modes, tool classes and rules matches the decisions cell by cell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = ("no rule", "allow rule", "ask rule", "deny rule")
 
 
 def table() -> dict[tuple[str, str, str], str]:
-    """Return the cells of the documented table, by mode, class and column."""
+    """Return the cells of the documented table by mode, class and column."""
     lines = DOCUMENT.read_text().split("| mode | tool class |")[1].split("\n\n")[0].splitlines()
     assert [cell.strip() for cell in lines[0].strip("| ").split("|")] == list(COLUMNS)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -44,7 +44,7 @@ CELLS = table()
 
 
 def test_the_table_is_complete() -> None:
-    """Each combination of mode, class and column has one cell, and no cell is empty."""
+    """The table has one cell for each combination of mode, class and column, and no cell is empty."""
     wanted = set(itertools.product(MODES, get_args(ToolClass), COLUMNS))
     assert set(CELLS) == wanted
     assert len(CELLS) == 80
@@ -53,8 +53,8 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize(("mode", "tool_class", "column"), sorted(CELLS))
 def test_each_cell_matches_the_decision(mode: Any, tool_class: str, column: str) -> None:
-    """A call of the class gets the cell's decision, whatever the source of the rule is, with and without a
-    pattern.
+    """A call of the class gets the documented decision, with and without a pattern, whatever the source of the
+    rule is.
     """
     call = CALLS[tool_class]()
     behavior: Any = column.removesuffix(" rule")
@@ -76,14 +76,16 @@ def test_each_cell_matches_the_decision(mode: Any, tool_class: str, column: str)
 
 
 def test_plan_mode_tells_the_model_to_present_a_plan() -> None:
-    """The reason of a denial in plan mode says what to do instead of the call."""
+    """In plan mode, the reason of a denial asks the model to present a plan instead of the call."""
     decision = decide(edit_call(), permissions_for("plan", allow=("edit_file",)))
     assert (decision.behavior, decision.reason_type, decision.resolver) == ("deny", "mode", "mode")
     assert "present a plan" in decision.reason
 
 
 def test_edits_without_known_paths_need_approval() -> None:
-    """In `acceptEdits`, an edit runs without approval only if it declares its paths and they are inside the roots."""
+    """In the mode `acceptEdits`, an edit runs without approval only if it declares its paths and all of them are inside
+    the roots.
+    """
     assert decide(edit_call(), permissions_for("acceptEdits")).behavior == "allow"
     nowhere = replace(edit_call(), paths=())
     assert decide(nowhere, permissions_for("acceptEdits")).behavior == "ask"
@@ -91,8 +93,8 @@ def test_edits_without_known_paths_need_approval() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
-    """Its declaration applies in every mode, but in plan mode only to changes that can be undone; rules still
-    apply.
+    """A tool that declares that it needs no permission runs in every mode unless a rule denies it; in plan mode, only
+    if its changes can be undone.
     """
     free = write_call(needs_permission=False)
     assert decide(free, permissions_for(mode)).behavior == "allow"
@@ -104,7 +106,7 @@ def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
 
 
 def test_the_documented_examples_are_valid() -> None:
-    """The settings and the answer in the document are parsed as documented."""
+    """The settings and the answer in the document are parsed as the document describes."""
     settings, answer = (
         json.loads(block.split("```")[0]) for block in DOCUMENT.read_text().split("```json")[1:]
     )

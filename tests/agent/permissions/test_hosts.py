@@ -1,4 +1,4 @@
-"""Hosts and URLs: a blocked host is blocked in every spelling, and a rule allows only certain matches."""
+"""Hosts and URLs: a blocked host is blocked in every spelling, and a rule allows only unambiguous matches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ BLOCKED = [
 
 @pytest.mark.parametrize(("blocked", "host"), BLOCKED, ids=lambda text: ascii(text[:40]))
 def test_every_spelling_of_a_blocked_host_is_blocked(blocked: str, host: str) -> None:
-    """No mode and no rule allows a call to the host; a host that cannot be parsed counts as blocked."""
+    """In any mode and with any rule, a call to a blocked host is denied; a host that cannot be parsed counts as
+    blocked.
+    """
     for mode in MODES:
         for call in (fetch_call("x", host), write_call("x", hosts=("good.com", host))):
             decision = decide(call, permissions_for(mode, allow=("*",), blocked=(blocked,)))
@@ -117,13 +119,13 @@ def test_every_spelling_of_a_blocked_host_is_blocked(blocked: str, host: str) ->
     ],
 )
 def test_other_hosts_are_not_blocked(blocked: str, host: str) -> None:
-    """A host that only looks like a blocked one is not affected."""
+    """A host that only looks similar to a blocked host is not blocked."""
     assert decide(fetch_call("x", host), permissions_for(blocked=(blocked,))).behavior == "allow"
 
 
 @given(st.text(max_size=30))
 def test_any_text_can_be_parsed_as_a_host(host: str) -> None:
-    """Parsing ends for any text, and a host that equals a blocked host is blocked."""
+    """Any text can be parsed as a host, always with the same result, and is blocked if all hosts are blocked."""
     found = interpretations(host)
     assert interpretations(host) == found
     assert decide(fetch_call("x", host), permissions_for("plan", blocked=("*",))).behavior == "deny"
@@ -153,14 +155,14 @@ def test_any_text_can_be_parsed_as_a_host(host: str) -> None:
     ],
 )
 def test_a_blocked_host_in_a_command_is_found(command: str) -> None:
-    """A command that contains a blocked host does not run, although the tool declares no hosts."""
+    """A command that contains a blocked host is denied, even if the tool declares no host arguments."""
     permissions = permissions_for("bypassPermissions", blocked=("example.com", "127.0.0.1"))
     decision = decide(shell_call(command), permissions)
     assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
 def test_numbers_in_a_command_are_not_hosts() -> None:
-    """`head -n 0` contacts no host; neither does a command with an email address."""
+    """Neither a number, as in `head -n 0`, nor the domain of an email address counts as a host."""
     permissions = permissions_for(
         "bypassPermissions", blocked=("0.0.0.0", "example.com", "*.x.com")
     )
@@ -215,7 +217,9 @@ def test_numbers_in_a_command_are_not_hosts() -> None:
     ],
 )
 def test_a_url_is_allowed_only_if_it_is_unambiguous(pattern: str, url: str, expected: str) -> None:
-    """Scheme, host and port are compared separately; URLs that programs interpret differently are not allowed."""
+    """A rule compares scheme, host and port separately, and does not allow a URL that programs interpret
+    differently.
+    """
     call = write_call(url, hosts=(url,))
     decision = decide(call, permissions_for("dontAsk", allow=(f"send_mail({pattern})",)))
     assert decision.behavior == expected
@@ -237,6 +241,8 @@ def test_a_url_is_allowed_only_if_it_is_unambiguous(pattern: str, url: str, expe
     ],
 )
 def test_a_url_that_might_be_denied_needs_approval(pattern: str, url: str, expected: str) -> None:
-    """A deny rule denies a match, and requests approval if a program might interpret the URL as a match."""
+    """A deny rule denies a URL that matches, and requires approval for a URL that a program might interpret as
+    a match.
+    """
     permissions: Any = permissions_for("bypassPermissions", deny=(f"fetch({pattern})",))
     assert decide(fetch_call(url), permissions).behavior == expected

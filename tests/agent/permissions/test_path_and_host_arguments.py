@@ -1,4 +1,4 @@
-"""Paths and hosts are read from the arguments of a call; unreadable values count as forbidden."""
+"""Paths and hosts are read from the arguments of a call; values that cannot be read count as forbidden."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Name(StrEnum):
 
 
 class Lying(str):
-    """A string whose `__str__` returns another text."""
+    """A string whose `__str__` returns a different text."""
 
     def __str__(self) -> str:
         return "inside.txt"
@@ -65,7 +65,7 @@ def call_with(tested_tool: Tool, value: Any) -> Call:
 
 
 def outcome(tested_tool: Tool, value: Any, permissions: Permissions, root: Path) -> str:
-    """Run one call through the loop."""
+    """Run one call through the loop and return its outcome."""
     replies = [
         streamed(message(call("a", tested_tool.name, x=value))),
         streamed(message(text("Done."))),
@@ -99,7 +99,7 @@ READABLE: list[tuple[Any, Callable[[str], Any]]] = [
 def test_paths_are_found_in_all_types_of_arguments(
     annotation: Any, value: Any, tmp_path: Path
 ) -> None:
-    """A path outside of the root is denied as a string, as a `Path`, and in each kind of flat list or set."""
+    """A path outside of the root is denied if it is a string, a `Path`, or an item of any kind of flat list or set."""
     root = tmp_path / "root"
     root.mkdir()
     tested_tool = tool_with(annotation, paths=("x",))
@@ -126,8 +126,8 @@ UNSPECIFIC: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("annotation", "value"), UNSPECIFIC)
 def test_an_unreadable_path_counts_as_outside(annotation: Any, value: Any, tmp_path: Path) -> None:
-    """If the type does not show a path, or a validator changes the value, an unreadable value is denied in
-    every mode.
+    """If no path can be read from the value of a path argument, or a validator changes the value, the call is denied
+    even with bypassed permissions.
     """
     tested_tool = tool_with(annotation, paths=("x",))
     assert outcome(tested_tool, value, permissions_for("bypassPermissions"), tmp_path) == "denied"
@@ -135,7 +135,9 @@ def test_an_unreadable_path_counts_as_outside(annotation: Any, value: Any, tmp_p
 
 
 def test_paths_of_a_declared_tool_are_checked(tmp_path: Path) -> None:
-    """For a tool without types, any value that is not a path is denied, including a missing value."""
+    """For a tool without argument types, a value that is not a path is denied; null and a list of paths are
+    accepted.
+    """
     tested_tool = declared(
         {"name": "take", "input_schema": {"type": "object"}}, str, read_only=True, paths=("x",)
     )
@@ -168,8 +170,8 @@ UNREADABLE: list[Any] = [
 @pytest.mark.parametrize("annotation", UNREADABLE, ids=str)
 @pytest.mark.parametrize("field", ["paths", "hosts"])
 def test_a_type_that_cannot_be_checked_is_rejected(annotation: Any, field: str) -> None:
-    """If the type shows that paths cannot be read from it, the tool is rejected; the error names the function
-    and argument.
+    """A tool is rejected if the type of a path or host argument includes unreadable values; the error names the
+    function and the argument.
     """
     with pytest.raises(
         UsageError, match=f"`{field}` of .*take.* the argument 'x' must be a"
@@ -179,7 +181,7 @@ def test_a_type_that_cannot_be_checked_is_rejected(annotation: Any, field: str) 
 
 
 def test_a_string_subclass_counts_as_its_characters() -> None:
-    """The check uses the characters of a string subclass, not the result of its `__str__`."""
+    """A check uses the characters of a string subclass, not the result of its `__str__`."""
     assert raw_paths(tool_with(LYING, paths=("x",)), {"x": Lying("/etc/passwd")}) == (
         "/etc/passwd",
     )
@@ -187,7 +189,9 @@ def test_a_string_subclass_counts_as_its_characters() -> None:
 
 
 def test_paths_of_a_set_are_sorted() -> None:
-    """Another process resolves the paths in the same order, so that a replay finds the recorded answers."""
+    """The paths of a set are resolved in sorted order, so that a replay in another process finds the recorded
+    answers.
+    """
     names = {f"{number}.txt" for number in range(50)}
     for value in (names, frozenset(names), {Path(name) for name in names}):
         assert raw_paths(tool_with(Any, paths=("x",)), {"x": value}) == tuple(sorted(names))
@@ -207,7 +211,7 @@ HOSTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("annotation", "value"), HOSTS)
 def test_an_unreadable_host_counts_as_blocked(annotation: Any, value: Any, tmp_path: Path) -> None:
-    """If any host is blocked, a host that cannot be read from the arguments is blocked as well."""
+    """If any host is blocked, a value from which no host can be read counts as blocked, too."""
     tested_tool = tool_with(annotation, hosts=("x",))
     blocked = permissions_for("bypassPermissions", blocked=("evil.example",))
     assert outcome(tested_tool, value, blocked, tmp_path) == "denied"
@@ -215,7 +219,9 @@ def test_an_unreadable_host_counts_as_blocked(annotation: Any, value: Any, tmp_p
 
 
 def test_the_reason_reports_an_unreadable_host() -> None:
-    """The reason says that the host cannot be parsed; a rule for hosts neither allows the call nor ignores it."""
+    """The reason of the denial says that the host cannot be parsed; if the host is not blocked, a rule for hosts
+    requires approval instead of allowing the call.
+    """
     tested_tool = tool_with(Any, hosts=("x",))
     odd = call_with(tested_tool, ["good.example", {"host": "evil.example"}])
     assert odd.hosts == ("good.example", "<the argument x: list>")
@@ -228,7 +234,7 @@ def test_the_reason_reports_an_unreadable_host() -> None:
 
 
 def test_address_objects_are_hosts() -> None:
-    """An address object of the standard library is read as a host."""
+    """Address objects of the standard library are read as hosts."""
     tested_tool = tool_with(ipaddress.IPv4Address | HttpUrl, hosts=("x",))
     assert call_with(tested_tool, "10.0.0.1").hosts == ("10.0.0.1",)
     assert (
@@ -237,7 +243,7 @@ def test_address_objects_are_hosts() -> None:
 
 
 def test_a_path_with_a_failing_fspath_counts_as_outside() -> None:
-    """An object whose `__fspath__` raises, or returns bytes, is not a path."""
+    """An object whose `__fspath__` raises or returns bytes counts as a path outside of the roots."""
 
     class Broken(os.PathLike[str]):
         def __fspath__(self) -> str:

@@ -1,4 +1,4 @@
-"""Paths in rules: patterns are compared with the resolved path, never with the model's text."""
+"""Paths in rules: patterns are compared with the resolved path, never with the path as the model wrote it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .calls import (
     ],
 )  # fmt: skip
 def test_path_patterns(pattern: str, fitting: list[str], other: list[str]) -> None:
-    """`*` and `?` match within one name, `**` matches any number of folders; a pattern must match the complete
+    """`*` and `?` match within one name, `**` matches any number of folders, and a pattern must match the complete
     path.
     """
     assert [path for path in fitting if not path_fits(pattern, path)] == []
@@ -49,7 +49,9 @@ def test_path_patterns(pattern: str, fitting: list[str], other: list[str]) -> No
 
 
 def test_rules_match_the_resolved_path() -> None:
-    """A link in an allowed folder is not allowed if it leads elsewhere, and is denied if its target is denied."""
+    """A link in an allowed folder is not allowed if it leads elsewhere, and a link is denied if its target is
+    denied.
+    """
     linked = edit_call("docs/readme", paths=(ResolvedPath("secrets/key", True),))
     assert decide(linked, permissions_for(allow=("edit_file(docs/**)",))).behavior == "ask"
     assert (
@@ -58,8 +60,8 @@ def test_rules_match_the_resolved_path() -> None:
     )
 
 
-def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
-    """A call that accesses two paths needs an allow rule for both; one denied path denies the call."""
+def test_a_call_with_two_paths_needs_rules_for_both() -> None:
+    """A call that accesses two paths needs an allow rule for each of them, and is denied if one of them is denied."""
     both = (ResolvedPath("src/a", True), ResolvedPath("lib/b", True))
     call = edit_call("x", paths=both)
     for lists, expected in [
@@ -75,14 +77,16 @@ def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
     "path", ["secrets", "secrets/key", "secrets/a/b", "SECRETS/Key", "Secrets"]
 )
 def test_a_deny_rule_for_a_folder_includes_its_contents(path: str) -> None:
-    """A deny rule for a folder includes its contents, in upper or lower case; an allow rule does not."""
+    """A deny rule for a folder also matches its contents, in upper or lower case; an allow rule matches only the folder
+    itself.
+    """
     assert decide(read_call(path), permissions_for(deny=("read_file(secrets)",))).behavior == "deny"
     allowed = decide(edit_call(path), permissions_for(allow=("edit_file(secrets)",))).behavior
     assert allowed == ("allow" if path == "secrets" else "ask")
 
 
 def test_both_unicode_forms_of_a_letter_match() -> None:
-    """A deny rule matches the composed and the decomposed form of a letter."""
+    """A deny rule matches both the composed and the decomposed Unicode form of a letter."""
     for name in ("r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt"):
         assert (
             decide(
@@ -104,7 +108,7 @@ def test_both_unicode_forms_of_a_letter_match() -> None:
     ],
 )
 def test_no_mode_and_no_rule_allows_a_path_outside_the_roots(mode: Any, path: ResolvedPath) -> None:
-    """A path outside of the roots denies the call, whatever its class, and the reason names the path."""
+    """A path outside of the roots denies a call of any class, and the reason names the path."""
     paths = (ResolvedPath("src/a.py", True), path)
     for call in (
         read_call(paths=paths),
@@ -119,7 +123,7 @@ def test_no_mode_and_no_rule_allows_a_path_outside_the_roots(mode: Any, path: Re
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_call_is_allowed_after_the_budget_is_exhausted(mode: Any) -> None:
-    """Not even a read that a rule allows is permitted."""
+    """After the budget is exhausted, every call is denied, even a read that a rule allows."""
     for call in (
         read_call(),
         shell_call(),
@@ -132,7 +136,9 @@ def test_no_call_is_allowed_after_the_budget_is_exhausted(mode: Any) -> None:
 
 
 def test_a_pattern_for_a_call_without_a_subject() -> None:
-    """If a tool has no subject, a deny rule with a pattern requests approval, and an allow rule has no effect."""
+    """If a call has no subject, a deny rule with a pattern requires approval, and an allow rule has an effect only with
+    the pattern `*`.
+    """
     call = write_call(None)
     assert (
         decide(call, permissions_for("bypassPermissions", deny=("send_mail(x)",))).behavior == "ask"
@@ -142,7 +148,7 @@ def test_a_pattern_for_a_call_without_a_subject() -> None:
 
 
 def test_a_rule_for_a_former_name_matches() -> None:
-    """A rule for the former name of a renamed tool still matches, also if the name in the rule is a pattern."""
+    """A rule for the former name of a renamed tool still matches, even if the name in the rule is a pattern."""
     call = write_call(aliases=("mail", "post"))
     for text in ("mail", "post(a@*)", "p*t", "send_mail"):
         assert decide(call, permissions_for("bypassPermissions", deny=(text,))).behavior == "deny"
@@ -153,8 +159,8 @@ def test_a_rule_for_a_former_name_matches() -> None:
         assert decide(call, permissions_for("bypassPermissions", deny=(text,))).behavior == "deny"
 
 
-def test_a_covering_pattern_matches_whatever_the_other_matches() -> None:
-    """If one pattern covers another, each path that matches the second matches the first."""
+def test_a_covering_pattern_matches_all_paths_of_the_other_pattern() -> None:
+    """If one pattern covers another, it matches every path that the other pattern matches."""
     patterns = ["**", "*", "a", "a/*", "a/**", "**/b", "*/b", "a*", "a?", "a/**/b", "**/*", "a*/b*"]
     paths = ["a", "b", "ab", "a/b", "a/c", "a/c/b", "ab/bc", "x/b", "x/y/b", "ax", "a/b/c"]
     covered = 0

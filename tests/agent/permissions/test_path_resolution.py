@@ -17,7 +17,7 @@ from agentobs.errors import UsageError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Create a root with files and links, next to a secret file."""
+    """Create a root with files and links; a secret file and another folder are next to the root."""
     (tmp_path / "secret").write_text("s")
     (tmp_path / "root-2").mkdir()
     root_path = tmp_path / "root"
@@ -83,17 +83,17 @@ OUTSIDE = [
     "path", [path for path, resolved in INSIDE.items() if resolved is not None]
 )
 def test_a_path_in_the_root_is_relative_to_it(root: Path, path: str) -> None:
-    """Links are followed before `..` is applied, and a path that does not exist yet is resolved to where it
-    would be created.
+    """The resolved path of a path in the root is relative to the root.
+
+    Links are followed before `..` is applied, and a path that does not exist yet is resolved to where it would be
+    created.
     """
     assert resolver([root])([path]) == [{"path": INSIDE[path], "inside": True}]
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda text: ascii(text[:30]))
 def test_a_path_out_of_the_root_is_outside(root: Path, path: str) -> None:
-    """A path that leads out of the root, or that cannot be followed, is outside; the answer is JSON of ordinary
-    length.
-    """
+    """A path that leads out of the root or cannot be followed is outside, and the answer is short, valid JSON."""
     [answer] = resolver([root])([path])
     assert answer["inside"] is False
     assert len(json.dumps(answer, ensure_ascii=False).encode("utf-8")) < 5000
@@ -101,7 +101,7 @@ def test_a_path_out_of_the_root_is_outside(root: Path, path: str) -> None:
 
 
 def test_answers_have_the_order_of_the_paths(root: Path) -> None:
-    """Each path has its own answer; a value that is not a path is outside."""
+    """Each path gets its own answer, in order; a value that is not a path is outside."""
     strange: list[Any] = ["src/a.py", "", "../secret", None, 7, "new"]
     answer = resolver([root])(strange)
     assert [each["inside"] for each in answer] == [True, False, False, False, False, True]
@@ -110,7 +110,7 @@ def test_answers_have_the_order_of_the_paths(root: Path) -> None:
 
 
 def test_a_root_may_be_a_link(root: Path, tmp_path: Path) -> None:
-    """A root is resolved when the resolver is created; paths under both of its names are inside."""
+    """If a root is a link, paths under both of its names are inside."""
     link = tmp_path / "link"
     link.symlink_to(root)
     resolve = resolver([link])
@@ -125,7 +125,9 @@ def test_a_root_may_be_a_link(root: Path, tmp_path: Path) -> None:
 
 
 def test_paths_in_further_roots_are_absolute(root: Path, tmp_path: Path) -> None:
-    """Only paths in the first root are relative; a root that shares a name prefix is another root."""
+    """Only paths in the first root become relative; a folder whose name starts with the name of a root is not inside
+    that root.
+    """
     other = os.path.realpath(tmp_path / "root-2")
     resolve = resolver([root, tmp_path / "root-2"])
     assert resolve(["../root-2/x", "out", other]) == [
@@ -136,7 +138,7 @@ def test_paths_in_further_roots_are_absolute(root: Path, tmp_path: Path) -> None
 
 
 def test_a_changed_link_is_followed_again(root: Path) -> None:
-    """Nothing is cached between two resolutions."""
+    """If a link changes, the next resolution follows it again, because nothing is cached."""
     resolve = resolver([root])
     assert resolve(["in"])[0]["inside"] is True
     (root / "in").unlink()
@@ -145,13 +147,13 @@ def test_a_changed_link_is_followed_again(root: Path) -> None:
 
 
 def test_a_root_in_another_case(root: Path) -> None:
-    """A root in another case is another folder, unless the file system resolves it to the same one."""
+    """A root in upper case is another folder, unless the file system resolves it to the same folder."""
     [answer] = resolver([root])([str(root).upper() + "/src/a.py"])
     assert answer["inside"] is False
 
 
 def test_an_invalid_root_is_one_error(root: Path) -> None:
-    """No root, a missing root, a file and a circular link each raise one error."""
+    """A missing root, a file, a circular link, and an empty list of roots each raise one error."""
     for roots in ([], [root / "missing"], [root / "src/a.py"], [root, root / "loop"]):
         with pytest.raises(UsageError) as caught:
             resolver(roots)
@@ -183,7 +185,7 @@ pieces = st.sampled_from(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(pieces, max_size=7))
 def test_a_path_reported_as_inside_opens_inside(root: Path, parts: list[str]) -> None:
-    """A path of any links and steps that is reported as inside is inside the root if it is opened."""
+    """If a path of arbitrary links and steps is reported as inside, the file that it opens is inside the root."""
     path = "/".join(parts)
     [answer] = resolver([root])([path])
     if not answer["inside"]:

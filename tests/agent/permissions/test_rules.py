@@ -1,4 +1,4 @@
-"""Rules: their texts, the settings they come from, and rules that never have an effect."""
+"""Rules: their text form, the settings that contain them, and rules that have no effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .calls import permissions_for, rules
     pattern=st.none() | st.text(min_size=1),
 )
 def test_the_text_of_a_rule_parses_to_the_same_rule(tool: str, pattern: str | None) -> None:
-    """Formatting a rule and parsing the text returns the same rule."""
+    """A rule that is formatted and parsed is unchanged."""
     try:
         rule = Rule("ask", tool, pattern, "project")
     except UsageError:
@@ -43,7 +43,9 @@ def test_the_text_of_a_rule_parses_to_the_same_rule(tool: str, pattern: str | No
     ],
 )
 def test_rule_texts_are_parsed(text: str, expected: tuple[str, str | None]) -> None:
-    """The tool name ends at the first bracket, the pattern at the last one."""
+    """In the text of a rule, the tool name ends at the first parenthesis, and the pattern ends at the last
+    parenthesis.
+    """
     rule = Rule.parse(text, "allow", "user")
     assert (rule.tool, rule.pattern) == expected
 
@@ -66,7 +68,7 @@ def test_rule_texts_are_parsed(text: str, expected: tuple[str, str | None]) -> N
     ],
 )
 def test_an_invalid_rule_is_one_error(text: Any, found: str) -> None:
-    """A text that is not a rule raises one error, which says what was expected."""
+    """A text that is not a rule raises one error, which describes what was expected."""
     with pytest.raises(UsageError) as caught:
         Rule.parse(text, "allow", "user")
     assert found in caught.value.found
@@ -74,14 +76,14 @@ def test_an_invalid_rule_is_one_error(text: Any, found: str) -> None:
 
 
 def test_an_unknown_source_or_behavior_is_rejected() -> None:
-    """Only the listed sources and behaviors are valid."""
+    """A rule with an unknown source or behavior is rejected."""
     for behavior, source in [("allows", "user"), ("deny", "users"), (None, "user")]:
         with pytest.raises(UsageError, match="is no"):
             Rule(behavior, "shell", None, source)  # type: ignore[arg-type]
 
 
 def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> None:
-    """Every list becomes rules with the file's source; missing lists are empty."""
+    """Each list in the settings becomes rules with the source of the settings; a missing list is empty."""
     settings = {"deny": ["shell(rm *)"], "allow": ["read_file", "shell(git *)"]}
     expected = (
         Rule("allow", "read_file", None, "project"),
@@ -120,7 +122,9 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
 def test_invalid_settings_are_one_error(
     tmp_path: Path, text: str, where: str, found: str, todo: str
 ) -> None:
-    """The error contains the file, the list, the position in it, the fault and what was expected."""
+    """The error for invalid settings contains the file, the list, the position in the list, the fault and what was
+    expected.
+    """
     file = tmp_path / "settings.json"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -131,7 +135,7 @@ def test_invalid_settings_are_one_error(
 
 
 def test_unreadable_settings_are_an_error(tmp_path: Path) -> None:
-    """A missing file, or a file that is not text, raises an error, and is never an empty rule set."""
+    """A missing file, or a file that is not text, raises an error instead of returning no rules."""
     for name, content in [("missing", None), ("latin", b'{"deny": ["\xff"]}')]:
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -187,7 +191,9 @@ NARROW = (
 
 @pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
 def test_rules_that_allow_an_interpreter_are_ignored(mode: Any) -> None:
-    """In permissive modes, exactly these rules are reported as ignored; deny rules are never ignored."""
+    """In permissive modes, exactly the allow rules that permit an interpreter are ignored and reported, and no deny or
+    ask rules.
+    """
     permissions = permissions_for(mode, allow=WIDE + NARROW, deny=WIDE, ask=WIDE)
     stripped = permissions.stripped
     assert {str(rule) for rule in stripped} == set(WIDE)
@@ -196,7 +202,9 @@ def test_rules_that_allow_an_interpreter_are_ignored(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
 def test_other_modes_ignore_no_rules(mode: Any) -> None:
-    """If every call needs approval or a rule, the author of the rule has decided."""
+    """No rules are ignored in modes in which each call needs approval or a rule, because the author of a rule made that
+    decision.
+    """
     assert permissions_for(mode, allow=WIDE).stripped == ()
 
 
@@ -221,7 +229,7 @@ def test_other_modes_ignore_no_rules(mode: Any) -> None:
 def test_shadowed_rules_are_found(
     deny: list[str], ask: list[str], allow: list[str], shadowed: dict[str, str]
 ) -> None:
-    """Rules that never have an effect are listed, each with the rule that takes precedence over it."""
+    """Each rule that can never have an effect is listed with the rule that takes precedence over it."""
     found = permissions_for(deny=tuple(deny), ask=tuple(ask), allow=tuple(allow)).shadowed()
     assert {str(each.rule): str(each.by) for each in found} == shadowed
     for each in found:
@@ -229,8 +237,8 @@ def test_shadowed_rules_are_found(
         assert str(each.by) in each.sentence
 
 
-def test_of_two_equal_rules_one_is_shadowed() -> None:
-    """The rule with the stronger source is kept; a duplicated rule counts once."""
+def test_a_rule_is_shadowed_by_an_equal_rule() -> None:
+    """Of two equal rules, the rule with the weaker source is shadowed; a repeated rule counts once."""
     policy, user = rules("deny", "shell", source="policy"), rules("deny", "shell")
     (found,) = Permissions(rules=user + policy + user).shadowed()
     assert ((found.rule,), (found.by,)) == (user, policy)
@@ -238,8 +246,8 @@ def test_of_two_equal_rules_one_is_shadowed() -> None:
 
 
 def test_a_rule_for_an_unknown_tool_is_reported() -> None:
-    """A misspelled tool name forbids nothing, so the report names the rule, its source and the probably
-    intended tool.
+    """A rule for an unknown tool is reported with its source and the probably intended tool, because a misspelled rule
+    forbids nothing.
     """
     permissions = permissions_for(
         allow=("Shell(git *)", "shell(ls)", "mcp__x__*"),

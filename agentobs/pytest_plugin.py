@@ -1,12 +1,14 @@
 """The pytest plugin: `@pytest.mark.replay(FIXTURE)`, its fixtures and options, and divergences in reports.
 
-Only pytest is imported until a test is marked.
+Only pytest is imported until a test is marked. In particular, the package `replay` is not imported, because a project
+may have its own package of that name.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,10 +116,16 @@ def _is_marked(marks: Any) -> bool:
     return marked and ("usefixtures", ("replay",)) not in names
 
 
+def _is_shadowed() -> bool:
+    """Return whether the name `replay` belongs to another package, such as one in the root directory of a project."""
+    spec = importlib.util.find_spec("replay")
+    return spec is None or spec.origin != str(Path(__file__).parents[1] / "replay" / "__init__.py")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with each fixture if its marker selects several."""
     mark = metafunc.definition.get_closest_marker("replay")
-    if mark is None or "_replay_place" not in metafunc.fixturenames:
+    if mark is None or "_replay_place" not in metafunc.fixturenames or _is_shadowed():
         return
     from agentobs.errors import UsageError
     from replay.pytest_plugin.marker import several_fixtures
@@ -133,7 +141,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Record the fixtures that a marker selects, even if the test will be deselected."""
     mark = item.get_closest_marker("replay")
-    if mark is not None:
+    if mark is not None and not _is_shadowed():
         from replay.pytest_plugin.unused_fixtures import note_used
 
         note_used(item.config.stash[_USED], mark, item.path.parent, item.config.rootpath)
@@ -144,7 +152,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Run marked tests in their own processes if there are any, unless this is switched off."""
     config = session.config
     marked = any(item.get_closest_marker("replay") is not None for item in session.items)
-    if not marked or config.option.collectonly:
+    if not marked or config.option.collectonly or _is_shadowed():
         return
     from replay.isolation.isolation import Isolation, is_switched_off
 
@@ -159,6 +167,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture
 def _replay_place(request: pytest.FixtureRequest) -> Path:
     """Return the path of the fixture that a test replays."""
+    if _is_shadowed():
+        pytest.fail(
+            "another package named `replay` hides the one of agentobs, so this test cannot be replayed: rename that "
+            "package, or keep its parent directory out of sys.path",
+            pytrace=False,
+        )
     from agentobs.errors import UsageError
     from replay.pytest_plugin.marker import located, paths_of, several_fixtures
 
