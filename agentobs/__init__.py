@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentobs.recording.session import Session as Session
     from agentobs.recording.session import child_environment as child_environment
     from agentobs.recording.session import fail as fail
+    from agentobs.recording.session import flush as flush
     from agentobs.recording.session import record as record
     from agentobs.recording.session import record_all as record_all
     from agentobs.recording.session import result as result
@@ -48,6 +49,7 @@ _MODULES = {
         "Session",
         "child_environment",
         "fail",
+        "flush",
         "record",
         "record_all",
         "result",

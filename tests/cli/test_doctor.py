@@ -54,6 +54,16 @@ def checked(home: Home | Path) -> dict[str, Finding]:
     return {each.check: each for each in found if each.level != "ok"}
 
 
+def test_a_session_without_requests(home: Home) -> None:
+    """A session that completed without a recorded request is reported, because its client may not be recorded."""
+    record(home, [start(2, at=NOW), end(2, NOW + SECOND)])
+    (found,) = checked(home).values()
+    assert (found.check, found.level) == ("requests", "note")
+    assert found.found == "1 session completed without a recorded request"
+    assert session_id(2) in found.where
+    assert "agentobs.record_all()" in found.todo
+
+
 def test_a_home_without_problems(home: Home) -> None:
     """Each check reports that nothing is wrong, and nothing is written."""
     before = sorted(path.name for path in home.path.rglob("*"))
@@ -213,6 +223,7 @@ def test_problems_of_sessions(trouble: Home) -> None:
             "the wall clock jumped by up to 120.0 s: future, end_before_start, backwards",
         ),
         "prices": ("wrong", "without a price: 1 call (in-house-1)"),
+        "requests": ("note", "5 sessions completed without a recorded request"),
     }
     assert session_id(3) in found["losses"].where
     assert session_id(2) not in found["losses"].where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -80,6 +81,34 @@ def test_a_damaged_key_is_rejected(
         for word in (f"{len(found)} bytes, not 32", str(home.path / "key"), "delete it")
     )
     assert (list(home.segments.iterdir()), (home.path / "key").read_bytes()) == ([], found)
+
+
+def test_a_key_is_written_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the system writes only a part of the key at a time, the key is complete; if it then refuses the rest, there is
+    no key, so that a later process can create one.
+    """
+    real, refuses = os.write, [False]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if refuses[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[:5])
+
+    monkeypatch.setattr(os, "write", write)
+    assert len(open_home(tmp_path / "complete").key()) == 32
+
+    def write_once(descriptor: int, data: bytes) -> int:
+        written = write(descriptor, data)
+        refuses[0] = True
+        return written
+
+    monkeypatch.setattr(os, "write", write_once)
+    home = open_home(tmp_path / "refused")
+    with pytest.raises(HomeError, match="No space left on device"):
+        home.key()
+    assert not list(home.path.glob("key*"))
+    monkeypatch.setattr(os, "write", real)
+    assert len(home.key()) == 32
 
 
 def test_a_key_is_durable_before_it_is_used(

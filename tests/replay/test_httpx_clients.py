@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,14 @@ def test_clients_of_other_providers_are_rejected(tmp_path: Path) -> None:
     with recording(tmp_path / "home"):
         with pytest.raises(UsageError, match="cannot record OpenAI: it is a client of openai"):
             agentobs.record(other)
+
+
+def test_record_all_warns_if_it_saw_nothing(tmp_path: Path) -> None:
+    """A `record_all` during which no request to the provider was seen warns, because its session looks complete."""
+    with raw_provider([MESSAGE]) as raw, recording(tmp_path / "home"):
+        with pytest.warns(RuntimeWarning, match="saw no request to the Messages API") as warned:
+            with agentobs.record_all(), agentobs.session("unseen"):
+                request = urllib.request.Request(f"{raw.url}/v1/messages", b"{}", HEADERS)
+                urllib.request.urlopen(request).read()
+    assert len(warned) == 1
+    assert len(raw.requests) == 1

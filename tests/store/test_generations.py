@@ -11,12 +11,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from agentobs.errors import ForeignError
+from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import facts_path, file_size
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.repair import repair
 from tests.store.recordings import (
     a_home,
     conversation,
@@ -66,8 +67,8 @@ def test_a_foreign_file_is_never_changed(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, conversation(1))
     for content, found in (
-        (b"my notes\n" * 1000, "this file was not written by agentobs"),
-        (b"", "this file was not written by agentobs"),
+        (b"my notes\n" * 1000, "this file was not written by agentobs, or it is damaged"),
+        (b"", "this file was not written by agentobs, or it is damaged"),
         (strangers.read_bytes(), "this DuckDB file was not written by agentobs"),
     ):
         home.database.write_bytes(content)
@@ -207,3 +208,37 @@ def test_readers_keep_their_generation(tmp_path: Path) -> None:
             assert counts(connection)["session_starts"] == 2
         with connect(home) as another:
             assert counts(another)["session_starts"] == 3
+
+
+def test_a_damaged_copy_of_the_store_alone_is_refused(tmp_path: Path) -> None:
+    """A store file that was copied without its home and has a flipped bit is never answered with an empty result, and
+    never replaced by an empty store: queries, ingest and repair give the right result or fail, and the file stays.
+    """
+    home = recorded(tmp_path)
+    with connect(home) as connection:
+        expected = counts(connection)
+    intact = home.database.read_bytes()
+    copy = Home(tmp_path / "copy")
+    copy.path.mkdir(mode=0o700)
+    refusals = 0
+    for at in range(13, len(intact), len(intact) // 12):
+        damaged = bytearray(intact)
+        damaged[at] ^= 4
+        copy.database.write_bytes(damaged)
+        for action in (counts_of, ingest, repair):
+            try:
+                found = action(copy)
+            except (DamagedError, ForeignError, duckdb.Error):
+                refusals += 1
+                assert copy.database.read_bytes() == damaged
+                assert not copy.manifest.exists()
+            else:
+                assert action is not counts_of or found == expected
+        shutil.rmtree(copy.path)
+        copy.path.mkdir(mode=0o700)
+    assert refusals > 12
+
+
+def counts_of(home: Home) -> dict[str, int]:
+    with connect(home) as connection:
+        return counts(connection)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -11,7 +11,8 @@ import pytest
 
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
-from agentobs.store.duckdb import generations
+from agentobs.store.duckdb import generations, verification
+from agentobs.store.duckdb import repair as repair_module
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
@@ -271,3 +272,26 @@ def test_a_valid_line_that_is_not_json(tmp_path: Path) -> None:
     assert ingest(home).misfit_records == 1
     [finding] = verify(home).findings
     assert finding.found.endswith(f"has 0 rows of segment {segment.segment_id}, expected 1")
+
+
+def test_an_agent_that_starts_meanwhile_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that appears while a home is verified or repaired is neither reported nor moved away."""
+    home, _ = recorded(tmp_path)
+    for module in (verification, repair_module):
+        listed = module.segment_ids
+
+        def listed_before_another(
+            place: Home, listed: Callable[[Home], list[str]] = listed
+        ) -> list[str]:
+            found = listed(place)
+            record(home, [start(len(found) + 1), attempt(len(found) + 1, 1)])
+            return found
+
+        monkeypatch.setattr(module, "segment_ids", listed_before_another)
+    assert verify(home).findings == []
+    repair_module.repair(home)
+    assert not (home.path / "damaged").exists()
+    monkeypatch.undo()
+    assert verify(home).ok

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TRACING_ENABLED": "false"}
+os.environ |= {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "OTEL_SDK_DISABLED": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+}
 
 from crewai import LLM, Agent
 from crewai.tools import tool

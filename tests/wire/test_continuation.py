@@ -22,7 +22,8 @@ def test_every_conversation_can_be_resumed(number: int) -> None:
         attempts = [
             each
             for each in recording.exchanges
-            if isinstance(each, ModelExchange) and each.question.path.partition("?")[0] == ANTHROPIC.turn_path
+            if isinstance(each, ModelExchange)
+            and each.question.path.partition("?")[0] == ANTHROPIC.turn_path
         ]
         for next_attempt in [*attempts[1:], None] if attempts else []:
             until_ns = next_attempt.started_ns if next_attempt else None

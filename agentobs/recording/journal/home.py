@@ -80,6 +80,8 @@ class Home:
             sync_directory(self.path)
             return _read_key(path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise _unusable(path, error.strerror or str(error)) from error
 
     def check_key(self) -> None:
@@ -172,16 +174,19 @@ def existing_home(path: str | os.PathLike[str] | None = None) -> Home:
 
 
 def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
-    """Create a new file with exactly this mode, without following a link.
+    """Create a new file with exactly this mode and content, without following a link.
 
     Raises:
         FileExistsError: the file exists already.
+        OSError: not all of the data could be written; the incomplete file stays.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
     try:
         os.fchmod(descriptor, mode)
         if data:
-            os.write(descriptor, data)
+            rest = memoryview(data)
+            while rest:  # the system may write only a part
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)  # after a power loss, an empty key file would look like a key
     finally:
         os.close(descriptor)

@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 
 from agentobs.determinism.callers import follow_jobs
-from agentobs.errors import UsageError
+from agentobs.errors import UsageError, warn_once
 from agentobs.provider.registry import is_model_call
 from agentobs.recording.wire.http_libraries import NAMES, ImportWatch, imported, is_client
 from agentobs.recording.wire.transport import (
@@ -145,13 +145,20 @@ class AllClients:
     def __init__(self, place_of: PlaceOf) -> None:
         """Patch the transports; `place_of` returns the place of an exchange if there is no current place."""
         self._is_on = True
+        self._seen_before = process.state(State).seen
         _patch(place_of)
 
     def stop(self) -> None:
-        """Restore the transports, unless another caller still needs them; a second call changes nothing."""
-        if self._is_on:
-            self._is_on = False
-            _unpatch()
+        """Restore the transports, unless another caller still needs them; a second call changes nothing.
+
+        If no request to the provider was seen, this warns, because a session without requests would look complete.
+        """
+        if not self._is_on:
+            return
+        self._is_on = False
+        _unpatch()
+        if process.state(State).seen == self._seen_before:
+            warn_once(NOTHING_SEEN)
 
     def __enter__(self) -> AllClients:
         """Return this object; the recording is already active."""
@@ -174,11 +181,19 @@ def is_model_request(request: httpx2.Request) -> bool:
 
 _lock = threading.Lock()
 
+NOTHING_SEEN = (
+    "record_all() saw no request to the Messages API. It sees clients of the anthropic SDK, httpx2 and httpx in this "
+    "process, but not those of urllib, requests, aiohttp and boto3, and no other programs; see docs/agents.md"
+)
+"""The warning of a `record_all` during which nothing was recorded."""
+
 
 class State:
     """How the transports of this process are patched."""
 
     def __init__(self) -> None:
+        self.seen = 0
+        """How many requests to the provider the patched transports have seen, whether or not they recorded them."""
         self.active = 0
         """How many `AllClients` are active."""
         self.place_of: PlaceOf | None = None
@@ -280,9 +295,10 @@ def _recording_transport(original: Callable[..., Any]) -> Callable[..., Any]:
 def _place_for(request: httpx2.Request) -> PlaceOf | None:
     """Return the function for the place of a request; None if it must not be recorded, or already is."""
     state = process.state(State)
-    if not state.active or is_recorded(request) or not is_model_request(request):
+    if not state.active or not is_model_request(request):
         return None
-    return state.place_of
+    state.seen += 1
+    return None if is_recorded(request) else state.place_of
 
 
 class _Unpatched(httpx2.BaseTransport):

@@ -80,6 +80,7 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
     with connection:
         found += _newer([str(each.message) for each in warned])
         found += _lately(connection, now_ns, since_ns)
+        found += _empty(connection, since_ns)
         found += _damaged(connection)
         found += _lost(connection, since_ns)
         found += _orphans(connection, since_ns)
@@ -206,6 +207,18 @@ def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -
 
 
 _NOTHING: dict[str, Any] = {"sessions": 0, "all_sessions": 0, "last_ns": None, "contents": []}
+
+
+def _empty(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Finding]:
+    """Report sessions that completed without a request, because their client may not be recorded."""
+    rows = _rows(connection, "internal/empty_sessions", since_ns=since_ns)
+    if rows:
+        text = f"{_several(len(rows), 'session')} completed without a recorded request"
+        todo = (
+            "If the agent sent requests, its client is not recorded: pass it to agentobs.record, or use "
+            "agentobs.record_all(); see docs/agents.md"
+        )
+        yield Finding("requests", "note", text, _sessions(rows), todo)
 
 
 def _lost(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Finding]:

@@ -61,6 +61,7 @@ def connect(
     Raises:
         HomeError: there are no recordings at that place.
         ForeignError: the store file was not written by agentobs, or has a newer version.
+        DamagedError: the store file is damaged, and there are no segments from which it could be rebuilt.
     """
     place = home if isinstance(home, Home) else existing_home(home)
     return connected(place, ingest=ingest, unsafe=unsafe)
@@ -87,6 +88,7 @@ def connected(
             if generations.generations(place) == before:
                 break
         if not is_united:
+            generations.refuse_without_segments(place)
             _read_all(connection, place)
         # Write nothing next to a store file that was copied without its home.
         is_home = place.segments.is_dir()

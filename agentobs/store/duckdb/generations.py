@@ -30,6 +30,7 @@ import duckdb
 from agentobs import world
 from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.journal.home import Home, create, sync_directory
+from agentobs.recording.journal.segments import segment_ids
 from agentobs.store.duckdb.schema import layout, newest
 
 DRAFT = ".ingest-"
@@ -169,7 +170,9 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
             raise DamagedError(
                 f"cannot be opened: {first_line(error)}", where=str(home.database)
             ) from error
-        raise _foreign(home.database, "this file was not written by agentobs") from error
+        raise _foreign(
+            home.database, "this file was not written by agentobs, or it is damaged"
+        ) from error
     if found is None:
         raise _foreign(home.database, "this DuckDB file was not written by agentobs")
     if found > newest():
@@ -292,6 +295,21 @@ def made_durable(path: Path) -> os.stat_result:
     path.chmod(0o400)
     _sync(path)
     return path.stat()
+
+
+def refuse_without_segments(home: Home) -> None:
+    """Check that a store file that cannot be read can be rebuilt, as the only copy of its rows must not be replaced.
+
+    Raises:
+        DamagedError: there is a store file, but no segment, as after this file was copied without its home.
+    """
+    if not _is_there(home.database) or segment_ids(home):
+        return
+    raise DamagedError(
+        "the store file is damaged, and there are no segments from which it could be rebuilt; it was left unchanged",
+        where=str(home.database),
+        todo="Copy it again from the home that it belongs to, or restore it from a backup",
+    )
 
 
 def move_damaged(home: Home, place: Path | None = None) -> Path:

@@ -112,6 +112,7 @@ def ingest(
 
     Raises:
         ForeignError: the store file was not written by agentobs, or has a newer version.
+        DamagedError: the store file is damaged, and there are no segments from which it could be rebuilt.
         HomeError: the store could not be written, for example because the disk is full; the current file stays
             published.
         OSError: the home cannot be written at all.
@@ -123,6 +124,7 @@ def ingest(
         try:
             return _ingest(home, is_awaited)
         except DamagedError:
+            generations.refuse_without_segments(home)
             place = generations.move_damaged(home)
             report = _ingest(home, is_awaited)
             report.damaged_moved_to = place

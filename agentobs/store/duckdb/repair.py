@@ -42,7 +42,7 @@ from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.schema import SETTINGS
 from agentobs.store.duckdb.segment_compression import replace
 from agentobs.store.duckdb.segment_rewrite import without
-from agentobs.store.duckdb.verification import is_store_intact
+from agentobs.store.duckdb.verification import is_store_intact, is_store_readable
 
 Known = Mapping[int, tuple[str, bytes]]
 """Kind and JSON of records, by number."""
@@ -68,6 +68,7 @@ def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
     Raises:
         HomeError: another process held the lock during the whole wait, or the home cannot be written.
         ForeignError: the store file was not written by agentobs.
+        DamagedError: the store file is damaged, and there are no segments from which it could be rebuilt.
     """
     report = RepairReport()
     with generations.locked(home, wait_seconds) as held:
@@ -80,7 +81,10 @@ def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
             for segment_id in segment_ids(home):
                 _repair_segment(home, segment_id, stored, report)
         _move_orphaned_content(home, report)
-        if home.database.exists() and (report.done or not is_store_intact(home)):
+        if not is_store_readable(home):
+            generations.refuse_without_segments(home)
+        is_rebuildable = home.database.exists() and bool(segment_ids(home))
+        if is_rebuildable and (report.done or not is_store_intact(home)):
             place = generations.move_damaged(home, _place(home, home.database))
             report.done.append(f"{home.database.name}: moved to {place} and rebuilt")
     done = ingest(home)
@@ -191,9 +195,12 @@ def _repair_file(home: Home, path: Path, rows: Known, last: int, report: RepairR
 
 def _move_orphaned_content(home: Home, report: RepairReport) -> None:
     """Move content files without a facts file to the directory of damaged files, because no fact refers to them."""
+    # A writer creates the facts file first. The content files are therefore listed before the segments, so that the
+    # content of an agent that starts meanwhile is not moved away.
+    contents = sorted(home.segments.glob("*.content*"))
     known = set(segment_ids(home))
-    for path in sorted(home.segments.glob("*.content*")):
-        if compression.segment_of(path) not in known:
+    for path in contents:
+        if compression.segment_of(path) not in known and not is_alive(path):
             place = _place(home, path)
             path.rename(place)
             report.done.append(f"{path.name}: its facts are missing; moved to {place}")

@@ -130,6 +130,9 @@ def verify(home: Home) -> VerifyReport:
     report = VerifyReport()
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
+    # List the content files before the segments: a writer creates the facts file first, so the segment of each of these
+    # files is in the later list, even if an agent starts meanwhile.
+    contents = sorted(home.segments.glob("*.content*"))
     # Read the watermarks first, so that the segments that are read below contain all records up to them.
     with _published(home, report) as (connection, archived, marks):
         for segment_id in segment_ids(home):
@@ -152,8 +155,9 @@ def verify(home: Home) -> VerifyReport:
                 report.notes += [
                     f"{each.path}: {each.found}; it is still open" for each in unpruned
                 ]
-        for path in sorted(home.segments.glob("*.content*")):
-            if segment_of(path) not in counted:
+        for path in contents:
+            # A segment that has been pruned or imported meanwhile is no finding.
+            if segment_of(path) not in counted and path.exists():
                 lost = "no record references its content"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))
         if connection is not None:
@@ -167,6 +171,18 @@ def verify(home: Home) -> VerifyReport:
             wrong = _miscounted(home, connection, archived, marks, counted, in_progress)
             report.findings += [Finding(home.database, None, text, _NOTHING) for text in wrong]
     return report
+
+
+def is_store_readable(home: Home) -> bool:
+    """Return whether there is a published file that can be read completely, with all its archives."""
+    report = VerifyReport()
+    with _published(home, report) as (connection, archived, _):
+        if connection is None:
+            return False
+        names = ("published", *archived)
+        return not report.findings and not any(
+            text for name in names for text in _unreadable(connection, name)
+        )
 
 
 def is_store_intact(home: Home) -> bool:
