@@ -136,3 +136,41 @@ def test_an_unknown_request_names_the_most_similar_one() -> None:
     )
     assert "; first difference at $.messages[1].content" in response_text
     assert SECRETS[0] not in response_text
+
+
+def test_headers_of_the_original_connection_are_not_sent() -> None:
+    """Headers that describe the original connection and its encoding are left out, because the body is decoded and sent
+    with new framing. A HEAD request is answered without using an exchange.
+    """
+    original = {
+        "Transfer-Encoding": "chunked",
+        "content-encoding": "gzip",
+        "content-length": "7",
+        "connection": "keep-alive",
+    }
+    answer = streamed(text("ok"))
+    recorded = dataclasses.replace(answer, headers={**answer.headers, **original})
+    with ServedProvider(script(recorded), ServeOptions(match="order")) as provider:
+        connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=10)
+        connection.request("HEAD", "/")
+        head = connection.getresponse()
+        assert (head.status, head.read()) == (200, b"")
+        assert provider.script.unused == 1
+        connection.request("POST", "/v1/messages", b"{}")
+        response = connection.getresponse()
+        assert response.read() == answer.body
+        assert response.headers.get_all("transfer-encoding") == ["chunked"]
+        assert response.headers.get_all("content-encoding") is None
+        assert response.headers.get_all("content-length") is None
+        connection.close()
+
+
+def test_a_gateway_prefix_does_not_matter() -> None:
+    """A request whose path differs from the recorded one only in the prefix of the base URL is answered."""
+    recording = _recording(_asks("hello"))
+    with ServedProvider(recording) as provider:
+        address = provider.url.removeprefix("http://")
+        connection = http.client.HTTPConnection(address, timeout=10)
+        connection.request("POST", "/anthropic/v1/messages", _asks("hello"))
+        assert connection.getresponse().status == 200
+        connection.close()

@@ -76,7 +76,7 @@ without a recorded request. What you can do: configure the framework to use the 
   the provider to `record`, so that the new client is recorded, too.
 - Every version of the SDK from 0.40 on can be recorded and replayed. SDKs before 1.0 use httpx, later ones use httpx2.
 - litellm does not retry an overload error by itself, so the agent in the table repeats the request.
-- CrewAI sends additional requests, in which it plans and checks its work.
+- CrewAI also sends requests that count tokens, so its trip takes more than 8 requests.
 
 ## Tested versions
 

@@ -40,6 +40,16 @@ from agentobs.redaction import Redactor
 
 Match = Literal["question", "order"]
 
+CONNECTION_HEADERS = frozenset(
+    (
+        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+        "upgrade", "content-length", "content-encoding",
+    )
+)  # fmt: skip
+"""The recorded headers that are not sent: those of a single connection (RFC 9110, section 7.6.1), and those of the
+original encoding, because bodies are recorded decoded.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -222,6 +232,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(_wrong_host(), None)
             return
+        if self.command == "HEAD":  # a client tests whether the server can be reached
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
         provider = self.server.provider
         question = self._question()
         number = provider.script.count()
@@ -243,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self._send(answer, fault.cut_after if fault else None)
 
-    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # the names that http.server calls
+    do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # http.server calls these
 
     def _is_local(self) -> bool:
         """Return whether the Host header names this machine.
@@ -279,7 +294,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(answer.status)
         for name, value in answer.headers.items():
-            self.send_header(name, value)
+            if name.lower() not in CONNECTION_HEADERS:
+                self.send_header(name, value)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for chunk in answer.chunks[:cut_after]:
