@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from dashboards.content.session_content import SessionContent
 
 
-class Range(click.ParamType[tuple[int | None, int | None]]):
+if TYPE_CHECKING:
+    _Base = click.ParamType[tuple[int | None, int | None]]
+else:
+    _Base = click.ParamType  # not generic before click 8.4
+
+
+class Range(_Base):
     """A time range, such as `7d..` or `2026-11-01..2026-11-08`; either end may be left out."""
 
     name = "range"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,13 @@ from agentobs.errors import UsageError
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
-class Size(click.ParamType[int]):
+if TYPE_CHECKING:
+    _Base = click.ParamType[int]
+else:
+    _Base = click.ParamType  # not generic before click 8.4
+
+
+class Size(_Base):
     """A size in bytes, such as `5GB`."""
 
     name = "size"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,13 @@ _MAX_NS = 2**63 - 1
 _DURATION = re.compile(r"(\d{1,6})([mhdw])")
 
 
-class When(click.ParamType[int]):
+if TYPE_CHECKING:
+    _Base = click.ParamType[int]
+else:
+    _Base = click.ParamType  # not generic before click 8.4
+
+
+class When(_Base):
     """An instant in nanoseconds since 1970."""
 
     name = "when"
