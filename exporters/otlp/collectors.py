@@ -169,13 +169,16 @@ class HttpSender:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not was_connected or isinstance(error, TimeoutError):
-                return Sent("later", why=_failure_text(error))
+                return self._unreachable(error)
         # The server may have closed the persistent connection in the meantime, so try a new one.
         try:
             return self._post(signal, body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return Sent("later", why=_failure_text(error))
+            return self._unreachable(error)
+
+    def _unreachable(self, error: Exception) -> Sent:
+        return Sent("later", why=_failure_text(error, self._collector), is_unreachable=True)
 
     def _post(self, signal: Signal, body: bytes) -> Sent:
         deadline_ns = world.monotonic() + int(self._collector.timeout_seconds * 1e9)
@@ -267,7 +270,7 @@ class GrpcSender:
                 message, metadata=metadata, timeout=self._collector.timeout_seconds
             )
         except grpc.RpcError as error:
-            return _rpc_result(error)
+            return _rpc_result(error, self._collector)
         return Sent("accepted", rejected=_field(response.partial_success, _REJECTED[signal][0]))
 
     def close(self) -> None:
@@ -367,9 +370,11 @@ def _remaining_s(deadline_ns: int) -> float:
     return remaining_s
 
 
-def _failure_text(error: Exception) -> str:
+def _failure_text(error: Exception, collector: Collector) -> str:
     """Return why a collector cannot be reached: the class of the error, because its text may contain anything."""
-    return "it did not respond in time" if isinstance(error, TimeoutError) else type(error).__name__
+    if isinstance(error, TimeoutError):
+        return f"{collector.address} did not respond in time"
+    return f"{collector.address} cannot be reached ({type(error).__name__})"
 
 
 def _rejected_count(signal: Signal, body: bytes, content_type: str | None) -> int | None:
@@ -398,7 +403,7 @@ def _field(partial: Any, name: str) -> int:
     return int(getattr(partial, name, 0))
 
 
-def _rpc_result(error: grpc.RpcError) -> Sent:
+def _rpc_result(error: grpc.RpcError, collector: Collector) -> Sent:
     code = error.code().name
     retry_after_s = _retry_info(error)
     if code == "RESOURCE_EXHAUSTED":
@@ -406,9 +411,13 @@ def _rpc_result(error: grpc.RpcError) -> Sent:
             return Sent("too_large", why="a message is too large for it, or its queue is full")
         return Sent("later", 0, retry_after_s, True, "its queue is full")
     if code in _RETRYABLE_CODES:
-        is_timeout = code == "DEADLINE_EXCEEDED"
-        why = "it did not respond in time" if is_timeout else f"it responded with {code}"
-        return Sent("later", 0, retry_after_s, retry_after_s is not None, why)
+        is_unreachable = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+        why = f"it responded with {code}"
+        if code == "UNAVAILABLE":
+            why = f"{collector.address} cannot be reached ({code})"
+        elif code == "DEADLINE_EXCEEDED":
+            why = f"{collector.address} did not respond in time"
+        return Sent("later", 0, retry_after_s, retry_after_s is not None, why, is_unreachable)
     return Sent("refused", why=f"it responded with {code}")
 
 

@@ -64,6 +64,9 @@ class Delivery:
         """Send with `send`, retry within the limits, and report waits."""
         self._send, self._limits, self._report_wait = send, limits, report_wait
         self._refused_in_a_row = 0
+        self._was_reached = self._is_given_up = False
+        """Whether the collector has responded, and whether the retries of a message were exhausted without a response.
+        """
 
     def deliver(self, signal: Signal, items: Sequence[Item]) -> DeliveryResult:
         """Send items until they are settled, or further attempts are pointless."""
@@ -99,11 +102,17 @@ class Delivery:
         )
 
     def _send_with_retries(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
-        """Send one message until it is accepted or rejected, or the retries are exhausted."""
-        limits = self._limits
-        for number in range(1, limits.tries + 1):
+        """Send one message until it is accepted or rejected, or the retries are exhausted.
+
+        A collector that has never responded probably has another address, so it is tried less often, and only once
+        after all retries of a message have failed.
+        """
+        limits, number = self._limits, 0
+        while True:
+            number += 1
             sent = self._send(signal, payloads)
-            if sent.outcome != "later" or number == limits.tries:
+            self._was_reached = self._was_reached or not sent.is_unreachable
+            if sent.outcome != "later" or number >= self._tries():
                 break
             backoff = min(limits.backoff_seconds * 2 ** (number - 1), limits.backoff_seconds_max)
             seconds = backoff * (0.8 + 0.4 * world.chance())
@@ -112,9 +121,20 @@ class Delivery:
             if seconds >= 1:
                 self._report_wait(f"{sent.why}: retrying in {seconds:.0f} s")
             world.pause(seconds)
+        self._is_given_up = sent.is_unreachable
         return sent
 
+    def _tries(self) -> int:
+        """Return how many times a message is sent at most."""
+        if self._was_reached:
+            return self._limits.tries
+        return 1 if self._is_given_up else min(_FIRST_TRIES, self._limits.tries)
 
+
+_FIRST_TRIES = 4
+"""How many times a message is sent to a collector that has never responded. Our choice: about 7 s with the default
+backoff, enough for a collector that is being started.
+"""
 _REFUSALS_MAX = 64
 """After this number of consecutive rejections, everything counts as rejected. Our choice: ten rejections are enough to
 find one bad item in a message.

@@ -54,6 +54,8 @@ class Sent:
     """Whether the collector is overloaded."""
     why: str = ""
     """Why the message was not accepted, in our own words: never text from the collector."""
+    is_unreachable: bool = False
+    """Whether no connection to the collector could be made, or it broke."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal as signals
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 import agentobs
+from agentobs import world
 from agentobs.cli import cli
 from agentobs.cli import main as run_cli
 from agentobs.errors import UsageError
@@ -329,6 +331,33 @@ def test_a_backfill_waits_for_an_overloaded_collector(home: Home) -> None:
         assert len(collector.received) == 9
     with connect(home) as connection:
         assert connection.sql("SELECT * FROM exports WHERE destination = 'away'").fetchall() == []
+
+
+def test_an_address_without_a_collector_is_named(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector that never responds is tried four times, then once for each other signal, and the report names its
+    address.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    waits: list[str] = []
+    pauses: list[float] = []
+    monkeypatch.setattr(world, "pause", pauses.append)
+    with open_store(home) as store, sending(f"http://{address}") as to:
+        profile, name = profile_named("both"), Label("nobody")
+        report = send_recorded(
+            store,
+            to.send,
+            profile,
+            name,
+            limits=Limits(backoff_seconds=2),
+            report_wait=waits.append,
+        )
+    reason = f"{address} cannot be reached (ConnectionRefusedError)"
+    assert report.stopped == dict.fromkeys(("traces", "logs", "metrics"), reason)
+    assert len(pauses) == len(waits) == 3
+    assert all(each.startswith(f"{reason}: retrying in ") for each in waits)
 
 
 def test_a_rejected_signal_does_not_stop_the_others(home: Home) -> None:

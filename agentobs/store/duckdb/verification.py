@@ -156,7 +156,7 @@ def verify(home: Home) -> VerifyReport:
                     f"{each.path}: {each.found}; it is still open" for each in unpruned
                 ]
         for path in contents:
-            # A segment that has been pruned or imported meanwhile is no finding.
+            # A segment may have been pruned meanwhile.
             if segment_of(path) not in counted and path.exists():
                 lost = "no record references its content"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))
