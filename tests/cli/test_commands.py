@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, APIStatusError
 
 import agentobs
 from agentobs.cli import main
@@ -335,13 +335,42 @@ def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_serve_responds_to_any_client_until_interrupted(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:
-    """A client that uses its address gets the recorded responses; Ctrl-C ends it with one line."""
+    """Any client gets the recorded responses; Ctrl-C ends the server, with the number of served exchanges."""
     process, url = serving
     assert Agent(url).answer("How is it?") == "Oslo is wet."
     agentobs.stop_recorder()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
+    assert (process.returncode, out, err) == (130, "", "served 3 of 3 exchanges\n")
+
+
+def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None:
+    """With `--strict`, the exit code is 1 if a request was not recorded, and the last line counts such requests."""
+    command = [
+        sys.executable,
+        "-m",
+        "agentobs",
+        "--home",
+        str(home),
+        "serve",
+        "weather-agent",
+        "--strict",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        url = process.stdout.readline().split()[1].partition("=")[2]
+        client = Anthropic(api_key="made-up-key", base_url=url, max_retries=0)
+        with pytest.raises(APIStatusError, match="was not recorded"):
+            client.messages.create(
+                model="claude-sonnet-5", max_tokens=9, messages=[{"role": "user", "content": "?"}]
+            )
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert err == "served 0 of 3 exchanges; requests not recorded: 1; exchanges not used: 3\n"
 
 
 def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:

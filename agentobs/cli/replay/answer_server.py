@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
 from typing import Any
 
@@ -48,7 +50,10 @@ from agentobs.cli.terminal.recordings import servable_recording
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse conversations that the real provider would refuse.",
+    help=(
+        "Reject conversations that the real provider would reject, and exit with 1 if a request was "
+        "rejected or not recorded."
+    ),
 )
 @click.pass_context
 def serve(
@@ -61,7 +66,10 @@ def serve(
     faults: tuple[str, ...],
     strict: bool,
 ) -> None:
-    """Serve RECORDING: a recorded session, a fixture, or a file of exchanges (JSON lines)."""
+    """Serve RECORDING: a recorded session, a fixture, or a file of exchanges (JSON lines).
+
+    Stop with Ctrl-C or SIGTERM; the last line then tells how many exchanges were served.
+    """
     from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
 
     parsed_faults = tuple(parse_fault(fault) for fault in faults)
@@ -70,4 +78,9 @@ def serve(
     click.echo(f"serving {len(provider.script.exchanges)} exchanges; stop with Ctrl-C")
     click.echo(f"export ANTHROPIC_BASE_URL={provider.url} NO_PROXY=127.0.0.1")
     sys.stdout.flush()
-    provider.serve_forever()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        provider.serve_forever()
+    script = provider.script
+    click.echo(script.verdict(), err=True)
+    sys.exit(1 if strict and (script.missed or script.rejected) else 130)

@@ -111,6 +111,8 @@ class Script:
         self._redactor = Redactor(world.random_bytes(32))
         self.request_count = 0
         """How many requests were received."""
+        self.missed = self.rejected = 0
+        """How many requests were not recorded, and how many the real provider would have rejected."""
 
     def take(self, question: Question) -> ModelExchange | None:
         """Return the exchange to answer a request from, and mark it as used; None if there is none."""
@@ -120,7 +122,22 @@ class Script:
                 if self.match == "order" or self._digests[index] == digest:
                     del self._unused[place]
                     return self.exchanges[index]
+            self.missed += 1
         return None
+
+    def note_rejected(self) -> None:
+        """Count a request that the real provider would have rejected."""
+        with self._lock:
+            self.rejected += 1
+
+    def verdict(self) -> str:
+        """Return in one line how many exchanges were served, and which requests and exchanges had no counterpart."""
+        total = len(self.exchanges)
+        parts = [f"served {total - self.unused} of {total} exchanges"]
+        parts += [f"requests not recorded: {self.missed}"] if self.missed else []
+        parts += [f"invalid requests: {self.rejected}"] if self.rejected else []
+        parts += [f"exchanges not used: {self.unused}"] if self.unused else []
+        return "; ".join(parts)
 
     def most_similar(self, question: Question) -> tuple[int, str] | None:
         """Return the number of the unused exchange with the most similar request, and the path of the first difference;
@@ -246,6 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         refusal = _refusal(question) if provider.options.strict else None
         if refusal:
+            provider.script.note_rejected()
             self._send(_error(400, None, refusal, None, question.path), None)
             return
         exchange = provider.script.take(question)
