@@ -33,14 +33,16 @@ _CLASSES = bytes(
 _NEEDLE = b"a" * RUN
 _DELIMITER = re.compile(rb"[-_](?<=[A-Za-z0-9].)(?=[A-Za-z0-9_-])")
 _ENDS_ESCAPE = re.compile(
-    rb"(?:\\[abfnrtv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m)\Z"
+    rb"(?:\\[abfnrtv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}[mK])\Z"
 )
 """Matches text that ends in an escape of JSON, of a URL or of terminal colors: the last letters or digits of the escape
 do not belong to the word that follows.
 """
-_ESCAPE_END_BYTES = frozenset(b"0123456789abcdefABCDEFmnrtv")
+_ESCAPE_END_BYTES = frozenset(b"0123456789abcdefABCDEFKmnrtv")
 """The last characters of such escapes."""
-_AFTER_ESCAPE = re.compile(rb"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv]|[0-9A-Fa-f]{2}|[0-9]{1,3}m")
+_AFTER_ESCAPE = re.compile(rb"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv]|[0-9A-Fa-f]{2}")
+_AFTER_COLOR = re.compile(rb"[0-9]{0,3}[mK]")
+"""Matches the end of a terminal escape after its last `[` or `;`: a color, or the deletion of a line."""
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,%d}+={0,2}" % BASE64_BYTES_MAX)
 _PLAIN_BASE64 = re.compile(rb"(?:[A-Za-f][A-Za-z0-9+/_-]{3}){6}")
 """Matches base64 of ASCII text, in which the first bit of each third byte is 0."""
@@ -62,6 +64,7 @@ def _by_delimiter() -> dict[bytes, list[tuple[int, Kind]]]:
 
 
 _BY_DELIMITER = _by_delimiter()
+_INTERRUPTED = tuple(kind for kind in KINDS if b"+/" in kind.pattern.pattern)
 _BY_START: dict[bytes, list[Kind]] = {}
 for _kind in KINDS:
     if not re.search(rb"[-_./]", _kind.anchor):
@@ -134,7 +137,18 @@ def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
         if depth and at >= decoded_to and end - at >= 20:
             decoded_to = _add_decoded(text, at, end, secrets, found)
         at = classes.find(_NEEDLE, end)
+    found += _interrupted_tokens(text)
     return found
+
+
+def _interrupted_tokens(text: bytes) -> Iterator[Span]:
+    """Yield tokens that may contain `+` or `/`, so that they may have no long run of letters and digits."""
+    for kind in _INTERRUPTED:
+        at = text.find(kind.anchor)
+        while at != -1:
+            if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
+                yield (*match.span(), kind.name)
+            at = text.find(kind.anchor, at + 1)
 
 
 def _add_run_tokens(text: bytes, start: int, end: int, found: list[Span]) -> None:
@@ -167,7 +181,8 @@ def _add_preceded_token(text: bytes, start: int, end: int, before: int, found: l
         return _add_delimited_token(text, start - 1, found)
     at = start
     if before in b"\\%[;":
-        escape = _AFTER_ESCAPE.match(text, start, end)
+        ending = _AFTER_COLOR if before in b"[;" else _AFTER_ESCAPE
+        escape = ending.match(text, start, end)
         at = escape.end() if escape else start
     for continuation, pattern, name in _WITH_BEFORE:
         if text.startswith(continuation, at) and (

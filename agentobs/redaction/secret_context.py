@@ -13,15 +13,30 @@ from dataclasses import dataclass
 
 _QUOTE = rb"(?:\\{0,7}[\"']|%22|%27|&quot;|\\{1,4}u002[27])"
 _SEPARATOR = rb"(?::=|=>|[:=>]|%3[DdAa]|\\{1,4}u003[dDaA])"
+_COLORS = rb"(?:(?:\x1b|\\{1,4}(?:u001b|x1b|033|e))\[[0-9;]{0,12}[mK]){0,4}"
+"""Terminal escapes between a name and its value, as in the output of grep."""
 _REST = rb"([A-Za-z0-9_-]{0,24}+)"
 """The rest of a name after its anchor."""
 _IN_QUOTES, _OPTION = 2, 4
 """Groups of `_ASSIGNED`: a value in quotes, and the value of a command-line option."""
 _QUOTED = rb"([^\s\"'\\<>]{8,512}+)" + _QUOTE
-_BARE = rb"([^\s\"'\\,;&=<>(){}\[\]|`%*]{8,512}+(?:%(?:2[BbFf]|3[Dd])[A-Za-z0-9]{0,256}+){0,48}+={0,2})(?![(\[{])"
+_BARE = rb"([^\s\x1b\"'\\,;&=<>(){}\[\]|`%*]{8,512}+(?:%(?:2[BbFf]|3[Dd])[A-Za-z0-9]{0,256}+){0,48}+={0,2})(?![(\[{])"
 _ASSIGNED = (
-    _REST + rb"(?:" + _QUOTE + rb"?\s{0,8}" + _SEPARATOR + rb"\s{0,8}"
-    rb"(?:" + _QUOTE + _QUOTED + rb"|" + _BARE + rb")|[ =]{1,2}" + _BARE + rb")"
+    _REST
+    + rb"(?:"
+    + _QUOTE
+    + rb"?\s{0,8}"
+    + _SEPARATOR
+    + rb"\s{0,8}"
+    + _COLORS
+    + rb"(?:"
+    + _QUOTE
+    + _QUOTED
+    + rb"|"
+    + _BARE
+    + rb")|[ =]{1,2}"
+    + _BARE
+    + rb")"
 )
 """After the anchor: the rest of a name and its value, quoted, bare, or as a command-line option."""
 _DESCRIPTIVE_NAMES = re.compile(

@@ -33,6 +33,11 @@ class Kind:
 
 _END = rb"(?![A-Za-z0-9_-])"
 _WORD = rb"[A-Za-z0-9_-]"
+_BASE64 = rb"(?:[A-Za-z0-9+/]|%2[BFbf])"
+"""A character of base64, which may be quoted in a URL."""
+_PADDING = rb"(?:=|%3[Dd]){0,2}"
+_BOUNDARY = rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt])|(?<=\[K)|(?<=[\[0-9;]m))"
+"""The start of a token that is not checked by the scanner: no letter or digit precedes it, or an escape does."""
 _MIXED = rb"(?=[A-Za-z_-]{0,128}+[0-9])"
 """Requires a digit in the token, because words that are joined by hyphens are prose."""
 
@@ -77,7 +82,7 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "aws_bedrock_key",
         "ABSK",
-        rb"[A-Za-z0-9+/]{100,269}={0,2}",
+        _BASE64 + rb"{100,269}" + _PADDING,
         "Amazon Bedrock user guide, long-term API keys",
         "name",
     ),
@@ -134,7 +139,7 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "webhook_secret",
         "whsec_",
-        rb"[A-Za-z0-9+/]{24,64}={0,2}",
+        _BASE64 + rb"{24,64}" + _PADDING,
         "Stripe docs, webhooks; Standard Webhooks",
     ),
     _kind("twilio_key", "SK", rb"[0-9a-f]{32}" + _END, "Twilio docs, API keys", "name"),
@@ -205,7 +210,7 @@ KINDS: tuple[Kind, ...] = (
         _kind(
             "grafana_token",
             f"{sort}_",
-            rb"[A-Za-z0-9+/=_]{32,400}",
+            rb"(?:[=_]|" + _BASE64 + rb"){32,400}" + _PADDING,
             "Grafana docs, service account tokens",
         )
         for sort in ("glsa", "glc")
@@ -268,13 +273,39 @@ KINDS: tuple[Kind, ...] = (
     _kind("posthog_key", "phx_", rb"[A-Za-z0-9_]{40,64}", "PostHog docs, personal API keys"),
     _kind("planetscale_token", "pscale_tkn_", rb"[A-Za-z0-9_.=-]{32,64}"),
     _kind("planetscale_token", "pscale_pw_", rb"[A-Za-z0-9_.=-]{32,64}"),
-    _kind("fly_token", "fm2_", rb"[A-Za-z0-9+/=]{60,800}", "Fly.io docs, access tokens"),
+    _kind(
+        "fly_token", "fm2_", rb"(?:[=,_-]|" + _BASE64 + rb"){60,800}", "Fly.io docs, access tokens"
+    ),
     _kind(
         "tailscale_key",
         "tskey-",
         rb"[a-z]{2,12}-[A-Za-z0-9]{8,32}-[A-Za-z0-9]{16,64}",
         "Tailscale docs, key prefixes",
     ),
+    _kind("nvidia_key", "nvapi-", _MIXED + _WORD + rb"{40,128}", "NVIDIA NIM docs, API keys"),
+    _kind("cerebras_key", "csk-", rb"[a-z0-9]{40,64}" + _END, "Cerebras docs, API keys", "name"),
+    _kind("together_key", "tgp_v1_", _WORD + rb"{40,64}", "Together AI docs, API keys"),
+    _kind(
+        "fireworks_key", "fw_", rb"[A-Za-z0-9]{22,32}" + _END, "Fireworks docs, API keys", "name"
+    ),
+    _kind("firecrawl_key", "fc-", rb"[0-9a-f]{32}" + _END, "Firecrawl docs, API keys", "name"),
+    _kind("elevenlabs_key", "sk_", rb"[0-9a-f]{48}" + _END, "ElevenLabs docs, API keys", "name"),
+    _kind("logfire_token", "pylf_v1_", rb"[a-z]{2,8}_[A-Za-z0-9]{40,64}", "Logfire docs, tokens"),
+    _kind("wandb_key", "wandb_v1_", rb"[A-Za-z0-9_]{40,128}", "Weights & Biases docs, API keys"),
+    _kind("atlassian_token", "ATCTT3", rb"[A-Za-z0-9_=-]{60,256}", "Atlassian docs, API tokens"),
+    _kind(
+        "bitbucket_token",
+        "ATBB",
+        rb"[A-Za-z0-9_=-]{28,64}",
+        "Bitbucket docs, app passwords",
+        "name",
+    ),
+    _kind("onepassword_token", "ops_", rb"eyJ(?:[_-]|" + _BASE64 + rb"){200,1024}" + _PADDING),
+    _kind("heroku_key", "HRKU-", _WORD + rb"{36,64}"),
+    _kind("vercel_token", "vcp_", rb"[A-Za-z0-9]{24,64}" + _END, GITHUB),
+    _kind("square_token", "EAAA", _MIXED + _WORD + rb"{40,64}" + _END, GITLEAKS, "name"),
+    _kind("cargo_token", "cio", rb"[A-Za-z0-9]{32}" + _END, GITHUB, "name"),
+    _kind("nuget_key", "oy2", rb"[a-z0-9]{43}" + _END, GITHUB, "name"),
     _kind(
         "age_key",
         "AGE-SECRET-KEY-1",
@@ -284,9 +315,7 @@ KINDS: tuple[Kind, ...] = (
 )
 """The tokens that are identified by their form."""
 
-TELEGRAM = re.compile(
-    rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))[0-9]{8,10}(?::|%3[Aa])AA" + _WORD + rb"{33}" + _END
-)
+TELEGRAM = re.compile(_BOUNDARY + rb"[0-9]{8,10}(?::|%3[Aa])AA" + _WORD + rb"{33}" + _END)
 """A bot token: the bot's ID, a colon, and 35 characters that start with `AA` (Telegram Bot API, making requests)."""
 
 MAILGUN = re.compile(rb"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + _END)
@@ -299,7 +328,5 @@ DISCORD = re.compile(
 docs, reference).
 """
 
-REFRESH = re.compile(
-    rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))1(?://|%2[Ff]%2[Ff])0" + _WORD + rb"{40,256}"
-)
+REFRESH = re.compile(_BOUNDARY + rb"1(?://|%2[Ff]%2[Ff])0" + _WORD + rb"{40,256}")
 """An OAuth refresh token, as a path or in a URL (Google identity docs, refresh tokens)."""

@@ -103,6 +103,26 @@ TOKENS: dict[str, Made] = {
     "grafana": joined("glsa_", random_text(ALNUM, 32), "_", random_text(HEX, 8)),
     "docker": random_text(WORD, 27, "dckr_pat_"),
     "sentry": random_text(ALNUM + "+/", 90, "sntrys_eyJpYXQiOjE3M"),
+    "bedrock": random_text(ALNUM + "+/", 128, "ABSK"),
+    "webhook": random_text(ALNUM + "+/", 32, "whsec_"),
+    "fly": random_text(ALNUM + "+/", 200, "fm2_"),
+    "grafana cloud": random_text(ALNUM + "+/", 80, "glc_"),
+    "nvidia": random_text(WORD, 64, "nvapi-"),
+    "cerebras": random_text(LOW + DIGITS, 48, "csk-"),
+    "together": random_text(WORD, 43, "tgp_v1_"),
+    "fireworks": random_text(ALNUM, 24, "fw_"),
+    "firecrawl": random_text(HEX, 32, "fc-"),
+    "elevenlabs": random_text(HEX, 48, "sk_"),
+    "logfire": random_text(ALNUM, 44, "pylf_v1_us_"),
+    "wandb": random_text(ALNUM + "_", 70, "wandb_v1_"),
+    "atlassian app": random_text(WORD, 170, "ATCTT3xFfGN0"),
+    "bitbucket": random_text(ALNUM, 32, "ATBB"),
+    "1password": random_text(ALNUM + "+/", 600, "ops_eyJ"),
+    "heroku": random_text(WORD, 58, "HRKU-AA"),
+    "vercel": random_text(ALNUM, 56, "vcp_"),
+    "square": random_text(WORD, 60, "EAAA"),
+    "cargo": random_text(ALNUM, 32, "cio"),
+    "nuget": random_text(LOW + DIGITS, 43, "oy2"),
 }
 """Secrets that are recognized by their own format."""
 
@@ -159,6 +179,8 @@ CONTEXTS: dict[str, Context] = {
     "shell": lambda name, value: f"$ export {name}='{value}' && curl -s https://x.example.com",
     "traceback": lambda name, value: f'  File "a.py", line 3\nValueError: bad {name!r}: {value!r}',
     "URL": lambda name, value: f"GET /v1/x?a=1&{name}={urllib.parse.quote(value, safe='')}&b=2",
+    "colored": lambda name, value: f"\x1b[35mapp.env\x1b[0m:\x1b[32m{name}={value}\x1b[0m\n",
+    "grep": lambda name, value: f"app.env:{name}=\x1b[01;31m\x1b[K{value}\x1b[m\x1b[K\n",
     "base64": lambda name, value: base64.b64encode(f"[main]\n{name} = {value}\n".encode()).decode(),
 }
 """How a secret appears in texts that agents read and write."""
