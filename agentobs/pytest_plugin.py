@@ -117,7 +117,7 @@ def _is_marked(marks: Any) -> bool:
 
 
 def _is_shadowed() -> bool:
-    """Return whether the name `replay` belongs to another package, such as one in the root directory of a project."""
+    """Return whether the name `replay` belongs to another package, for example in the root directory of a project."""
     spec = importlib.util.find_spec("replay")
     return spec is None or spec.origin != str(Path(__file__).parents[1] / "replay" / "__init__.py")
 
@@ -149,7 +149,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Run marked tests in their own processes if there are any, unless this is switched off."""
+    """Unless isolation is switched off, run each marked test in a separate process."""
     config = session.config
     marked = any(item.get_closest_marker("replay") is not None for item in session.items)
     if not marked or config.option.collectonly or _is_shadowed():
@@ -204,7 +204,7 @@ def _failing_on_errors() -> Iterator[None]:
 
 @pytest.fixture
 def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Replayer]:
-    """Return a replay of the fixture in the test's `replay` marker, open during the complete test.
+    """Return a replay of the fixture in the test's `replay` marker, open until the test ends.
 
     When the test ends, a divergence fails it even if the agent swallowed the exception.
     """

@@ -1,7 +1,7 @@
-"""The runtime: the replacements for the outside world, and the state that a whole process shares.
+"""The runtime: the replacements for the outside world, and the state of the process.
 
-`current()` returns the active runtime. A replay replaces it with `replaced`, which restores the previous runtime on
-any exit, so replays can be nested. `process` holds the state that no replay replaces.
+`current()` returns the active runtime. A replay replaces it with `replaced`, which restores the previous runtime on any
+exit, so replays can be nested. `process` holds the state that no replay replaces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedAnswer(Answer):
-    """A response that an answerer serves in place of the provider, and how to serve it, which is never recorded."""
+    """A response that an answerer serves in place of the provider. The additional fields control how it is served, and
+    are never recorded.
+    """
 
     retry_ms: float | None = None
     """How long the client waits before a retry, in milliseconds. If set, it overrides the headers of the response."""
@@ -49,7 +51,7 @@ class ServedAnswer(Answer):
 
     @classmethod
     def of(cls, answer: Answer, *, retry_ms: float | None = None) -> ServedAnswer:
-        """Return an answer as one that is served without a gate."""
+        """Convert an answer to a served answer without a gate."""
         values = {each.name: getattr(answer, each.name) for each in dataclasses.fields(Answer)}
         return cls(**values, retry_ms=retry_ms)
 
@@ -145,7 +147,7 @@ class ExchangeObserver(Protocol):
 
 
 class Process:
-    """The state that a whole process shares, live or in a replay."""
+    """The state that all code of a process shares, live or in a replay."""
 
     def __init__(self) -> None:
         """Start with a runtime that uses the real outside world."""

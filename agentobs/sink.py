@@ -154,7 +154,7 @@ class Sink:
     async def settle(self, seconds: float) -> None:
         """Wait until all records emitted so far are durable, at most `seconds` for each consumer.
 
-        The event loop continues meanwhile. A consumer is included if it has an async method `settle(seconds)`.
+        The event loop continues during the wait. A consumer is included if it has an async method `settle(seconds)`.
         """
         for consumer in self._consumers:
             if (settle := getattr(consumer, "settle", None)) is not None:
@@ -330,7 +330,7 @@ class Sink:
                 world.pause(0.001)
 
     def _is_drained(self) -> bool:
-        """Return whether the queue is empty or there is no consumer; if so, no delivery is scheduled any more."""
+        """Return whether the queue is empty or there is no consumer; if so, delivery is no longer scheduled."""
         with self._lock:
             if self._consumers and (self._waiting or self._unreported_drops):
                 return False
@@ -340,7 +340,8 @@ class Sink:
     def _deliver_queue(self, limit: int) -> bool:
         """Deliver at most `limit` queued records; return False immediately if another thread is delivering.
 
-        The queue is checked again after each turn, because other threads queue the records that they emit meanwhile.
+        The queue is checked again after each turn, because other threads queue the records that they emit in the
+        meantime.
         """
         remaining = limit
         while remaining > 0 and self._consumers and (self._waiting or self._unreported_drops):
@@ -381,7 +382,7 @@ class Sink:
             with self._lock:
                 self._removed += 1
                 self._consumers = tuple(c for c in self._consumers if c is not consumer)
-            with contextlib.suppress(Exception):  # even the text of a foreign error may fail
+            with contextlib.suppress(Exception):  # describing the error may raise an exception
                 warn_once(
                     f"a consumer of records failed and was removed: {error_kind(error)}. "
                     "The agent continues; what it recorded so far is kept.",

@@ -244,7 +244,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 async def answer_unattended(question: WorldQuestion) -> Any:
-    """Answer a question without a user: deny approvals, deliver no messages, place no path inside a root."""
+    """Answer a question without a user: deny approvals, deliver no messages, treat every path as outside the roots."""
     match question.kind:
         case "consent":
             return {"behavior": "deny", "resolver": "unattended"}

@@ -1,1 +1,1 @@
-"""Benchmarks of agentobs: each cost is compared with the minimum cost (the floor) that is measured in the same run."""
+"""Benchmarks of agentobs; each compares a cost with a floor, the minimum cost that is measured in the same run."""

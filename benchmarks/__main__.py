@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: run benchmarks and print their results; a run of all also writes RESULTS.md."""
+"""`python -m benchmarks [NAME ...]` runs benchmarks and prints their results; a run of all also writes RESULTS.md."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ def main() -> None:
         print(f"\nWritten to {report.RESULTS}")
 
 
-if __name__ == "__main__":  # child processes of benchmarks import this module, too
+if __name__ == "__main__":  # child processes of benchmarks also import this module
     main()

@@ -1,8 +1,9 @@
-"""The cost of the agent loop itself, per turn and per tool call, as the history grows.
+"""The cost of the agent loop per turn and per tool call, as the history grows.
 
-The client returns canned responses. The real SDK copies and serializes the complete history for each request, which
-takes twenty times as long as the loop and would hide its cost. The floor decodes every event of the same responses with
-the SDK, folds them into the message, and calls the same tool function. The difference is the loop's own cost.
+The client returns canned responses, because the real SDK copies and serializes the complete history for each request.
+This takes twenty times as long as the loop and would hide its cost. The floor decodes every event of the same responses
+with the SDK, folds the events into the message, and calls the same tool function. The difference is the cost of the
+loop itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.report import Section, Verdict
 HISTORIES = (10, 100, 1000)
 """The number of turns in the history before the run."""
 TURNS = 20
-"""The number of turns with tools in a run; one turn without tools follows and ends it."""
+"""The number of turns with tools in a run, which a further turn without tools ends."""
 CALLS = (1, 10)
 """The number of tool calls in each of these turns."""
 ROUNDS = 7
@@ -39,7 +40,7 @@ async def peek(number: int) -> str:
 
 
 def sections() -> Iterator[Section]:
-    """Measure the loop's own time for each length of history and number of calls."""
+    """Measure the time of the loop itself for each length of history and number of calls."""
     rows: list[tuple[str, ...]] = []
     loop_times: dict[tuple[int, int], float] = {}
     for turns in HISTORIES:
@@ -91,12 +92,12 @@ def _rounds(history: list[dict[str, Any]], calls: int) -> list[measure.Round]:
 
 
 def _cost(work: Coroutine[Any, Any, None]) -> measure.Cost:
-    gc.collect()  # the garbage of the previous round must not count for this one
+    gc.collect()  # the garbage of the previous round must not count in this round
     return measure.cost_of(lambda: asyncio.run(work))
 
 
 def _history(turns: int) -> list[dict[str, Any]]:
-    """Return a conversation of `turns` turns with a tool call, which the model ended."""
+    """Return a conversation of `turns` turns with one tool call each, and a final response of the model."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Begin."}]
     for turn in range(turns):
         text = {"type": "text", "text": conversation.text(300, turn)}
@@ -154,7 +155,7 @@ def _stream(blocks: list[dict[str, Any]]) -> bytes:
 
 
 class _Canned:
-    """Replaces the SDK's client: returns the next response, regardless of the request."""
+    """Replaces the SDK's client, and returns the next response regardless of the request."""
 
     base_url = "http://localhost"
 
@@ -172,7 +173,7 @@ class _Canned:
 
 
 async def _run_floor(history: list[dict[str, Any]], calls: int) -> None:
-    """Do the work of a turn without the loop: send, read, execute the tools, return their results."""
+    """Do the work of a turn without the loop: send the request, read the response, execute the tools, add results."""
     messages = [*history, {"role": "user", "content": "Go on."}]
     client = _Canned(calls)
     while True:

@@ -1,4 +1,4 @@
-"""A synthetic conversation of an agent that reads files, in the provider's format; identical in every run.
+"""A synthetic conversation of an agent that reads files, in the provider's format, identical in every run.
 
 Each turn has some text and one tool call. The next request contains the tool result and the complete history, and its
 cache breakpoint is at its end, as in requests of real agents.
@@ -22,7 +22,7 @@ class Size:
     """The size of a turn."""
 
     deltas: int
-    """The number of deltas in a response. Three of four are text, the others are the input of the call."""
+    """The number of deltas in a response; three of four are text, and the others are the input of the call."""
     result_bytes: int
     """The number of bytes of a tool result."""
 
@@ -34,7 +34,7 @@ _WORDS = ["".join(_random.choices("abcdefghijklmnopqrstuvwxyz", k=k)) for k in r
 
 
 def text(length: int, seed: int) -> str:
-    """Return words of about `length` bytes; they depend on the seed."""
+    """Return words of about `length` bytes that depend on the seed."""
     chosen = random.Random(seed).choices(_WORDS, k=length // 4 + 1)
     return " ".join(chosen)[:length]
 
@@ -119,7 +119,7 @@ def turn_of(turn: int, size: Size) -> list[dict[str, Any]]:
 
 
 def steps(client: Anthropic, turns: int, size: Size) -> Iterator[int]:
-    """Run an agent for `turns` turns, which sends a request and adds a tool result in each; yield after each turn."""
+    """Run an agent for `turns` turns; yield after each turn, which sends a request and adds a tool result."""
     messages = [prompt()]
     for turn in range(1, turns + 1):
         messages += [send(client, messages), result(turn, size)]

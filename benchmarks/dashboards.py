@@ -1,7 +1,7 @@
 """The cost of the dashboard: the time until the browser shows the rows of a page, and the size of reports.
 
-The floor is the same page with its scripts and styles from a server of static files, which is the time that the browser
-needs. The difference is the time to read the store and to render the page. Chromium must be installed on the system.
+The floor is the same page, with its scripts and styles, from a server of static files, so it is the time of the
+browser. The difference is the time to read the store and to render the page. Chromium must be installed on the system.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TURNS_OF_REPORT = 200
 MAX_BYTES = {(): 6_000_000, ("--light",): 500_000}
 """The maximum size of a report with that many turns, in bytes, by the options of the command."""
 ROWS = "#found tbody tr, #steps tbody tr"
-"""The selector of the useful part of a page: the rows of its table."""
+"""The selector for the useful part of a page: the rows of its table."""
 APP, FLOOR = "the dashboard", "the same page as a file"
 
 _PAINT_TIMER = f"""
@@ -45,8 +45,9 @@ _PAINT_TIMER = f"""
     }};
     look();
 """
-"""A script that runs before the page is loaded. It stores the time from the request until the first frame with rows was
-painted, in milliseconds.
+"""A script that runs before the page is loaded.
+
+It stores the time from the request until the first frame with rows was painted, in milliseconds.
 """
 
 
@@ -70,7 +71,7 @@ def _pages(folder: Path) -> Section:
     with ExitStack() as stack:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=path, args=arguments())
-        # A numeric address, because the HTTP client of the test does not resolve names under localhost.
+        # A numeric address, because the test's HTTP client does not resolve names under localhost.
         large, long = (
             stack.enter_context(serving(home, "--loopback-address"))
             for home in (

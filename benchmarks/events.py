@@ -1,4 +1,4 @@
-"""The cost of an event, compared with an append to a deque and with OpenTelemetry, also if a consumer hangs."""
+"""The cost of an event, compared with an append to a deque and with OpenTelemetry, also while a consumer hangs."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Sect
 
 
 def _stuck_sink() -> tuple[Sink, threading.Event]:
-    """Return a sink with a thread that hangs in its consumer, and the event that releases the thread."""
+    """Return a sink that has a thread that hangs in its consumer, and the event that releases this thread."""
     stuck, is_stuck, release = Sink(), threading.Event(), threading.Event()
 
     def consumer(_: Record) -> None:

@@ -1,4 +1,4 @@
-"""The cost of sending telemetry, compared with OpenTelemetry's exporter, and the memory that it requires."""
+"""The cost of sending telemetry and its memory, compared with OpenTelemetry's exporter."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from exporters.otlp.backfill import send_recorded
 from exporters.otlp.outbox import Limits
 
 TURNS = 1_000
-"""The number of turns in one round. Each turn has two spans, a model call and a tool call."""
+"""The number of turns in one round, each with two spans: a model call and a tool call."""
 ROUNDS = 7
 BATCH = 512
 MANY = 100_000
-"""The default number of spans in the memory benchmark; AGENTOBS_BENCH_SPANS sets another number."""
+"""The default number of spans in the memory benchmark; AGENTOBS_BENCH_SPANS overrides it."""
 FLOOR, REPEATED = "the official exporter alone", "floor, repeated"
 SENDER = "agentobs, encoding and sending alone"
 SDK = "the official SDK and exporter: create and send spans"
@@ -195,7 +195,7 @@ def _speed(endpoint: str, folder: Path) -> Section:
 
 
 def _memory(spans: int) -> Section:
-    # The tables of recent calls are bounded, and full after 20,000 spans.
+    # The tables of recent calls are bounded, and they are full after 20,000 spans.
     sizes = (max(spans // 5, 2), spans)
     rows, growth_mb = [], []
     for size in sizes:

@@ -1,4 +1,4 @@
-"""The cost of `agentobs freeze` with its check, compared with a run of the agent; each is a separate process."""
+"""The cost of `agentobs freeze` with its check, compared with a run of the agent, each in a separate process."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def sections() -> Iterator[Section]:
 
 
 def _agent(folder: Path, call: str, _: int) -> Cost:
-    """Return the cost of a recorded run of the agent; its recording is not used."""
+    """Return the cost of a recorded run of the agent, whose recording is not used."""
     return _cost(lambda: _run(folder, call, "other"))
 
 

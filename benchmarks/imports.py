@@ -1,4 +1,4 @@
-"""The cost of imports: logs and recordings of other programs, compared with DuckDB's reader of the same JSON lines."""
+"""The cost of importing logs and recordings of other programs, compared with DuckDB's reader of the same JSON lines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from benchmarks.report import Section
 
 ROUNDS = 5
 ENVIRONMENT = {"transcripts": "AGENTOBS_TRANSCRIPTS", "wire": "AGENTOBS_WIRE"}
-"""The variables with the folders of logs and recordings; default: `../shared/transcripts` and `../shared/wire`."""
+"""The variables with the folders of logs and recordings.
+
+The defaults are `../shared/transcripts` and `../shared/wire`.
+"""
 
 Work = Callable[[Path], object]
 
 
 def sections() -> Iterator[Section]:
-    """Measure an import of logs and an import of recorded exchanges, if their files exist."""
+    """Measure an import of logs, and an import of recorded exchanges, if the files exist."""
     if (logs := _folder("transcripts")) is not None:
         files = logs_in([logs])
 
@@ -36,7 +39,7 @@ def sections() -> Iterator[Section]:
 
         yield _section("Session logs of Claude Code", files, claude)
     if (recordings := _folder("wire")) is not None:
-        # Files with responses only are not exchanges.
+        # Files that contain only responses are not exchanges.
         files = [each for each in files_in([recordings]) if "response_only" not in each.parts]
 
         def wire(home: Home) -> None:

@@ -1,7 +1,7 @@
 """Measurement of costs, always relative to other work.
 
-On a machine that also runs other programs, absolute times mean little. Therefore, variants of the same work take turns
-within each round, and the result is the median over all rounds of the ratio of their costs.
+Absolute times mean little on a machine that also runs other programs. Therefore, variants of the same work alternate in
+each round, and the result is the median over all rounds of the ratio of their costs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Cost:
     thread_ns: int = 0
     """CPU time of the caller's thread."""
     process_ns: int = 0
-    """CPU time of the process, until all work that was started in other threads was done."""
+    """CPU time of the process until all work that was started in other threads is done."""
 
     def __add__(self, other: Cost) -> Cost:
         """Return the sum of both costs."""
@@ -39,12 +39,12 @@ class Cost:
 
 
 Round = dict[str, Cost]
-"""The cost of each variant, by name."""
+"""The cost of each variant by name."""
 T = TypeVar("T")
 
 
 def cost_of(work: Callable[[], object], settle: Callable[[], object] | None = None) -> Cost:
-    """Call `work`, then wait with `settle` until other threads have finished its work; return the cost."""
+    """Call `work`, then wait with `settle` until other threads have finished the work; return the cost."""
     process = time.process_time_ns()
     wall, thread = time.perf_counter_ns(), time.thread_time_ns()
     work()
@@ -57,9 +57,9 @@ def cost_of(work: Callable[[], object], settle: Callable[[], object] | None = No
 def cost_in_threads(
     work: Callable[[], None], threads: int, settle: Callable[[], object] | None
 ) -> Cost:
-    """Return the cost of calling `work` concurrently in `threads` threads; `thread_ns` is the sum of these threads.
+    """Return the cost of concurrent calls of `work` in `threads` threads.
 
-    `settle` waits for work in other threads, see `cost_of`.
+    `thread_ns` is the sum over these threads. `settle` waits for work in other threads, see `cost_of`.
     """
     spent: list[int] = []
 
@@ -83,9 +83,9 @@ def cost_in_threads(
 
 
 def compare(variants: Mapping[str, Callable[[T], Cost]], inputs: Iterable[T]) -> list[Round]:
-    """Give each input to each variant, in a random order; a round is one input.
+    """Pass each input to all variants, in a random order; each input is a round.
 
-    In a fixed or rotating order, each variant would always run with the caches that the same other variant left.
+    In a fixed or rotating order, each variant would always run with the CPU caches that the same other variant left.
     """
     order = random.Random(1)
     rounds: list[Round] = []
@@ -107,5 +107,5 @@ def ratio(rounds: Sequence[Round], name: str, floor: str, part: Part) -> float:
 
 
 def milliseconds(rounds: Sequence[Round], name: str, part: Part) -> float:
-    """Return the median cost of `name` over the rounds, in milliseconds; it only shows the order of magnitude."""
+    """Return the median cost of `name` over the rounds in milliseconds, which only shows the order of magnitude."""
     return float(median(getattr(each[name], part) for each in rounds) / 1e6)

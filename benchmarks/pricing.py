@@ -1,4 +1,4 @@
-"""The cost of cost calculation: metering of calls, and pricing of a million stored calls."""
+"""The cost of calculating costs: metering of calls, and pricing of a million stored calls."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ def canned_client(responses: Sequence[list[bytes]]) -> Anthropic:
 
 
 class Canned(httpx2.BaseTransport):
-    """A transport that returns the responses of a list in turn, and starts over at its end."""
+    """A transport that returns the responses of a list in turn, and restarts at the end of the list."""
 
     def __init__(self, responses: Sequence[list[bytes]]) -> None:
-        """Return these responses; each is a list of chunks."""
+        """Set the responses to return; each is a list of chunks."""
         self._responses = responses
         self._requests = 0
         self.latency_s = 0.0
@@ -44,10 +44,10 @@ class Canned(httpx2.BaseTransport):
 
 
 class ChunkStore(httpx2.BaseTransport):
-    """A transport that stores each chunk of a response with its time, which is the minimum that recording requires."""
+    """A transport that stores each chunk of a response with its time, which is the minimum cost of a recording."""
 
     def __init__(self, inner: httpx2.BaseTransport) -> None:
-        """Store the chunks that pass through `inner`."""
+        """Set the transport that sends the requests."""
         self._inner = inner
         self.chunks: list[tuple[bytes, int]] = []
 

@@ -1,4 +1,4 @@
-"""The cost of queries with ten million calls, compared with hand-written SQL on plain tables of the same rows."""
+"""The cost of queries of ten million calls, compared with hand-written SQL on plain tables with the same rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALLS = 10_000_000
 ROUNDS = 3
 WARM = 7
 FIRST_NS = 1_790_000_000_000_000_000
-"""2026-09-21. With one call every quarter of a second, the calls span 29 days."""
+"""2026-09-21. The calls span 29 days, with one call every quarter of a second."""
 STEP_NS = 250_000_000
 LAST_DAY_NS = FIRST_NS + (CALLS - 20_000) * STEP_NS
 
@@ -167,7 +167,7 @@ def _child(folder: str, key: tuple[str, str]) -> dict[str, float]:
 
 
 def _peak_kb() -> int:
-    """Return the peak memory of this process; the value of `getrusage` would include its parent."""
+    """Return the peak memory of this process, because `getrusage` would also count its parent's memory."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

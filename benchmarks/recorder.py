@@ -1,4 +1,4 @@
-"""The cost of recording: streamed calls and complete sessions of the SDK, with and without a recording."""
+"""The cost of recording, for streamed calls and complete sessions of the SDK."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZE = Size(deltas=300, result_bytes=12_000)
 RESPONSES = 20
 """The number of different responses that the provider returns in turn."""
 LATENCY_S = 0.05
-"""The time until a response of a fast provider begins, in seconds. Real providers take longer."""
+"""The time until a response of a fast provider begins, in seconds; real providers are slower."""
 ALONE, REPEATED = "the SDK alone", "floor, repeated"
 STORED, RECORDED = "chunks are only stored", "recorded"
 HEADER = ("", "wall", "CPU, caller's thread", "CPU, process")
@@ -53,7 +53,7 @@ class _Bench:
     providers: Sequence[Canned]
     """The transports that return the responses."""
     flush: Callable[[], object]
-    """Waits until the recorder has written everything."""
+    """A function that waits until the recorder has written everything."""
 
     def settle(self, variant: str) -> Callable[[], object] | None:
         return self.flush if variant == RECORDED else None
@@ -124,7 +124,7 @@ def _calls(
 
 
 def _growing(base: Messages, turns: int) -> Iterator[Messages]:
-    """Yield a conversation `turns` times, each time with one more turn."""
+    """Yield a conversation `turns` times; each time it has one more turn."""
     messages = base
     for turn in range(turns):
         messages = messages + turn_of(1_000_000 + turn, SIZE)

@@ -29,7 +29,7 @@ ADVERSARIAL_TEXTS = {
     "`-----BEGIN` x n": b"-----BEGIN",
     "`password` and spaces": b"password" + b" " * 200,
 }
-"""Texts for which other tools need milliseconds."""
+"""Texts for which other tools need milliseconds per KB."""
 
 
 def sections() -> Iterator[Section]:

@@ -1,8 +1,8 @@
 """The cost of a replay: the same agent with responses from a list, from a fixture, and from a recording of vcrpy.
 
-vcrpy (in the extra `bench`) replays a session of 50 turns, with and without matching request bodies; its default is
-without. It is not measured with longer sessions: its recording of 1,000 turns is 287 MB of YAML, and with matching
-bodies, 200 turns took 427 times as long as the SDK.
+vcrpy (in the extra `bench`) replays a session of 50 turns, with and without matching of request bodies; its default is
+without. It is not measured with longer sessions, because its recording of 1,000 turns has 287 MB of YAML, and 200 turns
+with matching of bodies took 427 times as long as the SDK.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ SIZE = Size(deltas=16, result_bytes=1000)
 SHORT, LONG = 50, 1000
 ROUNDS = 15
 BLOCK = 100
-"""The number of turns of the long conversation in one row of the table."""
+"""The number of turns of the long conversation that each row of the table summarizes."""
 ALONE, REPEATED, REPLAYED = "canned responses", "floor, repeated", "replayed"
 VCR, VCR_BODY = "vcrpy, bodies not compared", "vcrpy, bodies compared"
 VCR_ROUNDS = 3
-"""The number of complete runs with vcrpy; with compared bodies, each takes some seconds."""
+"""The number of complete runs with vcrpy, each of which takes some seconds if bodies are compared."""
 MANY, MANY_TURNS, MANY_ROUNDS = 100, 20, 5
 HEADER = ("", "wall", "CPU, process")
 PARTS: tuple[Part, ...] = ("wall_ns", "process_ns")
@@ -80,14 +80,17 @@ def sections() -> Iterator[Section]:
 
 
 def _in_process(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a new process, so that its memory can be measured."""
+    """Call a function in a new process, so that its peak memory can be measured."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def _write(folder: Path, turns: int, entry: str | None = None) -> None:
-    """Write the fixture of a session with the requests that `run` sends; `entry` is the function that starts it."""
+    """Write the fixture of a session with the requests that `run` sends.
+
+    `entry` is the function that starts the session.
+    """
     exchanges = []
     messages = history(0, SIZE)
     headers = _request_headers()
@@ -114,7 +117,7 @@ def _write(folder: Path, turns: int, entry: str | None = None) -> None:
 
 
 def _request_headers() -> dict[str, str]:
-    """Return the request headers of the SDK that a fixture contains."""
+    """Return the SDK's request headers that a fixture contains."""
     requests: list[httpx2.Request] = []
     provider = Canned([response_chunks(1, SIZE)])
 
@@ -134,12 +137,12 @@ def _responses(turns: int) -> list[list[bytes]]:
 
 
 def _recorded_client() -> Anthropic:
-    """Return a recorded client, as an agent creates it; it has no provider."""
+    """Return a recorded client as an agent creates it, but without a provider."""
     return agentobs.record(canned_client([]))
 
 
 def _short(folder: Path) -> Section:
-    """Compare complete runs, including loading the fixture."""
+    """Compare complete runs, including the time to load the fixture."""
     responses = _responses(SHORT)
 
     def alone(_: int) -> Cost:
@@ -184,7 +187,7 @@ def _agent() -> None:
 
 
 def _compare_vcr(folder: Path) -> Section:
-    """Compare complete runs with vcrpy, including loading the recordings."""
+    """Compare complete runs with vcrpy, including the time to load the recordings."""
     import vcr
 
     responses, recording = _responses(SHORT), folder / "vcr.yaml"
@@ -232,13 +235,13 @@ def _compare_vcr(folder: Path) -> Section:
 
 
 def _agent_of_many() -> None:
-    """Run one of many agents; the entry function of their fixtures."""
+    """Run one of many agents; this is the entry function of their fixtures."""
     with agentobs.session("replayed"):
         run(_recorded_client(), MANY_TURNS, SIZE)
 
 
 def _many(folder: Path) -> Section:
-    """Compare replaying many fixtures one at a time and two at a time."""
+    """Compare the replay of many fixtures one at a time and two at a time."""
     _in_process(_write, folder / "1", MANY_TURNS, f"{__name__}:_agent_of_many")
     for number in range(2, MANY + 1):
         shutil.copytree(folder / "1", folder / str(number))
@@ -275,18 +278,18 @@ def _many(folder: Path) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class _LongReplay:
-    """The cost of a replay of the long fixture; measured in a separate process."""
+    """The cost of a replay of the long fixture, measured in a separate process."""
 
     load: Cost
     rounds: list[Round]
-    """One round per turn."""
+    """The costs of each turn."""
     before_bytes: int
     """The peak memory of the process before it loaded the fixture."""
     peak_bytes: int
 
 
 def _measure_long(folder: Path) -> _LongReplay:
-    """Run three agents alternately, one of them in a replay."""
+    """Run three agents in alternation, one of them in a replay."""
     before, responses = _peak(), _responses(LONG)
     fixtures: list[Fixture] = []
     load_cost = cost_of(lambda: fixtures.append(load(folder)))
@@ -352,14 +355,17 @@ def _long(measured: _LongReplay, size: int) -> Section:
 
 
 def _ratios(rounds: list[Round]) -> list[float]:
-    """Return the wall and CPU ratios of the replayed agent, then those of the repeated floor."""
+    """Return the wall and CPU ratios of the replayed agent, then both ratios of the repeated floor."""
     return [
         ratio(rounds, variant, ALONE, part) for variant in (REPLAYED, REPEATED) for part in PARTS
     ]
 
 
 def _weighted_totals(blocks: list[list[Round]], load: Cost) -> list[float]:
-    """Return the same ratios for all turns; blocks are weighted by their cost, and loading counts for the replay."""
+    """Return the ratios of `_ratios` for all turns.
+
+    Blocks are weighted by their cost, and the time to load the fixture is added to the replay.
+    """
     floors = [total(rounds, ALONE) for rounds in blocks]
     floor = sum(floors, Cost())
     loads = (load.wall_ns / floor.wall_ns, load.process_ns / floor.process_ns, 0.0, 0.0)

@@ -25,7 +25,7 @@ class Verdict:
     form: str = "{:.3f}"
     """The format of both numbers, with their unit."""
     why: str = ""
-    """Why the target is missed, if it is."""
+    """The reason if the target is missed."""
 
     @property
     def is_met(self) -> bool:
@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One comparison: its method, its rows, and its targets."""
+    """One comparison, with its method, its rows, and its targets."""
 
     title: str
     method: str
@@ -74,7 +74,7 @@ def targets(sections: Sequence[Section]) -> str:
 
 
 def ratio_rows(rows: Sequence[tuple[str, Sequence[float]]]) -> tuple[tuple[str, ...], ...]:
-    """Return rows of ratios as rows of text."""
+    """Return rows of ratios formatted as text."""
     return tuple((name, *(f"{value:.3f}" for value in values)) for name, values in rows)
 
 

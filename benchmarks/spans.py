@@ -55,7 +55,7 @@ def sections() -> Iterator[Section]:
     with tempfile.TemporaryDirectory() as home:
         recorder = Recorder(open_home(Path(home)))
         provider = TracerProvider(shutdown_on_exit=False)
-        # The queue is large enough for a complete round, because spans that are dropped early would cost less.
+        # The queue is large enough for a complete round, because dropping spans would cost less than exporting them.
         provider.add_span_processor(
             BatchSpanProcessor(DroppingExporter(), max_queue_size=10 * SPANS)
         )
@@ -142,7 +142,10 @@ def _cost(
     settle: Callable[[], object] | None,
     _: int,
 ) -> Cost:
-    """Return the cost of work in `threads` threads; with a consumer, in a session whose events it receives."""
+    """Return the cost of work in `threads` threads.
+
+    If there is a consumer, the work runs in a session whose events the consumer receives.
+    """
     if consumer is None:
         return cost_in_threads(work, threads, settle)
     with runtime.replaced(consumer=consumer), tracing.at(PLACE):

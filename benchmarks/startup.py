@@ -23,7 +23,7 @@ EMPTY, REPEATED = "python -c pass", "floor, repeated"
 TARGETS = {"agentobs --help": 150.0, "agentobs sql 'select 1'": 600.0, "agentobs cost": 600.0}
 """The maximum time in addition to an empty interpreter, in milliseconds."""
 HEAVY = ("anthropic", "plotly", "genai_prices", "opentelemetry")
-"""The packages that take longest to import, and that queries of the store do not need."""
+"""The packages that take longest to import, and that no query of the store needs."""
 SIZE = Size(deltas=20, result_bytes=1000)
 
 
@@ -67,7 +67,7 @@ def script() -> str:
 
 
 def start(command: list[str], _: int) -> Cost:
-    """Run a process until it ends, and return its cost."""
+    """Run a process until it ends, and return the cost."""
     cpu, wall = _children_ns(), time.perf_counter_ns()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return Cost(wall_ns=time.perf_counter_ns() - wall, process_ns=_children_ns() - cpu)
@@ -79,7 +79,7 @@ def _children_ns() -> int:
 
 
 def _loaded(command: list[str]) -> str:
-    """Return the heavy packages that a command has imported when it ends, or `none`."""
+    """Return the heavy packages that a command has imported by its end, or `none`."""
     completed = subprocess.run(
         [sys.executable, "-c", _PRINT_IMPORTS, *command[1:]],
         check=True,

@@ -1,4 +1,4 @@
-"""Select the warnings of agentobs, because garbage of an earlier test may cause other warnings at any time."""
+"""Selects the warnings of agentobs, because garbage collection after another test may cause further warnings."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make this process interruptible, and reduce the certificates that clients load."""
+    """Enable interrupts in this process, and reduce the number of certificates that clients load."""
     _enable_interrupts()
     _load_one_certificate(config)
 

@@ -1,4 +1,4 @@
-"""Hold requests back, so that a test determines their order, independent of timing."""
+"""Delays requests, so that a test determines their order independent of timing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from anthropic import AsyncAnthropic
 from agentobs import tracing
 
 
-def hold(client: AsyncAnthropic, whose: Callable[[str], bool], until: asyncio.Event) -> None:
-    """Make the requests of the lanes that `whose` selects wait until an event is set, before they are sent."""
+def hold(client: AsyncAnthropic, is_held: Callable[[str], bool], until: asyncio.Event) -> None:
+    """Make requests of the lanes for which `is_held` returns True wait until an event is set, before they are sent."""
 
     async def wait(request: httpx2.Request) -> None:
         here = tracing.place()
-        if here is not None and whose(here.lane):
+        if here is not None and is_held(here.lane):
             await until.wait()
 
     client._client.event_hooks["request"].append(wait)

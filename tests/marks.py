@@ -1,4 +1,4 @@
-"""Select the parameters of a test that `make test` runs; the others run only in longer test runs."""
+"""Selects the parameters of a test that `make test` runs; the others run only in longer test runs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PACKAGES = ("agentobs/recording", "agentobs/records", "agentobs/store", "replay"
 TESTS = ("tests/recording", "tests/records", "tests/store", "tests/replay", "tests/provider")
 """The tests that are measured and run. Some lines are executed by other tests alone; they count as not executed."""
 SECONDS_MAX = 900
-"""If the tests take longer, the mutant counts as detected, because it makes them hang."""
+"""The timeout of the tests of a mutant; a mutant that exceeds it counts as detected. [seconds]"""
 TESTS_MAX = 150
 """The maximum number of tests for one mutant, drawn at random."""
 
@@ -160,7 +160,7 @@ class Coverage:
 
 
 def node_of(context: str) -> str | None:
-    """Return the node ID of a test from the name of its function; None if it is not a test."""
+    """Return the node ID of a test by the name of its function; None if it is not a test."""
     parts = context.split(".") if context else []
     for length in range(len(parts), 0, -1):
         path = Path(*parts[:length]).with_suffix(".py")

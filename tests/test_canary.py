@@ -47,7 +47,7 @@ from tests.exporters.sample_agents import play
 from tests.loopback import LoopbackServer
 
 WORD = "Kanarien"
-"""The searched part of the canary, which remains intact if a text is split at spaces or escaped."""
+"""The part of the canary to search for, which remains intact if a text is split at spaces or escaped."""
 
 CONTENT_SWITCHES = {
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_AND_EVENT",
@@ -315,7 +315,7 @@ def _emit_canaries(session_id: str) -> None:
 
 
 _run: dict[str, Any] = {}
-"""The folder and the session of the run. They cannot be arguments of `_record_all`, which are recorded."""
+"""The folder and the session of the run, in a global because the arguments of `_record_all` are recorded."""
 
 
 def _record_all(first: str, second: dict[str, str]) -> None:
@@ -522,7 +522,7 @@ def test_content_stays_in_the_content_files(
     monkeypatch.chdir(folder)
     with collecting(tmp_path, monkeypatch) as collected:
         session_id = record_canary(folder, None)
-    # Look before the ingest, which compresses ended segments.
+    # Check before the ingest, which compresses ended segments.
     files = home_files(collected.home)
     content = {name for name in files if name.endswith(".content")}
     assert len(content) == 1

@@ -1,4 +1,4 @@
-"""The documents: the code in them runs, and the files that they mention exist."""
+"""Documents: their code runs, and the files that they mention exist."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_a_session_resumes_as_in_the_readme(
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_python_in_documents_compiles(document: str) -> None:
-    """Every Python block compiles."""
+    """Every Python block in the documents compiles."""
     for block in blocks(document, "python"):
         compile(block, document, "exec")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_of_documents_lead_to_files(document: str) -> None:
-    """Every relative link leads to a file of the project."""
+    """Every relative link in the documents leads to a file of the project."""
     text_of = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text_of):
         assert (ROOT / target).exists(), target
@@ -108,7 +108,7 @@ LOOP_ROWS = [
 
 
 def test_every_scenario_of_the_loop_has_a_row() -> None:
-    """The table exists, and contains every scenario."""
+    """The table contains every recorded scenario of the agent loop."""
     assert len(LOOP_ROWS) > 40
     scenarios = {path.name for path in (ROOT / "fixtures" / "loop").iterdir() if path.is_dir()}
     assert {row[2] for row in LOOP_ROWS if not row[2].startswith("- (")} == scenarios
@@ -116,7 +116,7 @@ def test_every_scenario_of_the_loop_has_a_row() -> None:
 
 @pytest.mark.parametrize("row", LOOP_ROWS, ids=lambda row: row[0][:40])
 def test_a_capability_of_the_loop_is_tested(row: list[str]) -> None:
-    """No cell of the row is empty; the test and the scenario exist."""
+    """Each row of the table names an existing test and an existing scenario."""
     capability, test, scenario = row
     assert capability
     file, _, name = test.strip("`").partition("::")

@@ -1,4 +1,4 @@
-"""Check that prose uses one word per concept, see CONTRIBUTING.md."""
+"""Checks that prose uses one word per concept, see CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_prose_contains_no_forbidden_expressions() -> None:
 
 
 def test_the_check_finds_a_forbidden_expression() -> None:
-    """The patterns match what they forbid, and leave idiomatic sentences alone."""
+    """The patterns match forbidden expressions, and do not match idiomatic sentences."""
     for text, is_wrong in (
         ("The report is told to the user", False),
         ("The user is told of it", True),

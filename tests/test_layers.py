@@ -1,4 +1,4 @@
-"""Check the package diagram in ARCHITECTURE.md: imports point down, and only `world` accesses the outside."""
+"""Checks the package diagram in ARCHITECTURE.md: imports point down, and only `world` accesses the outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared state of a process is in one object: few module globals are mutable, and a replay replaces one object."""
+"""The shared state of a process is in one object: few module globals are mutable, and a replay replaces the object."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def classes(module: str) -> dict[str, ast.ClassDef]:
 
 
 def origin_of(module: str, name: str) -> str | None:
-    """Return the full name of the module global or class to which `name` refers in a module; None if there is none."""
+    """Return the full name of the module global or class to which a name in a module refers, or None."""
     if name in assigned(module) | classes(module).keys():
         return f"{module}.{name}"
     for node in tree_of(module).body:

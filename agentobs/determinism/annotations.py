@@ -1,7 +1,7 @@
 """Annotations: find the classes in the annotations of a function's parameters, so that arguments can be recorded.
 
-An argument is converted back only to a class that the agent's own code annotated, never to a class that only a file
-names.
+When a recorded argument is converted back, only classes in the annotations of the agent's own code are used, never a
+class whose name appears only in a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def classes_in(function: Any) -> list[type]:
     """Return the dataclasses, pydantic models and enums in the annotations of a function's parameters.
 
     Classes in the annotations of their fields are included. Annotations that cannot be evaluated are ignored.
-    `function` may be wrapped, a static method or a class method. Any other object has no annotations.
+    `function` may be wrapped, a static method or a class method. For any other object, the result is empty.
     """
     found: list[type] = []
     pending: list[Any] = list(_hints(inspect.unwrap(getattr(function, "__func__", function))))

@@ -76,11 +76,11 @@ numbers of a region, all account numbers or all times of a year can be tried. Th
 letters, such as `20261123T042011Z`.
 """
 NAME_BYTES = 2
-"""The length of the digest of a function and the name of its argument, which are code, not content."""
+"""The length of the digest of a function's name and its argument's name, which are code, not content."""
 
 
 def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> Origin | None:
-    """Return the caller of a request; to be called by the transport. Never raises; None if the caller is unknown.
+    """Return the caller of a request, None if it is unknown. The transport calls this function. Never raises.
 
     Args:
         attempt_id: the attempt that sends the request.
@@ -105,7 +105,7 @@ def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> O
 
 
 def follow_jobs() -> None:
-    """Start to track in this process which task, work item or thread starts which other one."""
+    """Start to track the parent of each new task, work item and thread of this process."""
     jobs.install(_starter_arguments)
 
 
@@ -309,7 +309,7 @@ class _Values:
             self.takes_work = any(_has_queue(value) for _, value, _ in values)
         if takes and self.takes_work:  # an item from a queue may be in any variable
             values = [(name, value, False) for name, value, _ in values]
-        # Before Python 3.13, the frame keeps this copy, which must not keep objects alive that the caller releases.
+        # Before Python 3.13, the frame keeps this copy, which would keep objects alive after the caller released them.
         if type(local) is dict and sys.getrefcount(local) <= UNSHARED_REFERENCES:
             local.clear()
         for name, value, ids_only in values:

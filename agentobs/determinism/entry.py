@@ -42,7 +42,9 @@ _WEB = frozenset(
         "tornado",
     ]
 )
-"""Packages of web frameworks. Instances of classes derived from theirs are created by the framework, for a request."""
+"""Packages of web frameworks. For each request, the framework creates instances of classes that are derived from its
+own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,9 @@ class Entry:
     """How a session was started."""
 
     name: str | None = None
-    """The function as `module:qualified.name`, or `module:__main__` for a script; None if no name can be given."""
+    """The function as `module:qualified.name`, or `module:__main__` for a script; None if the function cannot be named
+    in this way.
+    """
     arguments: dict[str, Any] | None = field(default=None, repr=False)
     """The arguments by name, as JSON (see `determinism.values`); those of `*args` as a list under `*`; for a script,
     the command line under `argv`. None if the entry cannot be called with them.
@@ -91,7 +95,7 @@ def entry_of(frame: FrameType) -> Entry:
         count += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         values = {**locals_.get(code.co_varnames[count], {}), **values}
-    # Before Python 3.13, the frame keeps this copy, which must not keep objects alive that the session releases. The
+    # Before Python 3.13, the frame keeps this copy, which would keep objects alive after the session released them. The
     # frame of a class body has no copy.
     is_copy = type(locals_) is dict and code.co_flags & OPTIMIZED
     if is_copy and sys.getrefcount(locals_) <= UNSHARED_REFERENCES:
@@ -129,8 +133,7 @@ def entry_of_call(
 def name_of(
     module: str, qualified: str, variables: Mapping[str, Any], code: CodeType | None
 ) -> tuple[str | None, dict[str, Any] | None]:
-    """Return a function as `module:qualified.name`, and the obstacle to calling it by that name; each is None if there
-    is none.
+    """Return the name of a function as `module:qualified.name` or None, and the obstacle to calling it by name or None.
 
     The module of the running script is named after its file, so that a test can import it.
     """
@@ -240,7 +243,7 @@ def _without_first(values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def required_of(cls: type) -> list[str]:
-    """Return the names of the arguments without which a class cannot be constructed."""
+    """Return the names of the required arguments of a class's constructor."""
     try:
         parameters = inspect.signature(cls).parameters.values()
     except (TypeError, ValueError):

@@ -137,7 +137,8 @@ def record_tool(
         returns: classes of return values to register, so that the values are recorded; see `agentobs.register_type`.
 
     Raises:
-        UsageError: the argument is not a plain function, but a generator, a class, or a tool made from a function.
+        UsageError: the argument is not a plain function, for example a generator, a class, or a tool made from a
+            function.
     """
     for each in (returns,) if isinstance(returns, type) else returns:
         register_type(each)
@@ -323,7 +324,7 @@ def _emit(call: Call, answer: ToolAnswer) -> None:
 
 
 def _warn(error: Exception) -> None:
-    with contextlib.suppress(Exception):  # even getting the text of an error may fail
+    with contextlib.suppress(Exception):  # describing the error may raise an exception
         text = f"a tool call was not recorded: {error_kind(error)}. The agent continues."
         warn_once(text, about=f"record_tool {type(error).__name__}")
 

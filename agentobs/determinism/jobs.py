@@ -54,7 +54,7 @@ Step = tuple[str, int, int, int]
 """
 
 _ATTRIBUTE = "_agentobs_job"  # `_attach` uses the name literally, because it runs for each task
-"""The attribute with the job of a task, a work item or a thread."""
+"""The name of the attribute that refers to the job of a task, a work item or a thread."""
 
 
 class Job:
@@ -296,7 +296,7 @@ def _start_job(find: Callable[[Any], Any], argument: Any) -> Job:
 
 
 def install(starter_arguments: Callable[[Any], tuple[Values, bool]]) -> None:
-    """Start to track in this process which job starts which other job; later calls have no effect.
+    """Start to track the parent of each new job of this process; later calls have no effect.
 
     Args:
         starter_arguments: returns the arguments of the functions on a stack, from a frame outward, and whether these

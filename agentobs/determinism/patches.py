@@ -47,7 +47,7 @@ _lock = threading.RLock()
 
 
 class State:
-    """What is patched in this process."""
+    """The active patches of this process."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

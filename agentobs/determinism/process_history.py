@@ -19,7 +19,7 @@ class State:
 def first_test_of(entry: str) -> str | None:
     """Return the test that first opened a session of an entry in this process; None if no session was opened.
 
-    The result is the pytest ID of the test, or an empty string outside of pytest.
+    The result is the pytest ID of the test, or an empty string if pytest does not run.
     """
     return process.state(State).first_tests.get(entry)
 

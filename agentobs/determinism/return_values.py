@@ -36,7 +36,7 @@ def returned(value: Any) -> ReturnValue:
         return ReturnValue(_Plain(RETURNED_BYTES, NODE_BYTES).write(value, 0), type_name(kind))
     except NotKept as error:
         return ReturnValue(_note(str(error)), type_name(kind))
-    except Exception as error:  # code of its class may do anything
+    except Exception as error:  # code of its class may raise any exception
         return ReturnValue(_note(f"{type_name(kind)}, {type(error).__name__}"), type_name(kind))
 
 
@@ -55,7 +55,7 @@ class ReturnedItems:
         kind = type(value)
         try:
             self._items.append(self._writer.write(value, 1))
-        except Exception as error:  # code of its class may do anything
+        except Exception as error:  # code of its class may raise any exception
             if self._writer.is_full(0):
                 self._items = None
             else:
@@ -74,7 +74,7 @@ def type_name(kind: type) -> str:
     """Return the name of a class as `module:qualified.name`, in the form of a label."""
     try:
         return name_of(kind).replace("<locals>.", "")[:TYPE_MAX]
-    except Exception:  # a metaclass may do anything
+    except Exception:  # a metaclass may raise any exception
         return "unknown"
 
 

@@ -1,6 +1,6 @@
 """Session inheritance: two environment variables let a child program take part in the session of its parent.
 
-    subprocess.run([...], env={**mine, **agentobs.child_environment("researcher")})
+    subprocess.run([...], env={**environ, **agentobs.child_environment("researcher")})
 
 `AGENTOBS_JOIN` contains the session, the lane, the content mode, and the start and seed of the session's clock and
 random numbers. In a replay, `AGENTOBS_ANSWERS` contains a secret token and the socket over which the parent answers the
@@ -80,7 +80,7 @@ def variables(
         name: the name of the child lane.
         home: the home; None to leave it out.
         content: the content mode.
-        clock: the clock and random numbers of the session; None if it uses the real ones.
+        clock: the clock and random numbers of the session; None if the session uses the real ones.
 
     Raises:
         UsageError: the name cannot be part of a lane.

@@ -116,7 +116,7 @@ def to_json(value: Any) -> Any:
         return Writer().write(value, 0)
     except NotKept as error:
         return {MARK: NOT_KEPT, "type": str(error)}
-    except Exception as error:  # code of its class may do anything
+    except Exception as error:  # code of its class may raise any exception
         return {MARK: NOT_KEPT, "type": f"{name_of(type(value))}, {type(error).__name__}"}
 
 
@@ -129,7 +129,7 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     """Return an exception as JSON: its class, its text, and its arguments if all of them are supported."""
     try:
         text = str(error)
-    except Exception:  # `__str__` may be code of the agent, which may fail
+    except Exception:  # `__str__` may be code of the agent, and raise any exception
         text = ""
     written = {MARK: RAISED, "type": name_of(type(error)), "text": text[:KEPT_BYTES]}
     arguments = [to_json(each) for each in _arguments(error)]

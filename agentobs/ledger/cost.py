@@ -84,7 +84,7 @@ def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
     Args:
         usage: one row, priced by its model, context and prompt size.
         at_ns: when the call was sent, in nanoseconds since 1970; the prices of that day apply.
-        book: the prices; default: the current ones. Their first use loads them, which takes 0.4 s.
+        book: the prices; default: the current prices. The first use loads them, which takes 0.4 s.
     """
     unit = price_of(usage, at_ns, book)
     each = unit.picodollars_each or (None,) * len(PARTS)

@@ -82,7 +82,7 @@ class Spent:
         return {name: to_usd(self.picodollars[name]) for name in PARTS}
 
     def __add__(self, other: Spent) -> Spent:
-        """Return the sum of both."""
+        """Return the sum of two totals."""
         both = _Sum()
         for each in (self, other):
             both.calls += each.calls

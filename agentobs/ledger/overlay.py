@@ -128,7 +128,7 @@ class Price(_Dated):
     """USD per thousand searches."""
 
     def covers(self, model: str) -> bool:
-        """Return whether this is a price of a model."""
+        """Return whether this price applies to a model."""
         return _is_named(model, self.models)
 
     @model_validator(mode="after")

@@ -44,7 +44,7 @@ def unit_prices(
     listing = _listing(context, overlays)
     note = None
     is_both = (context.service_tier, context.speed) == ("batch", "fast")
-    # If no price is for both, batch takes precedence.
+    # If no price is listed for the combination of batch and fast, the batch price is used.
     if is_both and not any(_requires_both(price) for price in listing.prices):
         note = BATCH_AND_FAST
         listing = dataclasses.replace(listing, context=dataclasses.replace(context, speed=None))

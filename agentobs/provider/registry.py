@@ -87,7 +87,7 @@ class _RecordedHeaders(NamedTuple):
 
 @functools.cache
 def _recorded_headers(dialects: tuple[Dialect, ...]) -> _RecordedHeaders:
-    """Return the names of the headers that may be recorded; cached, because callers of a client wait for it."""
+    """Return the names of the headers that may be recorded; cached, because each recorded request needs them."""
     response_names = [name for each in dialects for name in each.response_headers]
     return _RecordedHeaders(
         tuple(dict.fromkeys(name for each in dialects for name in each.request_headers)),

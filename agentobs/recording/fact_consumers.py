@@ -85,7 +85,7 @@ class FactConsumers:
 
 
 def _warn_of(backend: object, error: Exception) -> None:
-    with contextlib.suppress(Exception):  # even reading the class of a foreign error may fail
+    with contextlib.suppress(Exception):  # reading the class of an error may raise an exception
         warn_once(
             f"a backend failed and was removed: {type(error).__name__}. The agent and its recording continue.",
             about=f"backend {id(backend)}",

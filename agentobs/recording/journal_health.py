@@ -51,7 +51,7 @@ class JournalHealth:
         self.refusal = None
 
     def note_deleted_segment(self) -> None:
-        """Note that the current segment does not exist any more."""
+        """Note that the current segment no longer exists."""
         self.is_segment_deleted = True
 
     def note_new_segment(self) -> None:

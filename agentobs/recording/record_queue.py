@@ -77,7 +77,7 @@ class RecordQueue:
         self._items.put(Command.TICK)
 
     def close(self) -> None:
-        """Drop all further records, and stop the worker after the queued ones."""
+        """Drop all further records, and stop the worker after the queued records."""
         with self.lock:
             self.is_closed = True
             self._items.put(Command.STOP)

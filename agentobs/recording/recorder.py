@@ -1,9 +1,9 @@
 """The recorder: the consumer of records that writes them to the journal.
 
 The caller's thread only puts a reference into a queue that is bounded in bytes. One worker thread splits each record
-into facts and content, removes secrets, has both written, and passes the facts to the cost meters and the backends. The
-writer and the backends do not know each other. A second thread, the timekeeper, syncs what was written, and lets the
-worker write the known parts of exchanges that have not ended.
+into facts and content, removes secrets, passes both to the segment writer, and passes the facts to the cost meters and
+the backends. The writer and the backends do not know each other. A second thread, the timekeeper, syncs what was
+written, and lets the worker write the known parts of exchanges that have not ended.
 
 If the operating system refuses to write a record, the recording of its session ends: later records of the session are
 counted, and still passed on. Other sessions continue when the disk can be written again; the records that were dropped
@@ -123,7 +123,7 @@ class Recorder:
         os.register_at_fork(after_in_child=_weakly(self, "_forked"))
 
     def _reset(self) -> None:
-        """Start with nothing written, in a new process or a forked child."""
+        """Initialize the state that changes during recording, in a new recorder or a forked child process."""
         self._queue = RecordQueue(self._start_threads, durably=self._is_always)
         self._health = JournalHealth()
         self._timekeeper = Timekeeper(
@@ -444,7 +444,7 @@ class Recorder:
         return reason
 
     def _write_exchanges_in_progress(self) -> None:
-        """Write the known parts of exchanges in progress; if that fails, their sessions are not recorded any more."""
+        """Write the known parts of exchanges in progress; if that fails, their sessions are no longer recorded."""
         if process.exchange_observer is not self:
             return
         for exchange in transport.open_for(int(timekeeper.SYNC_SECONDS * 1e9)):
@@ -510,7 +510,7 @@ class Recorder:
 
     def _warn(self, error: BaseException | None, *, is_written: bool = False) -> None:
         """Warn once that the disk fails; the first failed operation is often not the only one."""
-        with contextlib.suppress(Exception):  # even the text of an error may fail
+        with contextlib.suppress(Exception):  # describing the error may raise an exception
             why = (
                 error_kind(error)
                 if error
@@ -541,7 +541,7 @@ def _counted_as(record: Record) -> tuple[str, str]:
 def _with_counts(
     record: SessionEnd | SessionReturn, received: int, written: int
 ) -> SessionEnd | SessionReturn:
-    """Return the end of a session with the number of its received records and of those in the journal."""
+    """Return the end of a session with two counts: its received records, and its records in the journal."""
     if isinstance(record, SessionReturn):
         end = dataclasses.replace(record.end, emitted=received, written=written)
         return dataclasses.replace(record, end=end)

@@ -51,7 +51,7 @@ class Writer:
 
         Raises:
             OSError: the segment cannot be created.
-            HomeError: the path of the home is not a home any more.
+            HomeError: the path of the home is no longer a home.
         """
         if self._segment is not None and self._segment is self._unsynced_segment:
             self.seal()
@@ -161,7 +161,7 @@ class Writer:
         open_home(self._home.path)
 
     def _close(self, moving: Mapping[str, str]) -> None:
-        """Close the segment; `moving` are the attempts that continue in the next one, each with its session."""
+        """Close the segment; `moving` are the attempts that continue in the next segment, each with its session."""
         segment, self._segment = self._segment, None
         if segment is None:
             return

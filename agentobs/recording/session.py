@@ -228,7 +228,7 @@ def current_recorder() -> Recorder | None:
 def child_environment(name: str) -> dict[str, str]:
     """Return environment variables that let another program take part in this session as a separate agent.
 
-        subprocess.run(command, env={**mine, **agentobs.child_environment("researcher")})
+        subprocess.run(command, env={**environ, **agentobs.child_environment("researcher")})
 
     Everything that the program records with agentobs belongs to this session, in a lane under the caller's lane. If the
     program uses `agentobs.session`, this does not start a new session. A replay of this session answers the requests of
@@ -252,7 +252,7 @@ def child_environment(name: str) -> dict[str, str]:
 def flush(seconds: float = 5.0) -> bool:
     """Wait at most `seconds` until all records of this process are in the journal; return whether they are.
 
-    If there is no recorder, this does not wait; it returns False if records are waiting for one.
+    If there is no recorder, this does not wait; it returns False if records are waiting for a recorder.
     """
     state = process.state(State)
     is_delivered = sink.flush(seconds)
@@ -501,7 +501,7 @@ class Session:
         raised = type(error).__name__ if error is not None and self._failure is not None else None
         is_plain = result is None and raised is None and (reason is None or is_label(reason))
         sink.emit(end if is_plain else SessionReturn(end, result, raised))
-        if self._meter is None:  # there is no recorder that would do this
+        if self._meter is None:  # otherwise the recorder does this
             jobs.close_session(self.session_id)
         if not in_event_loop():
             flush(FLUSH_SECONDS)

@@ -177,7 +177,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         is_required=True,
     ),
     "heartbeat": RowKind(
-        "A long wait before a retry continues.",
+        "A long wait before a retry is still in progress.",
         "",
         {"attempt": _FAILED, "waited_ns": "The wait so far. [ns]"},
     ),
@@ -347,7 +347,7 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "An interaction started with a prompt.", InteractionStart, "started_ns", None, (), ()
     ),
     "interaction_end": TableKind(
-        "An interaction ended, with or without a final answer.",
+        "An interaction ended, with or without a final response.",
         InteractionEnd,
         "ended_ns",
         "result",

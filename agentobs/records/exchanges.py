@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A transport error instead of a response, or in the middle of one."""
+    """A transport error that occurred instead of a response, or in the middle of a response."""
 
     name: str
     """The class of the error in httpx2, such as `ReadError`."""
@@ -120,7 +120,7 @@ class Place:
 
     session_id: str
     interaction_id: str | None = None
-    """The interaction (a trace); None if unknown, and then the recorder derives it."""
+    """The interaction (a trace); if it is None, the recorder derives it."""
     lane: str = "main"
     """The lineage in which LLM requests recur in order."""
     turn: int | None = None

@@ -81,7 +81,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class InteractionStart:
-    """A prompt arrived."""
+    """An interaction started with a prompt."""
 
     session_id: str
     interaction_id: str
@@ -92,7 +92,7 @@ class InteractionStart:
 
 @dataclass(frozen=True, slots=True)
 class InteractionEnd:
-    """A prompt got its final response, or ended without one."""
+    """An interaction ended, with or without a final response."""
 
     session_id: str
     interaction_id: str

@@ -77,7 +77,7 @@ def is_label(text: str) -> bool:
 
 
 def label(text: str, key: bytes) -> Label:
-    """Return `text` as a label, or its keyed digest (`digest:` and 24 hex digits) if it is not one.
+    """Return `text` as a label, or its keyed digest (`digest:` and 24 hex digits) if it is not a label.
 
     Equal names have equal digests within a home. Without the key, a short name cannot be guessed from its digest.
 

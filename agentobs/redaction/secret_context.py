@@ -95,7 +95,7 @@ def _assigned(anchor: bytes, least: int) -> Named:
 
     def search(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[at + size : at + size + 1] == b"s":
-            return at + size, None  # a plural names a count or a list
+            return at + size, None  # a plural is the name of a count or a list
         match = pattern.match(text, at)
         if match is None:
             return at + size, None

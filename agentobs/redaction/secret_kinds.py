@@ -37,9 +37,11 @@ _BASE64 = rb"(?:[A-Za-z0-9+/]|%2[BFbf])"
 """A character of base64, which may be quoted in a URL."""
 _PADDING = rb"(?:=|%3[Dd]){0,2}"
 _BOUNDARY = rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt])|(?<=\[K)|(?<=[\[0-9;]m))"
-"""The start of a token that is not checked by the scanner: no letter or digit precedes it, or an escape does."""
+"""Matches before a token whose start the scanner does not check: the text before it ends in an escape, or in a
+character other than a letter or digit.
+"""
 _MIXED = rb"(?=[A-Za-z_-]{0,128}+[0-9])"
-"""Requires a digit in the token, because words that are joined by hyphens are prose."""
+"""Requires a digit in the token, because words that are joined by hyphens are usually prose."""
 
 GITLEAKS = "gitleaks 8, config/gitleaks.toml"
 GITHUB = "GitHub docs, supported secret scanning patterns"

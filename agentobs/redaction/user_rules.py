@@ -20,7 +20,7 @@ Rule = Callable[[bytes], Iterable[tuple[int, int, str]]]
 """Returns the start, end and kind of each secret in a text."""
 
 BUDGET_NS = 250_000_000
-"""Maximum time of all rules for one text, in nanoseconds. Our choice: meanwhile, new records wait in the queue."""
+"""Maximum time of all rules for one text, in nanoseconds. Our choice: new records wait in the queue."""
 OVERRUNS_MAX = 3
 """How many times a rule may exceed its time. After that it is no longer run, and each text is replaced completely."""
 FINDINGS_MAX = 100_000

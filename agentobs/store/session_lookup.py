@@ -18,8 +18,8 @@ SHORTEST = 4
 def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
     """Return the ID of the session that `text` denotes.
 
-    The text can be a full ID, a name (of which the latest session is returned), or a prefix or suffix of exactly one
-    ID, at least four characters long.
+    The text can be a full ID, a name (the latest session with this name is returned), or a prefix or suffix of exactly
+    one ID, at least four characters long.
 
     Args:
         store: the store of the sessions.

@@ -2,7 +2,7 @@
 
 The place is stored in a context variable, so tasks and `asyncio.to_thread` inherit it. Threads do not inherit a
 context: a thread that is started while exactly one session is open belongs to that session. If the current span has
-ended meanwhile, the current place is in the nearest enclosing span that is still open.
+already ended, the current place is in the nearest enclosing span that is still open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trace propagation: the trace contexts of the program that started this one, and of programs that this one starts.
+"""Trace propagation: the trace contexts of the program that started this program, and of programs that it starts.
 
 Follows W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/, November 2021). Only IDs are accepted from
 outside: they configure nothing, and a malformed value is ignored.

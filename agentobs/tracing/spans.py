@@ -245,7 +245,7 @@ def begin(
             the trace of that span.
         is_within: whether the separate trace ends before the span at `here`. If so, its activity counts as activity of
             that span.
-        expected_s: how much longer than other spans it may have no activity, in seconds.
+        expected_s: the additional time for which the span may have no activity, compared with other spans, in seconds.
     """
     opened = open_spans.get(here.span_id) if here.span_id else None
     if trace_id is None:
@@ -473,11 +473,9 @@ def is_any_open() -> bool:
 
 
 def _open_spans() -> list[Opened]:
-    """Return the open spans, oldest first, although other threads may change them meanwhile."""
+    """Return the open spans, oldest first. Other threads may open and end spans at the same time."""
     for _ in range(100):
-        with contextlib.suppress(
-            RuntimeError
-        ):  # another thread has opened or ended a span meanwhile
+        with contextlib.suppress(RuntimeError):  # another thread has opened or ended a span
             return list(open_spans.values())
     return []
 

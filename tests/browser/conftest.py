@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 STARTED_MS = 120_000
-"""The time limit for starting the browser. Our choice."""
+"""The timeout for starting the browser. Our choice."""
 SECONDS = 300
 """The timeout of a test in this folder, in seconds. The first test of a store also builds it and visits its pages."""
 MISSING = (
@@ -37,8 +37,8 @@ def chromium() -> str | None:
 def arguments() -> list[str]:
     """Return the arguments of the browser.
 
-    Only names of this machine resolve, whatever a page tries. There is no sandbox for root, and /dev/shm is not used,
-    because containers have a small one.
+    Names of other hosts never resolve, whatever a page tries. There is no sandbox for root, and /dev/shm is not used,
+    because it is small in containers.
     """
     alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE *.localhost"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -46,7 +46,7 @@ def arguments() -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Fail once at the start if there is no browser, before any store is built."""
+    """Fail once at the start of the run if there is no browser, before any store is built."""
     if session.config.getoption("markexpr") == "browser" and chromium() is None:
         raise pytest.UsageError(MISSING)
 
@@ -84,7 +84,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 
 def _skip_without_recordings(name: str) -> None:
-    """Skip the test if the recordings of other programs that a store is built from do not exist."""
+    """Skip the test if its store is built from recordings of other programs that do not exist."""
     if name == "wire" and not (corpus.folder() / "manifest.json").exists():
         pytest.skip(corpus.HINT.format(corpus.folder()))
     if name == "transcripts" and not store_builders.transcripts_folder().is_dir():
@@ -93,7 +93,7 @@ def _skip_without_recordings(name: str) -> None:
 
 @pytest.fixture
 def tabs(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """A function that opens tabs, each with separate cookies; at the end, no tab may have an error."""
+    """A function that opens tabs, each with separate cookies; fails at the end if a tab had an error."""
     with contextlib.ExitStack() as stack:
         opened: list[Tab] = []
 
@@ -107,7 +107,7 @@ def tabs(browser: Browser) -> Iterator[Callable[..., Tab]]:
 
 
 def stores(*names: str) -> pytest.MarkDecorator:
-    """Return a mark that runs a test once for each of these stores, in one process per store."""
+    """Return a mark that runs a test once for each of these stores; the tests of a store run in one process."""
     kept = [pytest.param(name, marks=pytest.mark.xdist_group(f"browser-{name}")) for name in names]
     return pytest.mark.parametrize("kind", kept)
 

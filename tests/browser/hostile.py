@@ -1,5 +1,6 @@
-"""Texts that try to run scripts, to load other sites, or to mislead, and a store that contains them wherever a text is
-possible.
+"""Hostile texts, and a store that contains them in every place that allows text.
+
+The texts try to run scripts, to load other sites, or to mislead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from agentobs.store.duckdb.schema import SETTINGS
 from tests.browser.synthetic_sessions import SyntheticSession, text, thinking
 
 RUN = "window.hacked=1"
-"""The effect of each script if it ran."""
+"""What each script would do if it ran."""
 AWAY = "http://evil.example"
 """The URL that each link or image would load if it could."""
 CLOSING = f"</textarea></title></pre></script><script>{RUN};fetch('{AWAY}/a')</script>"
@@ -43,7 +44,7 @@ TEXTS = {
     "bidi": "invoice\u202egnp.exe\u2066 \u200b\u200f\u2069 zero",
     "ansi": f"\x1b[31mred\x1b[0m \x1b]8;;{AWAY}\x07link\x1b]8;;\x07 \x9b2J\r\x08",
 }
-"""The hostile texts, by name."""
+"""The hostile texts by name."""
 BROKEN = "before\x00after, half \ud83d of a pair, \ufffe\uffff, "
 """Characters that JSON allows, but UTF-8 text does not."""
 EVERYTHING = BROKEN + "\n".join(TEXTS.values())
@@ -97,13 +98,13 @@ def _turn(story: SyntheticSession, words: str, result: str) -> None:
 
 
 KEPT = {"kind", "lane", "query_source", "certainty", "source", "content", "signal"}
-"""Labels that queries filter and join by. If they were changed, nothing would be shown."""
+"""Labels by which queries filter and join. If they were changed, nothing would be shown."""
 KEPT_NAMES = {"span_starts"}
-"""Tables whose `name` determines the category of time; only their `label` gets the texts."""
+"""Tables whose `name` determines the category of time, so that only their `label` is changed."""
 
 
 def add_to_labels(home: Home, but: str) -> None:
-    """Add the texts to all labels of the published file, consistently for equal labels, and to tags."""
+    """Add the texts to tags and to all labels of the published file; equal labels stay equal."""
     texts = [f"{words} " for words in TEXTS.values()]
     draft = home.path / "spoilt"
     shutil.copy(home.database, draft)
@@ -144,5 +145,5 @@ def add_to_labels(home: Home, but: str) -> None:
 
 def _label_columns(fact: type) -> set[str]:
     """Return the fields of a fact that contain labels."""
-    told = typing.get_type_hints(fact)
-    return {name for name, kind in told.items() if Label in (kind, *typing.get_args(kind))}
+    result = typing.get_type_hints(fact)
+    return {name for name, kind in result.items() if Label in (kind, *typing.get_args(kind))}

@@ -1,4 +1,4 @@
-"""Visits all kinds of pages of a dashboard through its links, and measures each page."""
+"""Visits one page of each kind of a dashboard through its links, and measures each page."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _ID = re.compile(r"(?<=/)[^/]*[0-9][^/]*")
 
 @dataclass(frozen=True)
 class VisitedPage:
-    """A page, as it was found."""
+    """The properties of a visited page."""
 
     path: str
-    """The path, with its query string."""
+    """The path with its query string."""
     kind: str
     """The path without IDs, and the names in the query string."""
     status: int
     faults: tuple[str, ...]
-    """The errors while it was loaded."""
+    """The errors that occurred while the page was loaded."""
     title: str
     heading: str
     """The first heading; empty if there is none."""
     text: str
     """The visible text."""
     elements: int
-    """The number of elements, without those of figures."""
+    """The number of elements outside of figures."""
     marks: int
     """The number of elements in figures."""
     overflow: dict[int, int]
     """How much wider than the window the page is, by window width. [CSS pixels]"""
     barriers: tuple[str, ...]
-    """The violations that axe found, in both themes."""
+    """The violations that axe found in both themes."""
 
 
 def kind_of(path: str) -> str:
@@ -50,12 +50,12 @@ def kind_of(path: str) -> str:
 
 
 def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[VisitedPage]:
-    """Go through the pages from the first one on, one of each kind.
+    """Follow the links from the first page, and visit one page of each kind.
 
     Args:
-        tab: with the first page.
-        barriers: whether axe looks, too, at one page of each kind.
-        queries: whether pages with a query are looked at, too: filters, sorts, pages of a table.
+        tab: the tab in which the pages are opened.
+        barriers: whether axe also checks one page of each kind.
+        queries: whether to visit pages with a query string as well: filters, sorts, pages of a table.
     """
     waiting, known, looked = ["/"], {"/"}, set[str]()
     found: list[VisitedPage] = []
@@ -113,7 +113,7 @@ def visit(tab: Tab, path: str, *, barriers: bool) -> VisitedPage:
 
 
 def _overflow(tab: Tab, width: int) -> int:
-    """Return how much wider than its window a page is, after its figures were resized."""
+    """Return by how much a page is wider than its window, after its figures were resized."""
     tab.page.set_viewport_size({"width": width, "height": 800})
     wider: int = tab.page.evaluate(_WIDER, RESIZED_MS)
     return wider
@@ -138,13 +138,13 @@ STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pract
 
 
 def _axe(tab: Tab, only: dict[str, Any]) -> list[str]:
-    told = tab.page.evaluate(
+    result = tab.page.evaluate(
         "(only) => axe.run({exclude: [['.js-plotly-plot > *']]}, {runOnly: only, resultTypes: ['violations']})",
         only,
     )
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]} ({len(each['nodes'])})"
-        for each in told["violations"]
+        for each in result["violations"]
     ]
 
 

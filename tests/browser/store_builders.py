@@ -33,8 +33,7 @@ FIRST_NS = 1_790_000_000_000_000_000
 """2026-09-21, the start of the synthetic sessions."""
 DAY = 86_400 * SECOND
 WAITING_BYTES = 16 * 1024 * 1024
-"""The number of records after which to wait for the recorder, because its bounded queue drops records when it is full.
-"""
+"""The number of bytes after which to wait for the recorder, whose bounded queue drops records when it is full."""
 
 
 @contextlib.contextmanager
@@ -61,7 +60,7 @@ def empty(path: Path) -> Home:
 
 
 def one(path: Path) -> Home:
-    """Build a store with one session, recorded by our agent loop, with tools, a hook, a person and a sub-agent."""
+    """Build a store with one session of our agent loop, with tools, a hook, an approval and a sub-agent."""
     return sample_home(path)
 
 
@@ -94,8 +93,8 @@ def _long_turn(story: SyntheticSession, number: int) -> None:
             story.turn(looks, model="claude-haiku-5-5", seconds=1.5)
             story.results(story.run_call(looks, "7 in stock", seconds=0.4))
             story.turn(text("It is in stock."), model="claude-haiku-5-5", seconds=1.0)
-        told = {"type": "tool_result", "tool_use_id": started["id"], "content": "It is in stock."}
-        story.results(answer, told)
+        result = {"type": "tool_result", "tool_use_id": started["id"], "content": "It is in stock."}
+        story.results(answer, result)
         return
     story.turn(call, seconds=2.0, fails=("overloaded_error",) if number % 211 == 100 else ())
     story.results(
@@ -126,7 +125,7 @@ def shop(path: Path) -> Home:
 
 
 def live(path: Path) -> Home:
-    """Build the same store; an agent then continues to record into it."""
+    """Build the same store as `shop`, into which an agent continues to record."""
     return shop(path)
 
 
@@ -150,8 +149,8 @@ def _shop_session(emit: Callable[[Record], None], number: int) -> None:
         ):
             for turn in range(2 + (number * 3 + asked) % 6):
                 _shop_turn(story, number, turn, stuck=fails)
-            told = "I could not find it." if fails else SENT.format(4700 + number)
-            story.turn(text(told), seconds=3.0)
+            result = "I could not find it." if fails else SENT.format(4700 + number)
+            story.turn(text(result), seconds=3.0)
         story.advance(25)
     if number == 59:
         return
@@ -207,19 +206,19 @@ def transcripts(path: Path) -> Home:
 
 
 def wire(path: Path) -> Home:
-    """Build a store from exchanges that tests of other clients recorded."""
+    """Build a store from exchanges that were recorded by the tests of other clients."""
     _agentobs(path, "import", "wire", str(corpus.folder()))
     return open_home(path)
 
 
 def transcripts_folder() -> Path:
     """Return the folder of Claude Code's logs, which may not exist."""
-    told = os.environ.get("AGENTOBS_TRANSCRIPTS")
-    return Path(told) if told else ROOT.parent / "shared" / "transcripts"
+    result = os.environ.get("AGENTOBS_TRANSCRIPTS")
+    return Path(result) if result else ROOT.parent / "shared" / "transcripts"
 
 
 def hostile(path: Path) -> Home:
-    """Build a store that is full of hostile texts."""
+    """Build a store with hostile texts in every place."""
     home = open_home(path)
     with recording(home) as emit:
         at_length = record_hostile_sessions(emit, FIRST_NS)

@@ -1,7 +1,7 @@
-"""Synthetic sessions, as our agent loop would record them, with their own clock, for the stores of the browser tests.
+"""Synthetic sessions, as our agent loop would record them, for the stores of the browser tests.
 
 They are recorded by the real recorder: requests that repeat their history, streams with timed chunks, tools, waits,
-hooks, sub-agents and failures. Only the clock is synthetic, so that a thousand turns take no hours.
+hooks, sub-agents and failures. Only the clock is synthetic, so that a session of a thousand turns does not take hours.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from tests.agent.provider import event_bytes, stream_events
 
 SECOND = 1_000_000_000
 CHARACTERS_A_TOKEN = 4
-"""Characters per token, about as in English; only the usage of the synthetic provider depends on it."""
+"""Characters per token, about as in English; used only for the usage that the synthetic provider reports."""
 FRAME_TOKENS = 14_000
-"""The tokens of a typical system prompt and tools, which are shorter here."""
+"""The token count of a typical system prompt and typical tools, which are shorter in these sessions."""
 STREAM = {"content-type": "text/event-stream; charset=utf-8", "request-id": "req_011CSxYz"}
 
 
 @dataclass
 class Lane:
-    """The messages of a lane, and how much of them the provider has cached."""
+    """The messages of a lane, and the number of tokens that the provider has cached."""
 
     name: str
     messages: list[dict[str, Any]] = field(default_factory=list)
     turn: int = 0
     cached_tokens: int = 0
     before: str | None = None
-    """The previous attempt."""
+    """The ID of the previous attempt."""
 
 
 class SyntheticSession:
-    """A session that is being recorded."""
+    """Records one session, event by event."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SyntheticSession:
         return f"{self.now_ns // 1_000_000:012x}7{bits >> 62:03x}8{bits & (2**60 - 1):015x}"
 
     def advance(self, seconds: float) -> int:
-        """Advance the clock by about this time; return the actual time in nanoseconds."""
+        """Advance the clock by about this time; return the exact time in nanoseconds."""
         took = int(seconds * self._chance.uniform(0.7, 1.5) * SECOND)
         self.now_ns += took
         return took
@@ -201,7 +201,7 @@ class SyntheticSession:
         return self.lane.before or ""
 
     def results(self, *answers: dict[str, Any]) -> None:
-        """Add the results of calls to the next request."""
+        """Add tool results to the next request."""
         self.lane.messages.append({"role": "user", "content": list(answers)})
 
     def call_id(self) -> str:
@@ -337,9 +337,7 @@ class SyntheticSession:
     def _response(
         self, blocks: Any, model: str, stop_reason: str | None, usage: dict[str, Any]
     ) -> list[bytes]:
-        """Return the stream of a response, with usage as the provider counts it: the prefix from the cache, new tokens
-        as written.
-        """
+        """Return the stream of a response, with usage: the prefix counts as cache reads, new tokens as cache writes."""
         asks = any(block["type"] == "tool_use" for block in blocks)
         said, whole = len(json.dumps(blocks)) // CHARACTERS_A_TOKEN, self._tokens() + FRAME_TOKENS
         new = max(whole - self.lane.cached_tokens, 0)
@@ -461,13 +459,13 @@ def _refusal(kind: str) -> list[bytes]:
 TOOLS = [
     {
         "name": name,
-        "description": told,
+        "description": description,
         "input_schema": {"type": "object", "properties": {"order": {"type": "string"}}},
     }
-    for name, told in (
+    for name, description in (
         ("find_order", "Finds an order by its number."),
         ("refund", "Pays money back."),
-        ("search_stock", "Says how much of a thing is in stock."),
+        ("search_stock", "Finds the quantity of an article in stock."),
         ("send_mail", "Writes to a customer."),
         ("agent", "Starts an agent that looks something up."),
     )

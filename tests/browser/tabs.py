@@ -1,4 +1,4 @@
-"""A dashboard server as users start it, and a browser tab that notes all errors."""
+"""A dashboard server as users start it, and a browser tab that collects all errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.browser.store_builders import ROOT
 
 URL = re.compile(r"http://\S+/\?token=\S+")
 START_SECONDS = 60.0
-TOLD = 10
+MAX_PRINTED_ERRORS = 10
 """The maximum number of errors in a message."""
 PATIENCE_MS = 60_000
 """The time limit for something to appear, even on a busy machine; it is not a measurement."""
@@ -76,27 +76,27 @@ def serving(home: Home, *arguments: str) -> Iterator[Served]:
         process.terminate()
         process.wait(30)
     reading.join(30)
-    told = "".join(said)
-    assert not [word for word in ("Traceback", "a page failed") if word in told], told
+    result = "".join(said)
+    assert not [word for word in ("Traceback", "a page failed") if word in result], result
 
 
 @dataclass
 class Tab:
-    """A tab, and all errors in it."""
+    """A browser tab that collects all of its errors."""
 
     page: Page
     served: Served | None
     faults: list[str] = field(default_factory=list)
-    """Errors of the console, including policy violations, of scripts and of requests; and dialogs."""
+    """Errors of the console (including policy violations), of scripts and of requests, and opened dialogs."""
     requested: list[str] = field(default_factory=list)
     """The requested URLs."""
     forgiven: list[str] = field(default_factory=list)
-    """Parts of the errors that a test expects."""
+    """Texts of errors that a test expects."""
 
     @classmethod
     @contextlib.contextmanager
     def opened(cls, browser: Browser, served: Served | None, **options: Any) -> Iterator[Self]:
-        """Open a tab with separate cookies; with a server, open the printed URL."""
+        """Open a tab with separate cookies; if there is a server, open its printed URL."""
         usual = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB"}
         context = browser.new_context(**{**usual, "timezone_id": "Europe/Zurich", **options})
         context.set_default_timeout(PATIENCE_MS)
@@ -137,9 +137,9 @@ class Tab:
         self.page.wait_for_function(_DRAWN)
 
     def draw(self) -> None:
-        """Scroll to every figure, so that all are drawn, and back to the top."""
+        """Scroll to every figure, so that all are drawn, then back to the top."""
         for place in self.page.locator("[data-figure]").all():
-            # Playwright's own scrolling waits for two identical frames, and a page that draws may be busy for long.
+            # Playwright's own scrolling waits for two identical frames, which takes long on a busy page.
             place.evaluate("each => each.scrollIntoView({ block: 'center', behavior: 'instant' })")
             self.page.wait_for_function(_DRAWN)
         self.page.evaluate("scrollTo(0, 0)")
@@ -147,7 +147,7 @@ class Tab:
     def check(self) -> None:
         """Assert that there was no error, and no request to any other server."""
         faults = [f for f in self.faults if not any(word in f for word in self.forgiven)]
-        assert not faults, "\n".join(faults[:TOLD])
+        assert not faults, "\n".join(faults[:MAX_PRINTED_ERRORS])
         assert self.page.evaluate("window.hacked") is None
         own = (self.served.origin + "/" if self.served else "file:///", "data:", "about:", "blob:")
         foreign = [url for url in self.requested if not url.startswith(own)]
@@ -155,7 +155,7 @@ class Tab:
 
     def _listen(self) -> None:
         page = self.page
-        page.on("console", lambda told: self._note(told.type, told.text))
+        page.on("console", lambda result: self._note(result.type, result.text))
         page.on("pageerror", lambda error: self._note("error", f"page: {error}"))
         page.on("dialog", self._note_dialog)
         page.on("popup", lambda _: self._note("error", "a window"))

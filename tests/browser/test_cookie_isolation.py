@@ -43,7 +43,7 @@ def other_server() -> Iterator[tuple[int, list[str | None]]]:
 def test_no_server_on_another_port_receives_the_cookie(
     store: Callable[[str], Served], tabs: Callable[..., Tab], kind: str
 ) -> None:
-    """However the browser gets to a server on another port of this machine, that server receives no cookie."""
+    """No server on another port of this machine receives the cookie, however the browser gets to that server."""
     served = store(kind)
     tab = tabs(served)
     assert tab.page.locator("#found tbody tr").count() > 0

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.xdist_group("browser-hostile")
 ELEMENTS = 4_000
 """The maximum number of elements of a page that shows content. Our choice."""
 MARKS = 6
-"""The number of marks of a figure over which the mouse hovers. Our choice."""
+"""The maximum number of marks of a figure over which the mouse hovers. Our choice."""
 SHOW = "Show transcript"
-OURS = ", ".join(
+INJECTED_ELEMENTS = ", ".join(
     (
         "script:not([src]):not([type='application/json'])",
         "iframe, base, object, embed, meta[http-equiv]",
@@ -24,7 +24,7 @@ OURS = ", ".join(
         f"[src^='{AWAY}'], [href^='{AWAY}'], [action^='{AWAY}']",
     )
 )
-"""Elements that no page of the dashboard contains; if a text became markup, some of them would exist."""
+"""Elements that no page of the dashboard contains, and that would exist if a hostile text became markup."""
 
 
 @pytest.fixture
@@ -34,18 +34,18 @@ def served(store) -> Served:
 
 
 def test_names_are_shown_as_text(served: Served, tabs) -> None:
-    """In the list, each name is shown as it is, with invisible characters as escapes; none became markup."""
+    """In the list, each name is shown as text, with invisible characters as escapes; none becomes markup."""
     tab: Tab = tabs(served)
     tab.settle()
     _assert_unharmed(tab)
     shown = _squeezed(tab.page.locator("#found").inner_text())
     assert [name for name, words in TEXTS.items() if _visible_part(words) not in shown] == []
-    told = tab.page.evaluate(_TOLD)
-    assert [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in told] == []
+    result = tab.page.evaluate(_ALL_TEXTS)
+    assert [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in result] == []
 
 
 def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
-    """Plotly interprets some markup in labels; tool names produce no link, bold text or line break."""
+    """Tool names in figures create no link, bold text or line break, although Plotly supports such markup."""
     tab: Tab = tabs(served)
     for path in ("/fleet", *_sessions(tab)[:3]):
         tab.go(path)
@@ -56,22 +56,22 @@ def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
 
 
 def test_hover_texts_are_text(served: Served, tabs) -> None:
-    """Hover texts with recorded names are shown as text; none became markup."""
+    """Hover texts with recorded names are shown as text; none becomes markup."""
     tab: Tab = tabs(served)
-    told = ""
+    result = ""
     for path in ("/fleet", _sessions(tab)[2]):
         tab.go(path)
         tab.draw()
         for name in tab.page.locator("[data-figure]").evaluate_all(_NAMES):
-            told += _hover_texts(tab, name)
+            result += _hover_texts(tab, name)
             _assert_unharmed(tab)
-    assert "<" in told
-    assert any(_visible_part(words)[:20] in _squeezed(told) for words in TEXTS.values())
-    assert not [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in told]
+    assert "<" in result
+    assert any(_visible_part(words)[:20] in _squeezed(result) for words in TEXTS.values())
+    assert not [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in result]
 
 
 def test_content_is_shown_as_text(served: Served, tabs) -> None:
-    """Prompts, responses, thinking, inputs and results of tools are shown completely, and nothing runs."""
+    """Prompts, responses, thinking, tool inputs and tool results are shown completely, and no script runs."""
     tab: Tab = tabs(served)
     _open_transcript(tab, served)
     _assert_unharmed(tab)
@@ -105,7 +105,7 @@ def test_a_line_of_ten_million_characters_is_cut(served: Served, tabs) -> None:
 
 
 def test_requests_and_changes_are_shown_as_text(served: Served, tabs) -> None:
-    """The exact request and response of each attempt, and the changes since the previous one, are text."""
+    """The exact request and response of each attempt, and its changes since the previous attempt, are shown as text."""
     tab: Tab = tabs(served)
     tab.go(_session_at_length(tab, served))
     attempts = tab.page.locator("#steps a[href^='/attempts/']").evaluate_all(
@@ -128,7 +128,7 @@ def test_requests_and_changes_are_shown_as_text(served: Served, tabs) -> None:
 
 
 def test_inputs_are_shown_as_text(served: Served, tabs) -> None:
-    """The search, the filters and the SQL page display their inputs, which may come from a malicious link."""
+    """The search, the filters and the SQL page show their inputs as text, even if they come from a malicious link."""
     tab: Tab = tabs(served)
     for words in TEXTS.values():
         tab.page.goto(
@@ -154,7 +154,7 @@ def test_inputs_are_shown_as_text(served: Served, tabs) -> None:
 
 
 def test_an_unusual_session_id_has_its_page(served: Served, tabs) -> None:
-    """Each link to a session whose ID contains quotes, slashes and markup leads to that session."""
+    """If a session ID contains quotes, slashes and markup, each link to this session opens its page."""
     tab: Tab = tabs(served)
     tab.page.goto(f"{served.origin}/?{_query(q=STRANGE_ID)}")
     link = tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']")
@@ -171,7 +171,7 @@ def test_an_unusual_session_id_has_its_page(served: Served, tabs) -> None:
     "how", [(), ("--light",), ("--with-content",), ("--light", "--with-content")]
 )
 def test_a_report_shows_them_as_text(how: tuple[str, ...], served: Served, tabs, tmp_path) -> None:
-    """A report opened from disk, without a network, runs nothing, loads nothing, and contains all texts."""
+    """A report that is opened from disk runs no script, loads nothing, and shows all hostile texts as text."""
     path = _report(served, tmp_path, *how)
     tab: Tab = tabs(None, offline=True)
     tab.page.goto(path.as_uri())
@@ -211,12 +211,12 @@ def _report(served: Served, folder: Path, *how: str) -> Path:
 
 
 def _hover_texts(tab: Tab, name: str) -> str:
-    """Return the hover text of each mark of a figure, after waiting for it to appear.
+    """Return the hover texts of the marks of a figure.
 
-    A figure whose hover text covers all marks at one position shows it as a legend.
+    If the hover text covers all marks at one position, the figure shows it as a legend.
     """
     tab.page.locator(f"[data-figure={name}]").scroll_into_view_if_needed()
-    told = ""
+    result = ""
     for mark in tab.page.locator(f"[data-figure={name}] .bars .point path").all()[:MARKS]:
         box = mark.bounding_box()
         if not box or box["width"] < 1 or box["height"] < 1:
@@ -225,15 +225,15 @@ def _hover_texts(tab: Tab, name: str) -> str:
         tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         text = tab.page.locator(f"[data-figure={name}] .hoverlayer :is(.hovertext, .legend)").first
         text.wait_for(state="attached")
-        told += text.text_content() or ""
+        result += text.text_content() or ""
         assert text.locator("a, [style*=bold]").count() == 0
-    return told
+    return result
 
 
 def _assert_unharmed(tab: Tab) -> None:
-    """Assert that nothing ran, and that no text became markup."""
+    """Assert that no script ran, and that no text became markup."""
     assert tab.page.evaluate("[window.hacked, {}.polluted]") == [None, None]
-    assert tab.page.locator(OURS).count() == 0
+    assert tab.page.locator(INJECTED_ELEMENTS).count() == 0
     assert tab.page.locator("main").is_visible()
 
 
@@ -274,7 +274,7 @@ def _visible_part(words: str) -> str:
 _NAMES = """
 all => all.map((each) => each.dataset.figure)
 """
-_TOLD = """
+_ALL_TEXTS = """
 () => document.body.innerText + [...document.querySelectorAll("*")].flatMap((each) =>
     ["aria-label", "title", "alt", "placeholder"].map((name) => each.getAttribute(name))).join(" ")
 """

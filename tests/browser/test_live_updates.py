@@ -1,4 +1,4 @@
-"""Pages that are open while agents run: they update themselves without disturbing the user."""
+"""Open pages update themselves while agents run, without disturbing the user."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ with recording(Path(sys.argv[1])), contextlib.ExitStack() as held:
 
 
 class Agent:
-    """A process that runs our agent loop, and records what it is told to."""
+    """A process that runs our agent loop on command and records it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def do(self, order: str) -> None:
-        """Run `run NAME`, a complete session; or `open NAME`, `ask` and `close`, a session in several steps."""
+        """Execute a command:
+
+        `run NAME` for a complete session, or `open NAME`, `ask` and `close` for separate steps.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{order}\n")
@@ -76,12 +79,12 @@ def served(store) -> Served:
 def agent(served: Served) -> Iterator[Agent]:
     process = python(AGENT, Path(served.home.path), stdin=subprocess.PIPE)
     yield Agent(process)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 0, told
+    _, result = process.communicate(timeout=60)
+    assert process.returncode == 0, result
 
 
 def test_a_new_session_keeps_scroll_position_and_focus(served: Served, agent: Agent, tabs) -> None:
-    """While the user has scrolled down and focuses a link, a session is added at the top, and nothing moves."""
+    """If a session is added at the top while the user has scrolled down and focuses a link, nothing moves."""
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
@@ -96,7 +99,7 @@ def test_a_new_session_keeps_scroll_position_and_focus(served: Served, agent: Ag
 
 
 def test_a_running_session_updates_its_page(served: Served, agent: Agent, tabs) -> None:
-    """New turns and the end appear in the existing figures, and expanded details stay expanded."""
+    """New turns and the end of the session appear in the existing figures, and expanded details stay expanded."""
     agent.do("open under-way")
     tab: Tab = tabs(served)
     page = tab.go("/?q=under-way")
@@ -122,7 +125,7 @@ def test_a_running_session_updates_its_page(served: Served, agent: Agent, tabs) 
 
 
 def test_many_updates_leak_nothing_and_keep_the_zoom(served: Served, tabs) -> None:
-    """After twenty updates of all figures, the page has no more nodes and listeners than before, and the same zoom."""
+    """After twenty updates of all figures, the page has the same zoom, and no more nodes and listeners than before."""
     tab: Tab = tabs(served)
     page = tab.follow(tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").nth(5))
     tab.draw()
@@ -139,7 +142,7 @@ def test_many_updates_leak_nothing_and_keep_the_zoom(served: Served, tabs) -> No
 
 
 class ChangedFigures:
-    """Changes all figures of a page each time that it checks for updates."""
+    """Serves changed data for all figures of a page each time the page checks for updates."""
 
     def __init__(self, tab: Tab) -> None:
         self._page, self._number = tab.page, 0
@@ -148,7 +151,7 @@ class ChangedFigures:
         self._page.route(tab.page.url, self._changed)
 
     def update(self, times: int) -> None:
-        """Update the page this many times; the visible figures are drawn before each next update."""
+        """Update the page this many times; the visible figures are drawn before the next update."""
         for _ in range(times):
             self._number += 1
             self._page.evaluate(_LOOK)
@@ -222,7 +225,7 @@ def test_typed_text_is_kept(served: Served, agent: Agent, tabs) -> None:
 
 
 def test_paused_updates_change_nothing(served: Served, agent: Agent, tabs) -> None:
-    """With the switch off, nothing is requested and nothing changes; with it on, new data appears."""
+    """While updates are switched off, nothing is requested and nothing changes; then new data appears."""
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
@@ -244,7 +247,7 @@ def test_paused_updates_change_nothing(served: Served, agent: Agent, tabs) -> No
 
 
 def test_a_late_response_does_not_replace_a_newer_filter(served: Served, tabs) -> None:
-    """If a filter is applied while an update is being loaded, the response for the old URL is dropped."""
+    """If a filter is applied while an update is being loaded, the response for the previous URL is dropped."""
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
@@ -263,7 +266,7 @@ def test_a_late_response_does_not_replace_a_newer_filter(served: Served, tabs) -
 
 
 def test_filter_results_are_announced(served: Served, tabs) -> None:
-    """Screen readers announce the number of results, from an element that is not replaced."""
+    """Screen readers announce the number of results, because the element that contains it is not replaced."""
     tab: Tab = tabs(served)
     tab.settle()
     place = tab.page.locator("#announced[role=status]")
@@ -275,7 +278,7 @@ def test_filter_results_are_announced(served: Served, tabs) -> None:
 
 
 def test_failed_updates_are_shown(tabs, tmp_path: Path) -> None:
-    """Unreadable recordings, and a dashboard that has ended, are shown on open pages until the error is over."""
+    """An open page shows an error while the recordings cannot be read, or if the dashboard has ended."""
     home = store_builders.one(tmp_path / "home")
     with contextlib.ExitStack() as running:
         tab: Tab = tabs(running.enter_context(serving(home)))
@@ -294,6 +297,6 @@ def test_failed_updates_are_shown(tabs, tmp_path: Path) -> None:
         page.get_by_role("searchbox").fill("anything")
         tab.wait_for_text("The recordings cannot be read")
         (tmp_path / "away").rename(home.path)
-        # The error page updates itself, too, and is replaced as soon as the data can be shown.
+        # The error page also updates itself, and is replaced as soon as the data can be shown.
         page.wait_for_selector("#found")
     tab.wait_for_text("the dashboard does not respond", "#followed")

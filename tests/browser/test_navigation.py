@@ -1,4 +1,4 @@
-"""From the list to a session, an attempt and its changes: by mouse, by keyboard alone, and back."""
+"""Navigation from the list to a session, an attempt and its changes, by mouse or by keyboard, and back."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHOW = "Show transcript"
 
 @pytest.fixture
 def tab(store, tabs) -> Tab:
-    """A tab with the list of sessions of a team."""
+    """A tab with a team's list of sessions."""
     opened: Tab = tabs(store("shop"))
     opened.settle()
     return opened
 
 
 def test_from_the_list_to_the_changes_and_back(tab: Tab) -> None:
-    """List, session, attempt, and changes since the previous request; the back button returns the same way."""
+    """Links lead from the list to a session, an attempt and its changes; the back button returns in reverse order."""
     page = tab.page
     way = [page.url]
     _follow(
@@ -49,7 +49,7 @@ def test_from_the_list_to_the_changes_and_back(tab: Tab) -> None:
 
 
 def test_no_content_before_a_click(tab: Tab) -> None:
-    """Before the click, content is in no page and no response; after the click, it is shown as text."""
+    """Content is in no page and no response before a click, and is shown as text after the click."""
     bodies: list[str] = []
 
     def keep(route) -> None:
@@ -80,8 +80,8 @@ def test_no_content_before_a_click(tab: Tab) -> None:
     assert len(_words_in("".join(bodies))) >= 2
 
 
-def test_thinking_is_collapsed(tab: Tab) -> None:
-    """Thinking is in the transcript, but hidden until it is expanded."""
+def test_thinking_is_hidden_until_it_is_expanded(tab: Tab) -> None:
+    """Thinking is in the transcript, but is hidden until the user expands it."""
     tab.go(_a_session(tab))
     tab.page.get_by_role("button", name=SHOW).click()
     tab.page.wait_for_selector("#transcript pre", state="attached")
@@ -92,7 +92,7 @@ def test_thinking_is_collapsed(tab: Tab) -> None:
 
 
 def test_request_and_response_on_demand(tab: Tab) -> None:
-    """An attempt shows its facts, and on demand the request body, the response stream, and both as downloads."""
+    """An attempt shows its facts, and on demand the request body, the response stream, and downloads of both."""
     tab.go(_a_session(tab))
     tab.go(_first(tab, "#steps a[href^='/attempts/']"))
     page = tab.page
@@ -111,7 +111,7 @@ def test_request_and_response_on_demand(tab: Tab) -> None:
 
 
 def test_two_sessions_are_compared(tab: Tab) -> None:
-    """Two selected sessions are shown side by side, with differences in words."""
+    """Two selected sessions are shown side by side, with their differences in words."""
     boxes = tab.page.locator("#found tbody input[type=checkbox]")
     boxes.nth(1).check()
     boxes.nth(2).check()
@@ -141,7 +141,7 @@ def test_sql_queries_and_errors(tab: Tab) -> None:
 
 
 def test_the_keyboard_reaches_everything_with_visible_focus(tab: Tab) -> None:
-    """The Tab key reaches each link, field and button of a page, and the focus is visible."""
+    """The Tab key reaches each link, field and button of a page, and the focused element is visibly marked."""
     session = _a_session(tab)
     tab.go(session)
     attempt = _first(tab, "#steps a[href^='/attempts/']")
@@ -152,7 +152,7 @@ def test_the_keyboard_reaches_everything_with_visible_focus(tab: Tab) -> None:
 
 
 def test_the_keyboard_alone_opens_content(tab: Tab) -> None:
-    """Tab and Enter open a session and its content, and the focus moves to the content."""
+    """A session and its content can be opened with Tab and Enter; the focus then moves to the content."""
     page = tab.page
     _tab_to(tab, "document.activeElement.matches('#found tbody a[href^=\"/sessions/\"]')")
     with page.expect_navigation():
@@ -165,7 +165,7 @@ def test_the_keyboard_alone_opens_content(tab: Tab) -> None:
 
 
 def test_the_first_tab_stop_skips_to_the_main_content(tab: Tab) -> None:
-    """Keyboard users need not pass the navigation on every page."""
+    """The first Tab stop of a page is a link that skips the navigation."""
     tab.go("/sql")
     tab.page.keyboard.press("Tab")
     assert tab.page.evaluate("document.activeElement.className") == "skip"
@@ -216,8 +216,8 @@ def _tab_through(tab: Tab) -> dict[str, list[str]]:
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement === document.body || window.walk.again"):
             break
-    told: dict[str, list[str]] = page.evaluate(_MISSED)
-    return told
+    result: dict[str, list[str]] = page.evaluate(_MISSED)
+    return result
 
 
 _WATCH = """

@@ -1,4 +1,4 @@
-"""Every kind of page, for every kind of store: it loads without errors, is accessible, and stays small."""
+"""Every kind of page loads without errors, is accessible, and stays small, for every kind of store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.browser.page_walk import PHONE, WIDE, VisitedPage, axe_violations, wa
 from tests.browser.tabs import Tab
 
 ACCESSIBLE = ("empty", "shop", "hostile")
-"""The stores that axe checks: it takes seconds per page, and other stores have the same pages."""
+"""The stores whose pages axe checks. Each page takes seconds, and other stores have the same kinds of pages."""
 EVERY = stores("empty", "one", "long", "shop", "large", "transcripts", "wire", "hostile")
 ELEMENTS = 10_000
 """The maximum number of elements of a page without its figures, for any store. Our choice."""
@@ -21,7 +21,7 @@ MARKS = 12_000
 
 @pytest.fixture(scope="session")
 def walked(browser, store) -> Callable[[str], list[VisitedPage]]:
-    """The pages of a store, which are visited once for all tests."""
+    """The visited pages of a store; all tests share them."""
     found: dict[str, list[VisitedPage]] = {}
 
     def give(kind: str) -> list[VisitedPage]:
@@ -37,8 +37,9 @@ def walked(browser, store) -> Callable[[str], list[VisitedPage]]:
 
 @EVERY
 def test_every_page_loads_without_errors(kind: str, walked) -> None:
-    """No console error, policy violation, failed request or request to another site; each page has a title and a
-    heading.
+    """No page has a console error, a policy violation, a failed request or a request to another site.
+
+    Each page has a title and a heading.
     """
     pages = walked(kind)
     assert {page.kind for page in pages} >= {"/", "/fleet", "/compare", "/sql"}
@@ -50,21 +51,21 @@ def test_every_page_loads_without_errors(kind: str, walked) -> None:
 
 @EVERY
 def test_the_size_of_pages_is_bounded(kind: str, walked) -> None:
-    """Even for a thousand turns or a hundred thousand sessions, a page has a bounded number of rows and marks."""
+    """A page has a bounded number of elements and marks, even with a thousand turns or a hundred thousand sessions."""
     sizes = {page.path: (page.elements, page.marks) for page in walked(kind)}
     assert {k: v for k, v in sizes.items() if v[0] > ELEMENTS or v[1] > MARKS} == {}
 
 
 @stores(*ACCESSIBLE)
 def test_pages_are_accessible(kind: str, walked) -> None:
-    """Axe finds no violation: names, roles, labels, headings, tables, and contrast in both themes."""
+    """Axe finds no violation in names, roles, labels, headings, tables, and contrast in both themes."""
     found = [f"{page.path}: {each}" for page in walked(kind) for each in page.barriers]
     assert not found, "\n".join(found)
 
 
 @EVERY
 def test_no_page_is_wider_than_its_window(kind: str, walked) -> None:
-    """No page scrolls horizontally, on a desktop or on a phone; wide tables scroll separately."""
+    """No page scrolls horizontally, on a desktop or on a phone; only wide tables scroll."""
     assert {WIDE, PHONE} == set(walked(kind)[0].overflow)
     assert {
         p.path: p.overflow for p in walked(kind) if any(w > 0 for w in p.overflow.values())
@@ -73,7 +74,7 @@ def test_no_page_is_wider_than_its_window(kind: str, walked) -> None:
 
 @pytest.mark.xdist_group("browser-shop")
 def test_axe_finds_violations(store, tabs) -> None:
-    """The accessibility tests can fail: an image without alternative text and low contrast are found."""
+    """The accessibility check finds an image without alternative text and low contrast."""
     tab = tabs(store("shop"))
     tab.go("/")
     tab.page.evaluate("""
@@ -89,7 +90,7 @@ def test_axe_finds_violations(store, tabs) -> None:
 
 @pytest.mark.xdist_group("browser-shop")
 def test_figures_are_not_focusable(store, tabs) -> None:
-    """A drawn figure has a name, and no focusable element: its data is in a table below it."""
+    """A drawn figure has a name and no focusable element; its data is in a table below it."""
     tab = tabs(store("shop"))
     tab.go("/fleet")
     tab.draw()
@@ -103,7 +104,7 @@ def test_figures_are_not_focusable(store, tabs) -> None:
 
 @pytest.mark.xdist_group("browser-shop")
 def test_themes(store, tabs) -> None:
-    """The theme is that of the system until the user selects one, and the selection is kept."""
+    """The theme is the theme of the system until the user selects another one, which is kept."""
     tab = tabs(store("shop"), color_scheme="dark")
     tab.go("/fleet")
     assert _brightness(tab) < 60
@@ -117,7 +118,7 @@ def test_themes(store, tabs) -> None:
 
 @pytest.mark.xdist_group("browser-shop")
 def test_pages_print_light_and_without_controls(store, tabs) -> None:
-    """In print, a dark page is light, and has no navigation and no controls."""
+    """A printed page is light, even with a dark theme, and has no navigation and no controls."""
     tab = tabs(store("shop"), color_scheme="dark")
     tab.go("/fleet")
     assert tab.page.locator("nav").is_visible()
@@ -130,7 +131,7 @@ def test_pages_print_light_and_without_controls(store, tabs) -> None:
 
 @pytest.mark.xdist_group("browser-shop")
 def test_times_are_in_the_time_zone_of_the_user(store, tabs) -> None:
-    """Times are in the zone of the browser, and the zone is named; the HTML contains UTC."""
+    """Times are shown in the browser's time zone, which is named; the HTML contains UTC."""
     shown = {}
     for zone in ("Asia/Tokyo", "America/New_York"):
         tab = tabs(store("shop"), timezone_id=zone)

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.xdist_group("browser-printing")
 
 
 def test_the_waterfall_is_readable_on_a_phone(tabs, tmp_path: Path) -> None:
-    """The waterfall has space for bars and names in a region that scrolls, also by keyboard; the page is not wider."""
+    """On a phone, the waterfall scrolls in its own region, also by keyboard, so that bars and names have enough space.
+
+    The page is not wider than the window.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     path = tmp_path / "report.html"

@@ -1,4 +1,4 @@
-"""Printed reports are dark text on white, whatever the theme on screen."""
+"""Printed reports have dark text on white, whatever the theme on screen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_dark_report_is_printed_light(tabs, tmp_path: Path, light: bool) -> No
 
 
 def _colors(tab: Tab, place: str, kind: str) -> list[tuple[int, ...]]:
-    """Return the colors of a kind of elements, without transparent ones."""
+    """Return the colors of the selected elements, without transparent colors."""
     found = tab.page.evaluate(_COLORS, [place, kind])
     return [tuple(int(part) for part in color) for color in found]
 

@@ -1,4 +1,4 @@
-"""The list of a hundred thousand sessions: search, filters, sorting and paging, as a user does it."""
+"""Search, filters, sorting and paging of a list of a hundred thousand sessions, as a user does it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listed(store, tabs) -> Tab:
 
 @pytest.fixture(scope="module")
 def query(store):
-    """A function that queries the store for the expected values."""
+    """A function that queries the store for expected values."""
     connection = connect(store("large").home, ingest=False)
 
     def ask(sql: str) -> list[tuple]:
@@ -36,7 +36,7 @@ def query(store):
 
 
 def test_the_list_shows_fifty_and_the_total(listed: Tab, query) -> None:
-    """The fifty newest sessions are shown, and the total number is above them."""
+    """The fifty newest sessions are listed below the total number of sessions."""
     assert listed.page.locator(ROWS).count() == 50
     listed.wait_for_text(f"1 – 50 of {SESSIONS:,}")
     newest = query("SELECT session_id FROM sessions ORDER BY started_ns DESC LIMIT 50")
@@ -44,7 +44,7 @@ def test_the_list_shows_fifty_and_the_total(listed: Tab, query) -> None:
 
 
 def test_typing_a_part_of_an_id_finds_the_session(listed: Tab, query) -> None:
-    """Typing is enough, without a further key or click, and the URL can be shared."""
+    """Typing a part of an ID finds the session without a further key or click; the URL contains the search."""
     [(session_id,)] = query(
         "SELECT session_id FROM sessions ORDER BY session_id LIMIT 1 OFFSET 4711"
     )
@@ -55,7 +55,7 @@ def test_typing_a_part_of_an_id_finds_the_session(listed: Tab, query) -> None:
 
 
 def test_filters_are_combined_and_in_the_url(listed: Tab, query) -> None:
-    """Status, model, cost and day narrow the list; a copy of the URL shows the same list."""
+    """Filters by status, model, cost and day can be combined, and the URL contains them."""
     page = listed.page
     page.locator("[name=status]").select_option("failed")
     page.locator("[name=model]").select_option("claude-opus-5-5")
@@ -81,13 +81,13 @@ def test_filters_are_combined_and_in_the_url(listed: Tab, query) -> None:
 
 
 def test_a_failure_signature_narrows_the_list(listed: Tab) -> None:
-    """The list shows only sessions with the signature, as in its column."""
+    """The list contains only the sessions that have the selected signature in their column."""
     page = listed.page
     page.wait_for_function(
         "() => [...document.querySelectorAll('[name=signature] option')].some((o) => /\\([1-9]/.test(o.text))"
     )
-    told = page.locator("[name=signature] option").all_inner_texts()
-    chosen = next(each for each in told if re.search(r"\([1-9]", each))
+    result = page.locator("[name=signature] option").all_inner_texts()
+    chosen = next(each for each in result if re.search(r"\([1-9]", each))
     page.locator("[name=signature]").select_option(label=chosen)
     page.wait_for_url(re.compile("signature="))
     listed.wait_for_text(f"of {chosen.partition('(')[2].rstrip(')')}")
@@ -97,7 +97,7 @@ def test_a_failure_signature_narrows_the_list(listed: Tab) -> None:
 
 
 def test_every_column_sorts_both_ways(listed: Tab, query) -> None:
-    """The header of each column is a link that sorts, and announces the direction to screen readers."""
+    """The header of each column is a link that sorts the list; its direction is announced to screen readers."""
     page = listed.page
     count = page.locator("#found thead th a").count()
     assert count >= 8
@@ -114,7 +114,7 @@ def test_every_column_sorts_both_ways(listed: Tab, query) -> None:
 
 
 def test_paging_reaches_the_last_page_and_back(listed: Tab) -> None:
-    """Next, last and the back button work; no page has more than fifty sessions."""
+    """The next and last links and the back button work, and no page lists more than fifty sessions."""
     page = listed.page
     first = _ids(listed)
     listed.follow(page.get_by_role("link", name="Next").first)
@@ -130,7 +130,7 @@ def test_paging_reaches_the_last_page_and_back(listed: Tab) -> None:
 
 
 def test_the_back_button_restores_the_list(listed: Tab) -> None:
-    """The back button leads from a session to the same page of the same search."""
+    """The back button returns from a session to the same page of the same search."""
     page = listed.page
     page.goto(listed.served.origin + "/?q=coder&sort=cost&page=3")  # type: ignore[union-attr]
     before = _ids(listed)
@@ -152,7 +152,7 @@ def test_invalid_and_empty_searches_show_a_message(listed: Tab) -> None:
         in listed.page.locator("main").inner_text()
     )
     assert "“much”: expected an amount in dollars" in listed.page.locator("main").inner_text()
-    # The field itself rejects the value, and chromium logs this.
+    # The field itself rejects the value, and Chromium logs an error.
     listed.forgiven.append("does not conform to the required format")
 
 

@@ -56,7 +56,7 @@ class Shell:
 
 
 def unlucky(url: str) -> None:
-    """A session that fails after its responses."""
+    """Run a session that fails after its responses."""
     with pytest.raises(LookupError):
         _unlucky(url)
 
@@ -89,7 +89,7 @@ def shell(
 
 
 def test_sessions_lists_the_newest_first(shell: Shell) -> None:
-    """Name, status and reason of each session; `--failed` shows only failed ones."""
+    """`sessions` lists the newest session first, with name, status and reason; `--failed` lists failed sessions."""
     listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     assert [(each["name"], each["status"], each["reason"]) for each in listed] == [
         ("unlucky", "failed", "LookupError"),
@@ -105,21 +105,21 @@ def test_sessions_lists_the_newest_first(shell: Shell) -> None:
 
 @pytest.mark.parametrize("named", ["weather-agent", "id", "end"])
 def test_show_prints_one_session(shell: Shell, named: str) -> None:
-    """A session is found by its name, its ID, or a suffix of it; content is shown only on request."""
+    """`show` finds a session by its name, its ID, or a suffix of the ID, and prints content only on request."""
     listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     session_id = listed[1]["session_id"]
-    told = shell("show", {"id": session_id, "end": session_id[-8:]}.get(named, named))
-    assert (told.code, told.err) == (0, "")
+    result = shell("show", {"id": session_id, "end": session_id[-8:]}.get(named, named))
+    assert (result.code, result.err) == (0, "")
     for word in ("completed", "tool_use", "weather", "llm_request", "/v1/messages"):
-        assert word in told.out
-    assert "Oslo" not in told.out
+        assert word in result.out
+    assert "Oslo" not in result.out
     assert 'calls weather {"city": "Oslo"}' in shell("show", named, "--content").out or named != (
         "weather-agent"
     )
 
 
 def test_cost_counts_four_token_classes(shell: Shell) -> None:
-    """Tokens and cost by model, session and day; `--detail` separates cache writes by lifetime."""
+    """`cost` lists tokens and cost by model, session and day; `--detail` separates cache writes by lifetime."""
     [row] = [json.loads(line) for line in shell("cost", "--json").out.splitlines()]
     assert (row["model"], row["calls"], row["input_tokens"], row["output_tokens"]) == (
         MODEL,
@@ -134,7 +134,7 @@ def test_cost_counts_four_token_classes(shell: Shell) -> None:
 
 
 def test_sql_runs_one_select(shell: Shell) -> None:
-    """One SELECT over tables and views runs; any other statement is refused in one line."""
+    """`agentobs sql` runs one SELECT over tables and views, and rejects any other statement with a one-line error."""
     assert shell("sql", "SELECT count(*) AS n FROM attempts", "--csv").out == "n\n4\n"
     for refused in (
         "COPY (SELECT 1) TO 'stolen.csv'",
@@ -145,15 +145,15 @@ def test_sql_runs_one_select(shell: Shell) -> None:
         "SET memory_limit = '1TB'",
         "selec",
     ):
-        told = shell("sql", refused)
-        assert told.code == 1
-        assert told.err.startswith("error: sql: ")
-        assert len(told.err.splitlines()) == 1
+        result = shell("sql", refused)
+        assert result.code == 1
+        assert result.err.startswith("error: sql: ")
+        assert len(result.err.splitlines()) == 1
     assert not list(Path.cwd().iterdir())
 
 
 def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last failed session becomes a fixture and a test; its replay matches."""
+    """The last failed session becomes a fixture and a test, and a replay of the fixture matches."""
     frozen = shell("freeze", "--last-failed")
     assert frozen.code == 0
     assert sorted(path.name for path in Path("fixtures/unlucky").iterdir()) == [
@@ -177,14 +177,14 @@ def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_verify_and_ingest_report_their_results(shell: Shell) -> None:
-    """An undamaged home verifies; ingesting it again adds nothing."""
+    """`ingest` and `verify` succeed for an undamaged home, and so does a second `ingest`."""
     assert shell("ingest").code == 0
     assert shell("verify").code == 0
     assert shell("ingest").code == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["show", "weather-agnet"], "weather-agnet: no session with that ID or name"),
         (["freeze"], "specify a SESSION or --last-failed. `agentobs sessions` lists sessions."),
@@ -202,27 +202,27 @@ def test_verify_and_ingest_report_their_results(shell: Shell) -> None:
     ],
 )
 def test_invalid_input_gives_a_one_line_error(
-    shell: Shell, arguments: list[str], told: str
+    shell: Shell, arguments: list[str], expected: str
 ) -> None:
-    """One line that states what was found, where, and what to do; a non-zero exit code; no traceback."""
+    """Invalid input gives a non-zero exit code and one line that states what was found, where, and what to do."""
     good = '{"request": {"method": "GET", "path": "/", "headers": {}, "body": null}, "response": '
     good += '{"status": 200, "headers": {}, "body_text": ""}}\n'
     Path("bad.jsonl").write_text(good + '{"request": {"method": "GET"}}\n')
     ended = shell(*arguments)
     assert ended.code == 1
-    assert ended.err.startswith(f"error: {told}")
+    assert ended.err.startswith(f"error: {expected}")
     assert len(ended.err.splitlines()) == 1
 
 
 def test_a_home_without_recordings_is_reported(shell: Shell, tmp_path: Path) -> None:
-    """Reading an empty home prints an error and creates nothing."""
+    """Reading a home that does not exist prints an error and creates nothing."""
     ended = shell("sessions", home=tmp_path / "none")
     assert (ended.code, (tmp_path / "none").exists()) == (1, False)
     assert "no recordings found. Record a session first" in ended.err
 
 
 def test_a_foreign_database_file_is_not_touched(shell: Shell, tmp_path: Path) -> None:
-    """A DuckDB file that agentobs did not write is named in an error and stays unchanged."""
+    """A DuckDB file that agentobs did not write is named in the error and stays unchanged."""
     import duckdb
 
     theirs = tmp_path / "home" / "agentobs.duckdb"
@@ -239,7 +239,7 @@ def test_a_foreign_database_file_is_not_touched(shell: Shell, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (["--mode", "bypassPermissions"], "must be confirmed"),
         (["--allow", "edit(src"], "the command line, allow[0]: "),
@@ -250,9 +250,9 @@ def test_a_foreign_database_file_is_not_touched(shell: Shell, tmp_path: Path) ->
     ],
 )
 def test_run_checks_its_options_before_the_first_request(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
 ) -> None:
-    """One line, a non-zero exit code, and no request."""
+    """Invalid options of `run` give a one-line error and a non-zero exit code before any request is sent."""
     with ServedProvider(script(*answers()), ServeOptions(match="order")) as provider:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
@@ -260,12 +260,12 @@ def test_run_checks_its_options_before_the_first_request(
         assert provider.script.request_count == 0
     assert ended.code == 1
     assert ended.err.startswith("error: ")
-    assert told in ended.err
+    assert expected in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
 def test_run_without_a_key_suggests_the_demo(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, and no request is sent."""
+    """Without an API key, `run` sends no request, and its one-line error suggests the demo."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     ended = shell("run", "hello")
@@ -305,8 +305,8 @@ def test_run_records_a_session_that_replays(
         assert agentobs.stop_recorder()
     assert (ended.code, ended.out, "denied:" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
     assert "note: The project rule to allow weather(secretary) never has an effect" in ended.err
-    told = "note: The project rule to deny wether(x) has no effect: there is no tool wether."
-    assert f"{told} Did you mean weather?\n" in ended.err
+    hint = "note: The project rule to deny wether(x) has no effect: there is no tool wether."
+    assert f"{hint} Did you mean weather?\n" in ended.err
     assert last_session(tmp_path / "home").name == "run"
     assert shell("freeze", "run", "--no-check", home=tmp_path / "home").code == 0
     matched = shell("replay", "fixtures/run")
@@ -315,7 +315,7 @@ def test_run_records_a_session_that_replays(
 
 @pytest.fixture
 def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `agentobs serve` in a separate process, and yield its address."""
+    """Run `agentobs serve` in a separate process, and yield its URL."""
     command = [sys.executable, "-m", "agentobs", "--home", str(home), "serve", "weather-agent"]
     process = subprocess.Popen(
         [*command, "--chunk", "7"],
@@ -335,7 +335,7 @@ def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_serve_responds_to_any_client_until_interrupted(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:
-    """Any client gets the recorded responses; Ctrl-C ends the server, with the number of served exchanges."""
+    """Any client gets the recorded responses; Ctrl-C ends the server, which prints the number of served exchanges."""
     process, url = serving
     assert Agent(url).answer("How is it?") == "Oslo is wet."
     agentobs.stop_recorder()
@@ -345,7 +345,7 @@ def test_serve_responds_to_any_client_until_interrupted(
 
 
 def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None:
-    """With `--strict`, the exit code is 1 if a request was not recorded, and the last line counts such requests."""
+    """With `--strict`, the exit code is 1 if a request was not recorded, and the last line counts these requests."""
     command = [
         sys.executable,
         "-m",
@@ -374,7 +374,7 @@ def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None
 
 
 def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:
-    """After Ctrl-C in the middle of a stream, the received part is recorded, and the session failed."""
+    """If Ctrl-C interrupts a stream, the received part is recorded, and the session is marked as failed."""
     agent = tmp_path / "agent.py"
     agent.write_text(
         "import agentobs\nfrom anthropic import Anthropic\n"
@@ -425,7 +425,7 @@ def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Path) -> None:
-    """If a record in the middle of a session is lost, one line is printed and nothing is written."""
+    """If a record in the middle of a session is damaged, `freeze` prints a one-line error and writes nothing."""
     broken = tmp_path / "broken"
     # An earlier ingest may have compressed the segments.
     shutil.copytree(home.with_name("as-recorded"), broken)
@@ -441,7 +441,7 @@ def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Pat
 
 
 def test_a_session_name_never_becomes_code(tmp_path: Path) -> None:
-    """The name of a session is data: it cannot escape from the strings of the generated test."""
+    """The name of a session is only data: it cannot escape from the strings of the generated test."""
     name = 'x""" ; raise SystemExit("stolen") ; """'
     recording = replace(last_named(tmp_path), name=name, reason=name)
     frozen = freeze(recording, tmp_path / "frozen", {})
@@ -459,7 +459,7 @@ def last_named(tmp_path: Path) -> Recording:
     [("show", "x\x1b]52;c;aGk=\x07"), ("ingest", "x\x1b]52;c;aGk=\x07")],
 )
 def test_errors_escape_control_characters(shell: Shell, arguments: tuple[str, ...]) -> None:
-    """Control characters in quoted input are escaped, both in agentobs errors and in usage errors."""
+    """Control characters in quoted input are escaped in agentobs errors and in usage errors."""
     ended = shell(*arguments)
     assert ended.code != 0
     assert "\\u001b]52;c;aGk=\\u0007" in ended.err

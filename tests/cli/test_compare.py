@@ -26,7 +26,7 @@ FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", byp
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Three sessions of an agent, and their fixtures. The second one looks first, and mails another person, too."""
+    """Three sessions of an agent, and their fixtures; the second one also calls `look` and mails a second person."""
     folder = tmp_path_factory.mktemp("compared")
     ids: list[str] = []
     given = [
@@ -55,16 +55,16 @@ def shell(home: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> S
 
 def steps(shell: Shell, *arguments: str) -> list[tuple[str, str, str]]:
     """Return the change, the kind and the name of each step that differs."""
-    told = json.loads(shell("diff", *arguments, "--json").out)
+    result = json.loads(shell("diff", *arguments, "--json").out)
     found = []
-    for pair in told["steps"]:
+    for pair in result["steps"]:
         part = pair.get("b") or pair.get("a")
         found.append((pair["change"], part["kind"], part["name"]))
     return found
 
 
 def test_added_steps_appear_at_their_position(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Requests, calls and decisions are aligned by their content, not by their number."""
+    """Steps are aligned by their content instead of their number, so added steps appear at their position."""
     a, b, _ = home[1]
     found = steps(shell, a, b)
     assert [(kind, name) for _, kind, name in found] == [
@@ -86,20 +86,20 @@ def test_added_steps_appear_at_their_position(shell: Shell, home: tuple[Path, li
 
 
 def test_totals_of_both_sessions(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Cost, tokens and steps of both sessions; the costs are exact."""
-    told = json.loads(shell("diff", *home[1][:2], "--json").out)
-    assert (told["a"]["requests"], told["b"]["requests"]) == (2, 3)
-    assert (told["a"]["tool_calls"], told["b"]["tool_calls"]) == (1, 3)
-    assert (told["a"]["input_tokens"], told["b"]["input_tokens"]) == (20, 30)
+    """The output contains the exact cost, the tokens and the number of steps of both sessions."""
+    result = json.loads(shell("diff", *home[1][:2], "--json").out)
+    assert (result["a"]["requests"], result["b"]["requests"]) == (2, 3)
+    assert (result["a"]["tool_calls"], result["b"]["tool_calls"]) == (1, 3)
+    assert (result["a"]["input_tokens"], result["b"]["input_tokens"]) == (20, 30)
     ask = f"SELECT sum(cost_usd) AS cost FROM costs WHERE session_id = '{home[1][0]}'"
     [cost] = json.loads(shell("sql", ask, "--json").out).values()
-    assert Decimal(told["a"]["cost_usd"]) == Decimal(cost)
+    assert Decimal(result["a"]["cost_usd"]) == Decimal(cost)
 
 
 def test_inexact_costs_have_no_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If one cost is a lower bound, the difference is unknown."""
+    """If one of the two costs is a lower bound, the difference is unknown."""
     home = a_home(tmp_path)
     shell = Shell(home.path, capsys)
     record(home, [start(91, "sure"), attempt(91, 1), end(91)])
@@ -114,27 +114,27 @@ def test_inexact_costs_have_no_difference(
 
 
 def test_a_session_is_identical_to_itself(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """There are no differences, and one line says so."""
+    """A session that is compared with itself has no differences, and one line of the output states this."""
     assert "all 4 steps are identical" in shell("diff", home[1][0], home[1][0]).out
 
 
 def test_different_decisions_are_changes(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """The same call with a different source of the decision."""
+    """If the same call was allowed by a different source, its decision is listed as changed."""
     a, _, c = home[1]
-    told = shell("diff", a, c).out
-    assert "outcome allow mode -> allow person" in told
+    result = shell("diff", a, c).out
+    assert "outcome allow mode -> allow person" in result
     assert [each for each in steps(shell, a, c) if each[0] != "same"] == [
         ("changed", "decision", "send")
     ]
 
 
 def test_content_is_compared_only_on_request(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Neither output form contains content; with --content both do."""
+    """Text and JSON output contain no content without `--content`; with it, they contain the content."""
     ids = home[1][:2]
     for form in ((), ("--json",)):
-        told = shell("diff", *ids, "--all", *form).out
-        assert "Mailing" not in told
-        assert "bob" not in told
+        result = shell("diff", *ids, "--all", *form).out
+        assert "Mailing" not in result
+        assert "bob" not in result
     shown = shell("diff", *ids, "--json", "--content").out
     assert "Mailing." in shown
     assert "bob" in shown
@@ -155,16 +155,16 @@ def test_differing_requests_need_content(
     options: dict[str, Any],
     place: str,
 ) -> None:
-    """Prompt, system, tools and options are compared; without content, a line says that they were not."""
+    """Prompt, system prompt, tools and options are compared; without `--content`, a line states that they were not."""
     shell = Shell(tmp_path / "home", capsys)
     tools = {"tools": Mailer().tools[: options.pop("tools")]} if "tools" in options else {}
     mailers = (Mailer, lambda url: Mailer(url, options={**FREE, **options}, **tools))
     ids = []
-    for made_by, said in zip(mailers, ("Mail them.", prompt), strict=True):
-        run = recorded(tmp_path, lambda url, m=made_by, s=said: m(url).run(s), mails("ann"))  # type: ignore[misc]
+    for made_by, message in zip(mailers, ("Mail them.", prompt), strict=True):
+        run = recorded(tmp_path, lambda url, m=made_by, s=message: m(url).run(s), mails("ann"))  # type: ignore[misc]
         ids.append(run.session_id)
-    told = shell("diff", *ids).out
-    assert "content was not compared; pass --content" in told
+    result = shell("diff", *ids).out
+    assert "content was not compared; pass --content" in result
     found = json.loads(shell("diff", *ids, "--content", "--json").out)
     requests = [
         step for step in found["steps"] if (step.get("a") or step["b"])["kind"] == "request"
@@ -174,13 +174,13 @@ def test_differing_requests_need_content(
     assert requests[0]["differences"][0]["path"].startswith(place)
 
 
-def test_a_different_result_in_the_request() -> None:
-    """The result in the next request is compared, even if the tool returned the same; IDs are ignored."""
+def test_a_different_tool_result_in_a_request_is_a_change() -> None:
+    """A different tool result in the next request is a difference; different call IDs are not."""
     base: dict[str, Any] = {"system": "s", "messages": [{"role": "user", "content": "Look."}]}
 
-    def then(number: int, said: str) -> dict[str, Any]:
+    def then(number: int, message: str) -> dict[str, Any]:
         use = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {"id": 1}}
-        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": said}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": message}
         marked = [{**base["messages"][0], "cache_control": {"type": "ephemeral"}}]
         more = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
         return {**base, "messages": [*marked, *more]}
@@ -190,9 +190,9 @@ def test_a_different_result_in_the_request() -> None:
     assert new_in_request({**base, "max_tokens": 1}, {**base, "max_tokens": 2}) == {"max_tokens": 2}
     assert list(new_in_request(base, then(1, "rain"))) == ["messages"]
     assert len(new_in_request(base, then(1, "rain"))["messages"]) == 2
-    [said, told] = new_in_request(base, then(1, "rain"))["messages"]
-    answer = [{key: said["content"][0][key] for key in ("type", "name", "input")}]
-    assert new_in_request(base, then(1, "rain"), answer)["messages"] == [told]
+    [message, reported] = new_in_request(base, then(1, "rain"))["messages"]
+    answer = [{key: message["content"][0][key] for key in ("type", "name", "input")}]
+    assert new_in_request(base, then(1, "rain"), answer)["messages"] == [reported]
     assert new_in_request(then(1, "rain"), base)["messages"] == base["messages"]
     assert new_in_request(base, {"messages": base["messages"]}) == {"system": None}
 
@@ -200,23 +200,23 @@ def test_a_different_result_in_the_request() -> None:
 def test_sessions_without_content_are_compared_by_facts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The facts suffice; --content gives one clear error."""
+    """Sessions whose content was pruned are compared by their facts; `--content` gives one clear error."""
     ids = [recorded_run(tmp_path, mails(*to))[0].session_id for to in (("ann",), ("ann", "bob"))]
     shell = Shell(tmp_path / "home", capsys)
     assert (
         shell("prune", "--content-only", *(each for one in ids for each in ("--session", one))).code
         == 0
     )
-    told = shell("diff", *ids)
-    assert told.code == 0
-    assert "+" in told.out
+    result = shell("diff", *ids)
+    assert result.code == 0
+    assert "+" in result.out
     refused = shell("diff", *ids, "--content")
     assert refused.code == 1
     assert refused.err.startswith("error: ")
 
 
 def test_a_fixture_is_compared_with_its_session(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Each side can be either; a fixture has no decisions and uses current prices."""
+    """A session can be compared with a fixture, which has no decisions and is priced with current prices."""
     folder, (a, _, _) = home
     found = steps(shell, a, str(folder / "fixture-1"))
     assert [each for each in found if each[0] != "same"] == [("removed", "decision", "send")]
@@ -228,10 +228,10 @@ def test_a_fixture_is_compared_with_its_session(shell: Shell, home: tuple[Path, 
 
 
 def test_the_table(home: tuple[Path, list[str]], shell: Shell, snapshot: SnapshotAssertion) -> None:
-    """Totals first, then the steps that differ, with outcome, tokens, cost and time."""
+    """The table lists the totals first, then the steps that differ, with outcome, tokens, cost and time."""
     folder = home[0]
-    told = shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--content").out
-    lines = [line.rstrip().replace(str(folder), "FOLDER") for line in told.splitlines()]
+    result = shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--content").out
+    lines = [line.rstrip().replace(str(folder), "FOLDER") for line in result.splitlines()]
     timeless = [_without_times(line) for line in lines if "total step time" not in line]
     assert "\n".join(timeless) == snapshot
 
@@ -241,7 +241,7 @@ def _without_times(line: str) -> str:
 
 
 def test_lanes_are_named_by_the_tool_that_started_them() -> None:
-    """Call IDs differ between runs, so agents are matched by tool and order."""
+    """Lanes are matched by the tool that started them and their order, because call IDs differ between runs."""
     lanes = ["main", "main/toolu_a", "main/toolu_b", "main/toolu_a/toolu_c", "main/hook:x"]
     calls = {"toolu_a": "agent", "toolu_b": "agent", "toolu_c": "search"}
     assert list(stable_lane_names(lanes, calls).values()) == [
@@ -250,7 +250,7 @@ def test_lanes_are_named_by_the_tool_that_started_them() -> None:
 
 
 def test_a_thousand_turns_are_aligned_quickly() -> None:
-    """The effort does not grow with the square of the number of steps, even if all of them differ."""
+    """The effort to align sessions does not grow with the square of the number of steps, even if all steps differ."""
 
     def part(number: int, seed: int) -> Part:
         return Part(
@@ -267,7 +267,7 @@ def test_a_thousand_turns_are_aligned_quickly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "expected"),
     [
         (("exact", "exact"), "exact"),
         (("exact", "lower_bound"), "lower_bound"),
@@ -275,10 +275,10 @@ def test_a_thousand_turns_are_aligned_quickly() -> None:
         (("exact", None), "lower_bound"),
     ],
 )
-def test_a_sum_is_as_certain_as_its_parts(states: tuple[str | None, ...], told: str) -> None:
-    """One inexact cost makes the sum inexact."""
+def test_a_sum_is_as_certain_as_its_parts(states: tuple[str | None, ...], expected: str) -> None:
+    """A sum that includes an inexact cost is inexact."""
     parts = [
         Part("request", "main", 1, "m", input_tokens=1, cost_usd=Decimal(1), cost_status=state)
         for state in states
     ]
-    assert totals([*parts, Part("tool_call", "main", 1, "look")]).cost_status == told
+    assert totals([*parts, Part("tool_call", "main", 1, "look")]).cost_status == expected

@@ -49,7 +49,7 @@ Shell = Callable[..., Ended]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two days, three models (one of them unknown), and one lower bound."""
+    """A home with calls on two days, of three models (one of them unknown), and with one lower bound."""
     home = a_home(tmp_path_factory.mktemp("cost"))
     record(
         home,
@@ -94,9 +94,9 @@ def lines(text: str) -> list[str]:
 
 
 def test_cost_by_model(shell: Shell) -> None:
-    """The table shows tokens, cost and certainty; models without a price are named and never cost 0."""
-    told = shell("cost")
-    cells = [[cell.strip() for cell in re.split(r"  +", line)] for line in lines(told.out)]
+    """The table lists tokens, cost and certainty; models without a price are named and never have a cost of 0."""
+    result = shell("cost")
+    cells = [[cell.strip() for cell in re.split(r"  +", line)] for line in lines(result.out)]
     assert cells == [
         ["model", "calls", "input", "output", "cache read", "cache write", "cost", "status", "lower bound",
          "estimated", "unpriced"],
@@ -106,13 +106,13 @@ def test_cost_by_model(shell: Shell) -> None:
     ]  # fmt: skip
     assert (
         "no price is known for nobody (1 call); these calls are not included in the totals"
-        in told.err
+        in result.err
     )
 
 
 @pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
 def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
-    """All groupings divide the same total cost, in each output form."""
+    """Every grouping adds up to the same total cost, in each output format."""
     rows = shell("cost", "--by", by, "--json").rows
     assert sum(row["calls"] for row in rows) == 5
     known = [Decimal(row["cost_usd"]) for row in rows if row["cost_usd"] is not None]
@@ -135,7 +135,7 @@ def test_cost_of_one_session(shell: Shell, by: str) -> None:
 
 
 def test_times_outside_of_the_storable_range(shell: Shell) -> None:
-    """Times in the distant past or future include everything on that side; a range in the wrong order is refused."""
+    """A time before or after the storable range includes all data on its side; a reversed range is rejected."""
     for option, value in (
         ("--since", "999999w"),
         ("--since", "0001-01-01"),
@@ -155,7 +155,7 @@ def test_times_outside_of_the_storable_range(shell: Shell) -> None:
 
 
 def test_amounts_have_no_exponents(shell: Shell) -> None:
-    """JSON and CSV contain amounts without exponents; several values in a cell are separated by commas."""
+    """Amounts in JSON and CSV have no exponents; several values in a cell are separated by commas."""
     for form in ("--json", "--csv"):
         for by in ("model", "session", "day", "model,day"):
             assert not re.search(r"\dE[-+]\d", shell("cost", "--by", by, form).out)
@@ -164,7 +164,7 @@ def test_amounts_have_no_exponents(shell: Shell) -> None:
 
 
 def test_options_before_a_subcommand_of_cost(shell: Shell, report: Callable[..., Path]) -> None:
-    """An option that would have no effect before `reconcile` is refused."""
+    """An option before `reconcile` that would have no effect is rejected."""
     file = report(page(*used()))
     for options in (("--since", "7d"), ("--json",), ("--by", "day")):
         refused = shell("cost", *options, "reconcile", file)
@@ -192,14 +192,14 @@ def test_cost_of_a_range(shell: Shell) -> None:
 @pytest.mark.parametrize("value", ["yesterday", "7", "7y", "2026-13-01", "", "9" * 40 + "d"])
 def test_invalid_times_are_rejected(shell: Shell, value: str) -> None:
     """The error gives examples of valid times."""
-    told = shell("cost", "--since", value)
-    assert told.code == 2
-    assert "Use a duration before now (30m, 12h, 7d, 2w) or a time in UTC" in told.err
+    result = shell("cost", "--since", value)
+    assert result.code == 2
+    assert "Use a duration before now (30m, 12h, 7d, 2w) or a time in UTC" in result.err
 
 
 @pytest.mark.parametrize("by", ["model", "day", "agent"])
-def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
-    """Bars in one HTML file, with a list of inexact costs; other groupings have no figure."""
+def test_a_cost_figure(shell: Shell, by: str, tmp_path: Path) -> None:
+    """The figure has bars and a list of inexact costs, in one HTML file; groupings without a figure are rejected."""
     file = tmp_path / "cost.html"
     assert shell("cost", "--by", by, "--figure", file).code == 0
     drawn = file.read_text()
@@ -211,8 +211,11 @@ def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
 
 
 def test_reprice_prints_its_assumptions(shell: Shell) -> None:
-    """Stored cost, what-if cost and difference by model and in total, then the assumptions and the price version."""
-    told = shell(
+    """The output lists stored cost, what-if cost and difference by model and in total.
+
+    The assumptions and the price version follow.
+    """
+    result = shell(
         "reprice",
         "--model",
         "claude-opus-5-5",
@@ -221,21 +224,21 @@ def test_reprice_prints_its_assumptions(shell: Shell) -> None:
         "--session",
         "refund-loop",
     )
-    assert lines(told.out)[:3] == [
+    assert lines(result.out)[:3] == [
         "model              calls   stored  what-if  difference  not exact  what-if not exact",
         "claude-sonnet-5-5      2  $0.0031  $0.0091     $0.0059          0                  2",
         "all                    2  $0.0031  $0.0091     $0.0059          0                  2",
     ]
-    said = [line for line in lines(told.out) if line.startswith("assumed: ")]
-    assert len(said) == 2
-    assert "price version 0.2.3" in told.out
+    message = [line for line in lines(result.out) if line.startswith("assumed: ")]
+    assert len(message) == 2
+    assert "price version 0.2.3" in result.out
     rows = shell("reprice", "--batch", "--json").rows
     assert rows[-1]["model"] is None
     assert Decimal(rows[-1]["difference_usd"]) == -Decimal(rows[-1]["stored_usd"]) / 2
 
 
 def test_reprice_with_a_price_file(shell: Shell, tmp_path: Path) -> None:
-    """Prices in the file take precedence; an invalid file is refused, with the position of the error."""
+    """Prices in the file take precedence; an invalid file is rejected with the position of the error."""
     file = tmp_path / "prices.toml"
     file.write_text(PRICES)
     rows = {row["model"]: row for row in shell("reprice", "--prices", file, "--json").rows}
@@ -251,17 +254,17 @@ def test_reprice_with_a_price_file(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_reprice_with_prices_that_start_on_a_day(shell: Shell, tmp_path: Path) -> None:
-    """A model whose price has a first day is known; an empty model name is not."""
+    """A model whose price is valid from a certain day on is known; an empty model name is not."""
     file = tmp_path / "prices.toml"
     file.write_text(PRICES.replace('["nobody"]', '["new-one"]\nsince = 2026-09-01'))
-    told = shell("reprice", "--model", "new-one", "--prices", file, "--json")
-    assert told.code == 0
-    assert Decimal(told.rows[-1]["what_if_usd"]) > 0
+    result = shell("reprice", "--model", "new-one", "--prices", file, "--json")
+    assert result.code == 0
+    assert Decimal(result.rows[-1]["what_if_usd"]) > 0
     assert "no price is known for that model" in shell("reprice", "--model", "").err
 
 
 def test_reprice_with_a_file_and_prices_of_the_home(tmp_path: Path, shell: Shell) -> None:
-    """The file takes precedence over the prices of the home, which still apply to all other models."""
+    """Prices in the file take precedence over the prices of the home, which still apply to all other models."""
     own = a_home(tmp_path)
     (own.path / "prices.toml").write_text(PRICES)
     write_facts(own, [usage_row(1, model="nobody"), usage_row(2, model="other")])
@@ -276,29 +279,29 @@ def test_reprice_with_a_file_and_prices_of_the_home(tmp_path: Path, shell: Shell
 
 
 def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
-    """Savings by caching; for a single session, also its lifetimes and misses."""
+    """`agentobs cache` prints the savings by caching and, for a single session, its lifetimes and misses."""
     listed = shell("cache")
     assert re.split(r"  +", lines(listed.out)[0]) == [
         "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "cheaper lifetime",
         "cost", "status",
     ]  # fmt: skip
-    told = shell("cache", "refund-loop").out
-    assert "hit ratio    49.5% of all input was read from the cache" in told
-    assert "wasted       $0.0000 on 0 misses (estimated)" in told
+    result = shell("cache", "refund-loop").out
+    assert "hit ratio    49.5% of all input was read from the cache" in result
+    assert "wasted       $0.0000 on 0 misses (estimated)" in result
     [row] = shell("cache", "refund-loop", "--json").rows
     assert row["saved_usd"] is not None
     assert shell("cache", "nobody-knows").code == 1
 
 
 def test_a_miss_is_shown_with_its_changed_zones(shell: Shell, tmp_path: Path) -> None:
-    """Each miss of a session shows its turn, all changed zones, and the turn that it is compared with."""
+    """Each miss of a session is listed with its turn, all changed zones, and the turn that it is compared with."""
     own = a_home(tmp_path / "own")
     rude = {"system": "be rude", "tools": []}
     first = call(1, history(1), at=0, **read(0, 1000))
     second = call(2, history(3), at=60, head=rude, **read(0, 1100))
     record(own, [start(1), first, second, end(1)])
-    told = lines(shell("cache", session_id(1), at=own.path).out)
-    head, row = (re.split(r"  +", line.strip()) for line in told[-2:])
+    result = lines(shell("cache", session_id(1), at=own.path).out)
+    head, row = (re.split(r"  +", line.strip()) for line in result[-2:])
     assert head[-5:] == [
         "reason",
         "reason source",
@@ -327,7 +330,10 @@ def page(*buckets: dict[str, Any], more: bool = False) -> dict[str, Any]:
 
 
 def counts(model: str | None, *tokens: int, **more: Any) -> dict[str, Any]:
-    """Return a result of the usage report: uncached input, output, cache reads, and writes for 5 minutes and 1 hour."""
+    """Return a result of the usage report.
+
+    The counts are uncached input, output, cache reads, and cache writes for 5 minutes and for 1 hour.
+    """
     plain, output, read, five, hour = tokens
     return {
         "uncached_input_tokens": plain,
@@ -343,7 +349,7 @@ def counts(model: str | None, *tokens: int, **more: Any) -> dict[str, Any]:
 
 
 def used(**more: Any) -> list[dict[str, Any]]:
-    """Return the provider's usage results for the home in the documented format, computed by hand."""
+    """Return the usage that the provider reports for the home, in the documented format and computed by hand."""
     return [
         bucket(0, counts(MODEL, 20, 40, 1000, 1000, 0, **more)),
         bucket(
@@ -356,10 +362,11 @@ def used(**more: Any) -> list[dict[str, Any]]:
 
 
 def billed() -> list[dict[str, Any]]:
-    """Return what it bills, in cents, worked out by hand from the published prices (micro-dollars a token).
+    """Return the costs that the provider reports for this usage, in cents.
 
-    Sonnet 5.5 (2, 10, 0.2, 2.5, 4): 40 + 400 + 200 + 2500 = 3140, and 200 + 100 + 200 + 125 + 20 = 645.
-    Opus 5.5 (4, 20, 0.2, 5, 8): 400 + 200 + 200 + 250 + 40 = 1090.
+    They were computed by hand from the published prices (micro-dollars per token). Sonnet 5.5 (2, 10, 0.2, 2.5, 4): 40
+    + 400 + 200 + 2500 = 3140, and 200 + 100 + 200 + 125 + 20 = 645. Opus 5.5 (4, 20, 0.2, 5, 8): 400 + 200 + 200 + 250
+    + 40 = 1090.
     """
 
     def amount(cents: str, model: str) -> dict[str, Any]:
@@ -381,17 +388,17 @@ def report(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_an_exact_match(shell: Shell, report: Callable[..., Path]) -> None:
-    """Our own counts as a report match exactly; calls whose cost is not exact are listed first."""
-    told = shell("cost", "reconcile", report(page(*used())))
-    assert told.code == 0
-    shown = lines(told.out)
+    """A report with the recorded counts matches exactly; calls whose cost is not exact are listed first."""
+    result = shell("cost", "reconcile", report(page(*used())))
+    assert result.code == 0
+    shown = lines(result.out)
     assert shown[0] == "usage report, 2026-09-21 00:00 to 2026-09-23 00:00 UTC, 4 results"
     assert shown[2] == "recorded calls whose cost is not exact: 2"
-    assert "exact match: 19 of 19 figures are identical" in told.out
+    assert "exact match: 19 of 19 figures are identical" in result.out
 
 
 def test_pages_in_several_files(shell: Shell, report: Callable[..., Path]) -> None:
-    """Pages can be in any order or in a list; a missing or repeated page is reported."""
+    """Pages may be in any order, or in a list in one file; a missing or repeated page is reported."""
     first, second = used()
     one = report(page(first, more=True), "1.json")
     two = report(page(second), "2.json")
@@ -406,12 +413,12 @@ def test_pages_in_several_files(shell: Shell, report: Callable[..., Path]) -> No
 
 
 def test_drift_in_counts_and_costs(shell: Shell, report: Callable[..., Path]) -> None:
-    """Each differing figure is shown by day and model with both values; the exit code is 1."""
+    """Each figure that differs is listed by day and model with both values, and the exit code is 1."""
     buckets = used()
     buckets[0]["results"][0]["output_tokens"] += 7
-    told = shell("cost", "reconcile", report(page(*buckets)), "--json")
-    assert told.code == 1
-    wrong = [row for row in told.rows if row["state"] != "match"]
+    result = shell("cost", "reconcile", report(page(*buckets)), "--json")
+    assert result.code == 1
+    wrong = [row for row in result.rows if row["state"] != "match"]
     [row] = wrong
     assert (row["day"], row["model"], row["what"]) == ("2026-09-21", MODEL, "output_tokens")
     assert (row["ours"], row["theirs"], row["difference"]) == ("40", "47", "-7")
@@ -424,7 +431,10 @@ def test_drift_in_counts_and_costs(shell: Shell, report: Callable[..., Path]) ->
 
 
 def test_amounts_in_cents_and_their_rounding(shell: Shell, report: Callable[..., Path]) -> None:
-    """Amounts are in cents: exact ones match, rounded ones match within the rounding, which is shown."""
+    """A rounded amount matches within half of its last digit or 1% of the amount, whichever is smaller.
+
+    The output contains this tolerance.
+    """
     exact = shell("cost", "reconcile", report(page(*billed())), "--json")
     assert {row["state"] for row in exact.rows if row["model"] != "nobody"} == {"match"}
     assert [row["state"] for row in exact.rows if row["model"] == "nobody"] == ["only_here"]
@@ -432,16 +442,16 @@ def test_amounts_in_cents_and_their_rounding(shell: Shell, report: Callable[...,
     rounded[0]["results"][0]["amount"] = "0.31"
     rounded[1]["results"][1]["amount"] = "0.064"
     found = shell("cost", "reconcile", report(page(*rounded)), "--json").rows
-    told = {(row["day"], row["model"]): (row["state"], row["tolerance"]) for row in found}
-    assert told["2026-09-21", MODEL] == ("differs", "0.000031")  # at most a hundredth of 0.31 cents
-    assert told["2026-09-22", MODEL] == ("rounding", "0.000005")
+    result = {(row["day"], row["model"]): (row["state"], row["tolerance"]) for row in found}
+    assert result["2026-09-21", MODEL] == ("differs", "0.000031")  # at most 1% of 0.31 cents
+    assert result["2026-09-22", MODEL] == ("rounding", "0.000005")
 
 
 @pytest.mark.parametrize("amount", ["0", "1", "0.5", "1E+5", "0.3"])
 def test_rounding_does_not_hide_drift(
     shell: Shell, report: Callable[..., Path], amount: str
 ) -> None:
-    """Coarse amounts, zeros, or many such rows do not allow drift to pass as a match."""
+    """Drift is reported even if amounts are coarse or zero, or if there are many of these rows."""
     coarse = billed()
     coarse[0]["results"][0]["amount"] = amount
     coarse[0]["results"] += [{**coarse[0]["results"][0], "amount": "0"}] * 400
@@ -455,9 +465,9 @@ def test_figures_on_one_side_only(shell: Shell, report: Callable[..., Path]) -> 
     buckets[1]["results"] = []
     other = {**buckets[0]["results"][0], "model": "claude-haiku-5-5"}
     buckets[0]["results"].append(other)
-    told = shell("cost", "reconcile", report(page(*buckets)))
-    assert told.code == 1
-    only_report, only_here = told.out.split("Only in the recording:")
+    result = shell("cost", "reconcile", report(page(*buckets)))
+    assert result.code == 1
+    only_report, only_here = result.out.split("Only in the recording:")
     assert "Only in the report:" in only_report
     assert "claude-haiku-5-5" in only_report
     assert "2026-09-22" in only_here
@@ -475,9 +485,9 @@ def test_reports_by_day_and_by_hour(shell: Shell, report: Callable[..., Path]) -
     whole = used()
     for each in whole:
         each["results"] = [{**result, "model": None} for result in each["results"]]
-    told = shell("cost", "reconcile", report(page(*whole)))
-    assert told.code == 0
-    assert "not grouped by model" in told.out
+    reported = shell("cost", "reconcile", report(page(*whole)))
+    assert reported.code == 0
+    assert "not grouped by model" in reported.out
     hours = used()
     for each in hours:
         each["starting_at"] = each["starting_at"].replace("T00", "T14")
@@ -485,8 +495,8 @@ def test_reports_by_day_and_by_hour(shell: Shell, report: Callable[..., Path]) -
     assert shell("cost", "reconcile", report(page(*hours))).code == 0
 
 
-def test_workspaces(shell: Shell, report: Callable[..., Path]) -> None:
-    """Recordings do not contain the workspace. Several workspaces are reported, and one can be selected."""
+def test_a_report_about_several_workspaces(shell: Shell, report: Callable[..., Path]) -> None:
+    """A report about several workspaces fails unless one of them is selected with `--workspace`."""
     buckets = used()
     foreign = [{**result, "workspace_id": "wrkspc_2"} for result in buckets[0]["results"]]
     buckets[0]["results"] += foreign
@@ -503,13 +513,13 @@ def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) 
     nothing = {**first["results"][0], "output_tokens": 0, "uncached_input_tokens": 0,
                "cache_read_input_tokens": 0, "cache_creation": None}  # fmt: skip
     first["results"] += [nothing] * 100_000
-    told = shell("cost", "reconcile", report(page(first, second)))
-    assert told.code == 0
-    assert "100,004 results" in told.out
+    result = shell("cost", "reconcile", report(page(first, second)))
+    assert result.code == 0
+    assert "100,004 results" in result.out
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "not JSON"),
         ("{", "not JSON"),
@@ -536,15 +546,15 @@ def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) 
     ],
 )  # fmt: skip
 def test_a_file_that_is_not_a_report(
-    shell: Shell, report: Callable[..., Path], text: str, said: str
+    shell: Shell, report: Callable[..., Path], text: str, expected: str
 ) -> None:
-    """It is refused in one line: the file, the position, and what was expected."""
+    """A file that is not a report gives a one-line error: the file, the position, and what was expected."""
     path = report(text)
-    told = shell("cost", "reconcile", path)
-    assert (told.code, told.out) == (1, "")
-    assert said in told.err
-    assert told.err.startswith(f"error: {path}")
-    assert told.err.count("\n") == 1
+    result = shell("cost", "reconcile", path)
+    assert (result.code, result.out) == (1, "")
+    assert expected in result.err
+    assert result.err.startswith(f"error: {path}")
+    assert result.err.count("\n") == 1
 
 
 def test_a_missing_report(shell: Shell, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The demo: all steps in one command, without a key and without a network."""
+"""`agentobs demo` runs all steps in one command, without a key and without a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("demo")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Return the output of the demo and its folder; its environment has no key."""
     folder = tmp_path_factory.mktemp("demo")
     environment = {
@@ -34,9 +34,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return ended.stdout, folder / "story"
 
 
-def test_the_steps_run_in_order(told: tuple[str, Path]) -> None:
-    """Recorded, listed, priced, frozen, failing, fixed, matched, and diverging with the cause."""
-    out, _ = told
+def test_the_steps_run_in_order(demo: tuple[str, Path]) -> None:
+    """The demo records, lists, prices and freezes a failure, fixes it, and explains a divergence, in this order."""
+    out, _ = demo
     steps = [
         "a local server with prepared responses",
         "I could not refund order A-17",
@@ -59,22 +59,22 @@ def test_the_steps_run_in_order(told: tuple[str, Path]) -> None:
         at = out.find(step, at + 1)
 
 
-def test_the_readme_shows_the_output_of_the_demo(told: tuple[str, Path]) -> None:
-    """Every output in the README that is marked as output of the demo matches it, except for IDs."""
+def test_the_readme_shows_the_output_of_the_demo(demo: tuple[str, Path]) -> None:
+    """Every output in the README that is marked as output of the demo equals it, except for IDs."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     blocks = re.findall(r"<!-- demo -->\n```\n(.*?)```", readme, flags=re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
-        assert _without_ids(block) in _without_ids(told[0])
+        assert _without_ids(block) in _without_ids(demo[0])
 
 
 def _without_ids(text: str) -> str:
     return re.sub(r"[0-9a-f]{32}", "<id>", text)
 
 
-def test_it_leaves_a_fixture_that_passes(told: tuple[str, Path]) -> None:
-    """The folder of the demo is complete: agent, fixture, test and store."""
-    _, folder = told
+def test_the_folder_of_the_demo_is_complete(demo: tuple[str, Path]) -> None:
+    """The folder of the demo contains the agent, the fixture, its test, and the store."""
+    _, folder = demo
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {
         "refund_agent.py",

@@ -59,10 +59,10 @@ def shell(path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
 
 
 def test_findings_and_advice(shell: Shell) -> None:
-    """Each finding is shown with its evidence and with advice; no content is shown."""
-    told = shell("diagnose", "circles")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith(f"{session_id(1)} circles\n\nrepeated_calls: the same tool with")
+    """Each finding is printed with its evidence and with advice, but without content."""
+    result = shell("diagnose", "circles")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{session_id(1)} circles\n\nrepeated_calls: the same tool with")
     for words in (
         "the same arguments each time",
         "... and 1 more",
@@ -72,14 +72,14 @@ def test_findings_and_advice(shell: Shell) -> None:
         "not found: rising_costs, full_contexts, large_results",
         "could not be checked: long_waits (this client does not record waits for the user)",
     ):
-        assert words in told.out
-    assert "unseen" not in told.out
+        assert words in result.out
+    assert "unseen" not in result.out
     assert shell("diagnose", "circles", "--fail").code == 1
     assert shell("diagnose", "quiet", "--fail").code == 0
 
 
 def test_verdicts_as_json(shell: Shell) -> None:
-    """As JSON, each signature is an object with all of its evidence, whether it was found or not."""
+    """In JSON, each signature is an object with all of its evidence, whether it was found or not."""
     rows = [json.loads(line) for line in shell("diagnose", "circles", "--json").out.splitlines()]
     assert [row["signature"] for row in rows] == [signature.name for signature in SIGNATURES]
     found = {row["signature"]: row for row in rows}
@@ -93,9 +93,9 @@ def test_verdicts_as_json(shell: Shell) -> None:
 
 
 def test_findings_of_all_sessions(shell: Shell) -> None:
-    """A row for each session and finding, for recent sessions or for all of them."""
-    told = shell("diagnose", "--all", "--json")
-    rows = [json.loads(line) for line in told.out.splitlines()]
+    """There is a row for each session and finding, for recent sessions or for all sessions."""
+    result = shell("diagnose", "--all", "--json")
+    rows = [json.loads(line) for line in result.out.splitlines()]
     assert [(row["name"], row["signature"], row["times"]) for row in rows] == [
         ("circles", "contradictions", 1),
         ("circles", "repeated_calls", 6),
@@ -110,7 +110,7 @@ def test_findings_of_all_sessions(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "expected one session, or --all. Pass a SESSION or --all."),
         (["quiet", "--all"], "expected one session, or --all"),
@@ -121,16 +121,16 @@ def test_findings_of_all_sessions(shell: Shell) -> None:
     ],
 )  # fmt: skip
 def test_invalid_options_give_a_one_line_error(
-    shell: Shell, arguments: list[str], told: str
+    shell: Shell, arguments: list[str], expected: str
 ) -> None:
-    """One line that states what was found, where, and what to do."""
+    """Invalid options give one line that states what was found, where, and what to do."""
     ended = shell("diagnose", *arguments)
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-    assert ended.err.startswith(f"error: {told}")
+    assert ended.err.startswith(f"error: {expected}")
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict", "words"),
+    ("answer_text", "verdict", "words"),
     [
         ("CONTRADICTS", True, "contradicts its results"),
         ("agrees.", False, "agrees with its results"),
@@ -138,15 +138,15 @@ def test_invalid_options_give_a_one_line_error(
     ],
 )
 def test_a_judge(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, said: str, verdict: bool | None, words: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, answer_text: str, verdict: bool | None, words: str
 ) -> None:
-    """The model gets the answer and the tool results; its request is recorded with the source `classifier`."""
+    """The judge receives the answer and the tool results; its request is recorded with the source `classifier`."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
-    answers = script(*(streamed(text(said), number=number) for number in range(2)))
+    answers = script(*(streamed(text(answer_text), number=number) for number in range(2)))
     with ServedProvider(answers, ServeOptions("order")) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-        told = shell("diagnose", "circles", "--judge", "claude-haiku-5-5", "--fail")
-        assert f"judge claude-haiku-5-5: the answer of turn 9 in main {words}" in told.out
+        result = shell("diagnose", "circles", "--judge", "claude-haiku-5-5", "--fail")
+        assert f"judge claude-haiku-5-5: the answer of turn 9 in main {words}" in result.out
         if verdict:
             row = json.loads(
                 shell("diagnose", "circles", "--judge", "x", "--json").out.splitlines()[-1]
@@ -169,8 +169,8 @@ def test_a_judge_that_does_not_respond(shell: Shell, monkeypatch: pytest.MonkeyP
     """If the provider refuses the request, one line is printed."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
-    told = shell("diagnose", "circles", "--judge", "claude-x")
-    assert (told.code, told.err.splitlines()) == (
+    result = shell("diagnose", "circles", "--judge", "claude-x")
+    assert (result.code, result.err.splitlines()) == (
         1,
         ["error: --judge claude-x: the judge did not respond: APIConnectionError. Check the model's name and "
         "ANTHROPIC_API_KEY."],
@@ -178,11 +178,11 @@ def test_a_judge_that_does_not_respond(shell: Shell, monkeypatch: pytest.MonkeyP
 
 
 def test_the_parts_of_the_time(shell: Shell) -> None:
-    """The parts of each interaction, their total, and their source; then the critical path by segment."""
-    told = shell("time", "circles")
-    assert told.code == 0
-    assert "8.50 s in total: model 53%, tool 47%" in told.out
-    assert "estimated from wire timing" in told.out
+    """The parts of each interaction are listed with their total and source, then the critical path by segment."""
+    result = shell("time", "circles")
+    assert result.code == 0
+    assert "8.50 s in total: model 53%, tool 47%" in result.out
+    assert "estimated from wire timing" in result.out
     [row] = [json.loads(line) for line in shell("time", "circles", "--json").out.splitlines()]
     parts = [
         value

@@ -41,7 +41,7 @@ WEEK = 7 * 86_400 * SECOND
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home without problems, with a session of today."""
+    """A home without problems, whose session started today."""
     home = a_home(tmp_path)
     at = NOW - 60 * SECOND
     record(home, [start(1, at=at), attempt(1, 1, at=at + SECOND), end(1, at + 9 * SECOND)])
@@ -77,22 +77,22 @@ def test_a_home_without_problems(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "expected"),
     [
         (None, "it does not exist"),
         ("", "the directory is empty"),
         ("x", "no recordings found"),
     ],
 )
-def test_a_missing_home(tmp_path: Path, made: str | None, told: str) -> None:
-    """If there is no home, or something else in its place, this is reported and nothing is created."""
+def test_a_missing_home(tmp_path: Path, made: str | None, expected: str) -> None:
+    """If there is no home, or a file in its place, this is reported and nothing is created."""
     if made is not None:
         (tmp_path / "none").mkdir()
     if made:
         (tmp_path / "none" / made).write_text("else")
     found = checked(tmp_path / "none")
     assert found["home"].level == "wrong"
-    assert told in found["home"].found
+    assert expected in found["home"].found
     assert "agentobs demo" in found["home"].todo
     assert (tmp_path / "none").exists() is (made is not None)
 
@@ -184,7 +184,7 @@ CLOCKS = {
     13: ((10, 20), (8.9, 30)),
     14: ((10, 8),),
 }
-"""Sessions, with the start and end of each span in seconds of their clock."""
+"""The start and end of each span by session, in seconds of the session's clock."""
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +193,13 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home = a_home(tmp_path_factory.mktemp("trouble"))
     at = NOW - 3_600 * SECOND
     for session, spans in CLOCKS.items():
-        told = [
+        result = [
             span(session, n, at + int(a * SECOND), at + int(b * SECOND))
             for n, (a, b) in enumerate(spans)
         ]
         record(
             home,
-            [start(session, at=at), *(each for one in told for each in one), end(session, NOW)],
+            [start(session, at=at), *(each for one in result for each in one), end(session, NOW)],
         )
     numbers = {"count": 7.0}
     lost = Event(
@@ -213,7 +213,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def test_problems_of_sessions(trouble: Home) -> None:
-    """Losses, orphans, clock jumps and models without a price are reported with their sessions."""
+    """Losses, orphans, clock jumps and models without a price are reported with the affected sessions."""
     found = checked(trouble)
     assert {each.check: (each.level, each.found) for each in found.values()} == {
         "losses": ("wrong", "dropped: 9 records (events, unknown)"),
@@ -253,7 +253,7 @@ def test_no_recent_recordings(home: Home) -> None:
 
 
 def test_a_segment_of_a_newer_version(home: Home) -> None:
-    """A segment with a newer format is reported as such."""
+    """A segment with a newer format is reported as written by a newer version."""
     [facts] = home.segments.glob("*.facts")
     newer = facts.with_name("f" * 32 + ".facts")
     newer.write_bytes(newer_first_line(facts.read_bytes().splitlines(keepends=True)[0], newer.stem))
@@ -281,23 +281,23 @@ def test_a_foreign_file_in_place_of_the_store(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "level", "told"),
+    ("value", "level", "expected"),
     [
         (None, "ok", "vault by default: prompts and responses stay in the home"),
         ("off", "ok", "off by default: prompts and responses are not recorded"),
         ("export", "ok", "export by default: prompts and responses go to the home and to the backends"),
     ],
 )  # fmt: skip
-def test_the_default_content_mode(value: str | None, level: str, told: str) -> None:
+def test_the_default_content_mode(value: str | None, level: str, expected: str) -> None:
     """The report states where content goes by default, and which setting determines that."""
     variables = {} if value is None else {"AGENTOBS_CONTENT": value}
     [found] = content(variables)
     source = " (AGENTOBS_CONTENT is set)" if value else " (AGENTOBS_CONTENT is not set)"
-    assert (found.level, found.found) == (level, told + source)
+    assert (found.level, found.found) == (level, expected + source)
 
 
 def test_an_invalid_content_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For an invalid content mode, `doctor` reports the mode with which sessions start."""
+    """If the content mode is invalid, `doctor` reports the mode with which sessions start."""
     monkeypatch.setenv("AGENTOBS_CONTENT", "no")
     monkeypatch.setattr(errors, "_reported", set())
     agentobs.stop_recorder()
@@ -329,7 +329,7 @@ NO_PROVIDER = {"opentelemetry.trace": SimpleNamespace(_TRACER_PROVIDER=None)}
 def test_double_instrumentation(
     variables: dict[str, str], modules: dict[str, Any], wrong: list[str]
 ) -> None:
-    """Another loaded instrumentation creates a second span per call."""
+    """Another instrumentation that is loaded creates a second span per call and is reported."""
     found = list(instrumentation(variables, modules))
     assert [each.where for each in found if each.level == "wrong"] == wrong
 
@@ -346,11 +346,14 @@ def test_double_instrumentation(
 def test_a_global_provider_is_not_a_problem(
     variables: dict[str, str], modules: dict[str, Any], notes: int
 ) -> None:
-    """Each call of a recorded client has one span; a note names the copies of the client whose calls have two."""
+    """If a global provider is set, each call of a recorded client has one span, so only a note is reported.
+
+    The note names the copies of the client whose calls have two spans.
+    """
     found = list(instrumentation(variables, modules))
-    told = [each for each in found if each.where == "ANTHROPIC_OPEN_TELEMETRY"]
-    assert [each.level for each in told] == ["note"] * notes
-    assert all("the client was copied before record(client)" in each.found for each in told)
+    result = [each for each in found if each.where == "ANTHROPIC_OPEN_TELEMETRY"]
+    assert [each.level for each in result] == ["note"] * notes
+    assert all("the client was copied before record(client)" in each.found for each in result)
 
 
 @pytest.fixture
@@ -365,7 +368,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_installed_and_loaded_instrumentations(installed: Path) -> None:
-    """An instrumentation that is installed but not loaded gets a note."""
+    """An instrumentation that is installed without being loaded gets a note."""
     name = "braintrust"
     assert name in INSTRUMENTATIONS
     (installed / f"{name}.py").write_text("")
@@ -381,21 +384,21 @@ def test_the_command(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("quiet"))
     shell = Shell(home.path, capsys)
-    told = shell("doctor")
-    assert (told.code, told.out.splitlines()[-1]) == (0, "no problems found")
+    result = shell("doctor")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "no problems found")
     (installed / "my_setup.py").write_text(
         "import sys\nsys.modules['opentelemetry.trace']._TRACER_PROVIDER = object()\n"
     )
-    told = shell("doctor", "--load", "my_setup")
-    assert told.code == 0
-    assert "where: ANTHROPIC_OPEN_TELEMETRY" in told.out
-    assert "to do: Make copies (with_options) after record(client)" in told.out
+    result = shell("doctor", "--load", "my_setup")
+    assert result.code == 0
+    assert "where: ANTHROPIC_OPEN_TELEMETRY" in result.out
+    assert "to do: Make copies (with_options) after record(client)" in result.out
     monkeypatch.setitem(sys.modules, "logfire", ModuleType("logfire"))
-    told = shell("doctor")
-    assert told.code == 1
-    assert "to do: Remove one of the two" in told.out
+    result = shell("doctor")
+    assert result.code == 1
+    assert "to do: Remove one of the two" in result.out
     rows = [json.loads(line) for line in shell("doctor", "--json").out.splitlines()]
     assert list(rows[0]) == ["check", "level", "found", "where", "todo"]
     assert {row["check"] for row in rows if row["level"] == "wrong"} == {"instrumentation"}
-    told = shell("doctor", "--load", "no_such_module")
-    assert told.err.startswith("error: --load no_such_module: cannot import the module")
+    result = shell("doctor", "--load", "no_such_module")
+    assert result.err.startswith("error: --load no_such_module: cannot import the module")

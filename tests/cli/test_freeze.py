@@ -60,7 +60,7 @@ def ids(home: Path) -> list[str]:
 
 
 def test_several_sessions_have_separate_folders(shell: Shell) -> None:
-    """Each session is frozen into its own folder under -o; the next steps are commands that can be copied."""
+    """Each session is frozen into a separate folder under `-o`; the next steps are commands that can be copied."""
     first, second = ids(shell.home)
     ended = shell("freeze", first, second, "-o", "kept here", "--no-check")
     assert (ended.code, ended.err) == (0, "")
@@ -86,7 +86,7 @@ def test_normalization_rules_are_kept_when_frozen_again(shell: Shell) -> None:
 
 
 def test_freezing_until_a_turn(shell: Shell) -> None:
-    """The fixture ends with the request after the turn; its README and its test say so."""
+    """With `--until-turn`, the fixture ends with the request after the turn; its README and its test state this."""
     [first, _] = ids(shell.home)
     ended = shell("freeze", first, "-o", "part", "--until-turn", "2", "--no-check")
     assert "froze" in ended.out
@@ -142,7 +142,7 @@ def test_written_and_kept_files_are_listed(shell: Shell) -> None:
 
 
 def no_content(home: Path) -> None:
-    """Change nothing: the session was recorded without content."""
+    """Change nothing, because the session was recorded without content."""
 
 
 def pruned(home: Path) -> None:
@@ -153,13 +153,13 @@ def pruned(home: Path) -> None:
 
 
 def incomplete(home: Path) -> None:
-    """Cut the last bytes of a content segment, which contain content of a request."""
+    """Delete the content segments, which contain the content of requests."""
     for path in (home / "segments").glob("*.content*"):
         path.unlink()
 
 
 @pytest.mark.parametrize(
-    ("damage", "named", "told"),
+    ("damage", "named", "expected"),
     [
         (no_content, "silent", "was recorded without content"),
         (pruned, "weather-agent", "was pruned on 20"),
@@ -167,21 +167,21 @@ def incomplete(home: Path) -> None:
     ],
 )
 def test_unfreezable_sessions_give_a_one_line_error(
-    shell: Shell, tmp_path: Path, damage: Callable[[Path], None], named: str, told: str
+    shell: Shell, tmp_path: Path, damage: Callable[[Path], None], named: str, expected: str
 ) -> None:
-    """One error states what is missing and what to do, and nothing is written."""
+    """The error states what is missing and what to do, and nothing is written."""
     copy = tmp_path / "copy"
     shutil.copytree(shell.home, copy)
     damage(copy)
     ended = shell("freeze", named, home=copy)
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert told in ended.err
+    assert expected in ended.err
     assert "replay" in ended.err
     assert not Path("fixtures").exists()
 
 
 def test_a_running_session_is_not_frozen_completely(shell: Shell, tmp_path: Path) -> None:
-    """One error says that the session is still running, and how to freeze the part that exists."""
+    """The error states that the session is still running, and how to freeze the part that exists."""
     from agentobs.recording.session import start_recorder, stop_recorder
 
     place = tmp_path / "running"
@@ -204,7 +204,7 @@ def test_a_running_session_is_not_frozen_completely(shell: Shell, tmp_path: Path
 
 
 def test_a_turn_that_does_not_exist(shell: Shell) -> None:
-    """The error lists the existing turns."""
+    """If the turn does not exist, the error lists the existing turns."""
     [first, _] = ids(shell.home)
     ended = shell("freeze", first, "--until-turn", "9")
     assert "--until-turn: session" in ended.err
@@ -220,7 +220,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 def test_a_partial_fixture_replays_to_its_end(
     tmp_path: Path, session: Recording, turn: int
 ) -> None:
-    """The same agent takes the same path up to this turn, repeatedly; later behavior is not compared."""
+    """The replay of a partial fixture matches up to its last turn, repeatedly; later behavior is not compared."""
     fixture = load(freeze(session, tmp_path / "part", {}, turn).fixture)
     for options in (ReplayOptions(), ReplayOptions(serve_rest=True)):
         with Replayer(fixture, options) as replayed:
@@ -234,7 +234,7 @@ def test_a_partial_fixture_replays_to_its_end(
 
 
 def test_a_partial_fixture_compares_the_next_request(tmp_path: Path, session: Recording) -> None:
-    """The request after the turn is compared: an agent that handles the turn differently diverges there."""
+    """The request after the turn is compared, so an agent that handles the turn differently diverges there."""
     fixture = load(freeze(session, tmp_path / "part", {}, 2).fixture)
     with pytest.raises(DivergenceError) as caught, Replayer(fixture) as replayed:
         replayed.run(Agent(clock="13:00").answer, "How is it?")
@@ -245,7 +245,7 @@ def test_a_partial_fixture_compares_the_next_request(tmp_path: Path, session: Re
 
 
 def test_a_partial_fixture_of_the_agent_loop(tmp_path: Path) -> None:
-    """The exchanges of the loop up to this turn are included: tools and approvals are answered from the recording."""
+    """The fixture includes the exchanges of the loop up to this turn, so tools and approvals are replayed, too."""
     given = mails("ann", "ben")
     recording, _, _ = recorded_run(tmp_path, [given[0], *mails("cy")])
     fixture = load(freeze(recording, tmp_path / "part", {}, 1).fixture)
@@ -262,7 +262,7 @@ def test_a_partial_fixture_of_the_agent_loop(tmp_path: Path) -> None:
 
 
 def test_the_last_turn_is_the_complete_session(tmp_path: Path, session: Recording) -> None:
-    """There is nothing to cut off after it."""
+    """Freezing until the last turn gives the complete session, because there is nothing to cut off after it."""
     freeze(session, tmp_path / "a" / "weather", {})
     freeze(session, tmp_path / "b" / "weather", {}, 3)
     files = [(tmp_path / each / "weather" / "recording.jsonl").read_bytes() for each in "ab"]
@@ -278,7 +278,7 @@ def test_incomplete_frozen_tests_explain_what_to_add(pytester: pytest.Pytester) 
     freeze(dataclasses.replace(unnamed, entry=None), pytester.path / "fixtures" / "unnamed", {})
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", "fixtures")
     result.assert_outcomes(failed=3)
-    told = result.stdout.str()
-    assert "the recorded entry tests.cli.test_commands:_unlucky is not in a file under" in told
-    assert "the test does not specify how the agent is started. Put the function" in told
-    assert "Traceback" not in told
+    reported = result.stdout.str()
+    assert "the recorded entry tests.cli.test_commands:_unlucky is not in a file under" in reported
+    assert "the test does not specify how the agent is started. Put the function" in reported
+    assert "Traceback" not in reported

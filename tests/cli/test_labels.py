@@ -1,4 +1,4 @@
-"""`agentobs labels`: all reviewed labels with their reasons, and uses that cannot be checked."""
+"""`agentobs labels` lists all reviewed labels with their reasons, and uses that cannot be checked."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ def test_each_use_is_listed_with_its_reason(
 
 
 def test_unreviewable_uses_are_errors(tmp_path: Path) -> None:
-    """A text or reason that is not a constant, a use that is passed as a value, and an unparsable file: exit code 1."""
+    """The exit code is 1 if a use cannot be checked.
+
+    Examples are a text or reason that is not a constant, a use that is passed as a value, and a file that cannot be
+    parsed.
+    """
     (tmp_path / "wrong.py").write_text(WRONG)
     (tmp_path / "broken.py").write_text("Label.reviewed(")
     (tmp_path / "template.py").write_text("{{ nothing of this kind }} (")
@@ -93,14 +97,14 @@ def test_unreviewable_uses_are_errors(tmp_path: Path) -> None:
 
 
 def test_a_missing_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One clear line, and no traceback."""
+    """A missing path gives one clear line and no traceback."""
     with pytest.raises(SystemExit) as ended:
         main(["labels", str(tmp_path / "nothing")])
     assert ended.value.code == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
-    assert "no such file or directory" in told
+    result = capsys.readouterr().err
+    assert result.startswith("error: ")
+    assert result.count("\n") == 1
+    assert "no such file or directory" in result
 
 
 def test_every_label_of_the_project_can_be_checked() -> None:
@@ -114,7 +118,7 @@ def test_every_label_of_the_project_can_be_checked() -> None:
 
 
 def test_default_paths_and_escapes(tmp_path: Path) -> None:
-    """Without a path, it searches agentobs itself and the current directory; control characters are escaped."""
+    """Without a path, the command searches agentobs and the current directory; control characters are escaped."""
     (tmp_path / "own.py").write_text(
         'from agentobs import Label\nLabel.reviewed("a", reason="\\x1b[31mred")\n'
     )

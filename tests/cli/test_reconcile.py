@@ -40,19 +40,19 @@ DAYS = ("2026-09-21T00:00:00Z", "2026-09-22T00:00:00Z", "2026-09-23T00:00:00Z")
 
 
 @dataclass(frozen=True)
-class Told:
+class Reconciliation:
     code: int
     out: str
     err: str
 
     @property
     def states(self) -> dict[tuple[Any, ...], str]:
-        """How each figure came out, by day of the month, model and what it is."""
+        """The state of each figure, by day of the month, model and kind of figure."""
         rows = [json.loads(line) for line in self.out.splitlines()]
         return {(row["day"][-2:], row["model"], row["what"]): row["state"] for row in rows}
 
 
-Reconcile = Callable[..., Told]
+Reconcile = Callable[..., Reconciliation]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reconcile(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Reconcile:
-    def run(*pages: Any, options: tuple[str, ...] = ("--json",)) -> Told:
+    def run(*pages: Any, options: tuple[str, ...] = ("--json",)) -> Reconciliation:
         files = []
         for number, each in enumerate(pages):
             files.append(tmp_path / f"{number}.json")
@@ -84,7 +84,7 @@ def reconcile(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         except SystemExit as ended:
             code = ended.code
         printed = capsys.readouterr()
-        return Told(code if isinstance(code, int) else 0, printed.out, printed.err)
+        return Reconciliation(code if isinstance(code, int) else 0, printed.out, printed.err)
 
     return run
 
@@ -138,22 +138,22 @@ ALL_MATCH = {
 
 
 def test_items_by_model(reconcile: Reconcile) -> None:
-    """`analytics/cost` by model only includes web searches in each amount, so they are compared as one."""
-    told = reconcile(page(item(0, "5.2145", model=MODEL), item(1, "0.6", model=OPUS)))
-    assert (told.code, told.states) == (0, ALL_MATCH)
+    """`analytics/cost` grouped by model alone includes web searches in each amount, so both are compared as one sum."""
+    result = reconcile(page(item(0, "5.2145", model=MODEL), item(1, "0.6", model=OPUS)))
+    assert (result.code, result.states) == (0, ALL_MATCH)
 
 
 def test_buckets_by_model(reconcile: Reconcile) -> None:
-    """The same holds for `analytics/cost_report` by model only."""
+    """`analytics/cost_report` grouped by model alone includes web searches in each amount, too."""
     rows = cost("5.2145", model=MODEL, cost_type=None), cost("0.6", model=OPUS, cost_type=None)
-    told = reconcile(page(bucket(0, rows[0]), bucket(1, rows[1])))
-    assert (told.code, told.states) == (0, ALL_MATCH)
+    result = reconcile(page(bucket(0, rows[0]), bucket(1, rows[1])))
+    assert (result.code, result.states) == (0, ALL_MATCH)
 
 
 @pytest.mark.parametrize("named", [MODEL, None])
 def test_searches_with_and_without_a_model(reconcile: Reconcile, named: str | None) -> None:
-    """By model and cost type, web searches are separate, whether or not their rows have a model."""
-    told = reconcile(
+    """With model and cost type, web searches are compared separately, whether or not their rows have a model."""
+    result = reconcile(
         page(
             bucket(
                 0,
@@ -163,7 +163,7 @@ def test_searches_with_and_without_a_model(reconcile: Reconcile, named: str | No
             bucket(1, cost("0.6", model=OPUS, cost_type="tokens")),
         )
     )
-    assert told.states == {
+    assert result.states == {
         ("21", MODEL, "tokens_usd"): "match",
         ("21", named, "web_search_usd"): "match",
         ("22", OPUS, "tokens_usd"): "match",
@@ -171,8 +171,8 @@ def test_searches_with_and_without_a_model(reconcile: Reconcile, named: str | No
 
 
 def test_cost_types_only(reconcile: Reconcile) -> None:
-    """By cost type only, tokens and searches of a day are compared regardless of their model."""
-    told = reconcile(
+    """With the cost type alone, tokens and searches of a day are compared regardless of their model."""
+    result = reconcile(
         page(
             item(0, "0.2145", cost_type="tokens"),
             item(0, "5", cost_type="web_search"),
@@ -180,7 +180,7 @@ def test_cost_types_only(reconcile: Reconcile) -> None:
             item(1, "12", cost_type="session_usage"),
         )
     )
-    assert told.states == {
+    assert result.states == {
         ("21", None, "tokens_usd"): "match",
         ("21", None, "web_search_usd"): "match",
         ("22", None, "tokens_usd"): "match",
@@ -191,8 +191,11 @@ def test_cost_types_only(reconcile: Reconcile) -> None:
 
 
 def test_token_types(reconcile: Reconcile) -> None:
-    """By token type, the amounts of a model are added up. Searches have no token type and are excluded with a note."""
-    told = reconcile(
+    """With the token type, the amounts of a model are added up.
+
+    Searches have no token type and are excluded with a note.
+    """
+    result = reconcile(
         page(
             bucket(
                 0,
@@ -205,26 +208,26 @@ def test_token_types(reconcile: Reconcile) -> None:
             bucket(1, cost("0.6", model=OPUS, cost_type="tokens", token_type="output_tokens")),
         )
     )
-    assert set(told.states.values()) == {"match"}
-    assert "has no web searches: recorded web searches are excluded" in told.err
+    assert set(result.states.values()) == {"match"}
+    assert "has no web searches: recorded web searches are excluded" in result.err
 
 
 def test_discounts(reconcile: Reconcile) -> None:
-    """List prices are compared; discounts are reported and are not drift."""
+    """Costs are compared by list price; discounts are reported and are not drift."""
     pages = page(item(0, "4.69305", "5.2145", model=MODEL), item(1, "0.54", "0.6", model=OPUS))
-    told = reconcile(pages)
-    assert (told.code, told.states) == (0, ALL_MATCH)
-    said = (
+    result = reconcile(pages)
+    assert (result.code, result.states) == (0, ALL_MATCH)
+    message = (
         "compared at list prices: $0.0581 in total, minus $0.0058 of discounts, 10.00%; "
         "$0.0523 is billed"
     )
-    assert said in told.err
+    assert message in result.err
     higher = reconcile(page(item(0, "5.2145", "6", model=MODEL), item(1, "0.6", model=OPUS)))
     assert higher.states[("21", MODEL, "cost_usd")] == "differs"
 
 
 def test_usage_by_tier_and_workspace(reconcile: Reconcile) -> None:
-    """`analytics/usage` by tier and workspace: each tier separately, for one selected workspace."""
+    """`analytics/usage` by tier and workspace is compared per tier, for one selected workspace."""
     mine = {"workspace_id": "wrkspc_1", "model": MODEL}
     pages = page(
         used(0, usage(100, 10, 1000, 50, 5, searches=5), service_tier="standard", **mine),
@@ -232,9 +235,9 @@ def test_usage_by_tier_and_workspace(reconcile: Reconcile) -> None:
         used(1, usage(1000, 100, 0, 0, 0), service_tier="standard", **{**mine, "model": OPUS}),
         used(1, usage(7, 7, 7, 7, 7), service_tier="flex", **{**mine, "workspace_id": "wrkspc_2"}),
     )
-    told = reconcile(pages, options=("--workspace", "wrkspc_1"))
-    assert told.code == 0
-    assert "exact match: 10 of 10 figures" in told.out
+    result = reconcile(pages, options=("--workspace", "wrkspc_1"))
+    assert result.code == 0
+    assert "exact match: 10 of 10 figures" in result.out
     assert reconcile(pages).code == 1
     typo = reconcile(pages, options=("--workspace", "wrkspc_3"))
     assert (typo.code, typo.out) == (1, "")
@@ -243,9 +246,9 @@ def test_usage_by_tier_and_workspace(reconcile: Reconcile) -> None:
 
 
 def test_the_cost_report_of_the_admin_api(reconcile: Reconcile) -> None:
-    """By description: tokens by model and tier, and searches without a model, in one report without list prices."""
+    """A cost report by description has tokens by model and tier, searches without a model, and no list prices."""
     row = {"currency": "USD", "workspace_id": None, "context_window": "0-200k"}
-    told = reconcile(
+    result = reconcile(
         page(
             bucket(
                 0,
@@ -259,16 +262,16 @@ def test_the_cost_report_of_the_admin_api(reconcile: Reconcile) -> None:
                        "service_tier": "standard", "token_type": "output_tokens"}),
         )
     )  # fmt: skip
-    assert told.code == 0
-    assert len(told.out.splitlines()) == 4
+    assert result.code == 0
+    assert len(result.out.splitlines()) == 4
 
 
 def test_overlapping_groups_are_refused(reconcile: Reconcile) -> None:
-    """Groups that overlap cannot be added up; the error says which grouping to request instead."""
-    told = reconcile(page(item(0, "5", rbac_group_id="rbac_group_1"), item(1, "0.6")))
-    assert (told.code, told.out) == (1, "")
-    assert "grouped by teams, which overlap" in told.err
-    assert "without group_by[]=rbac_group_id" in told.err
+    """Groups that overlap cannot be added up; the error suggests the grouping to request instead."""
+    result = reconcile(page(item(0, "5", rbac_group_id="rbac_group_1"), item(1, "0.6")))
+    assert (result.code, result.out) == (1, "")
+    assert "grouped by teams, which overlap" in result.err
+    assert "without group_by[]=rbac_group_id" in result.err
     by_user = {"actor": {"type": "user_actor"}, "amount": "1", "list_amount": "1"}
     assert "a report by user" in reconcile(page(by_user)).err
 
@@ -276,16 +279,16 @@ def test_overlapping_groups_are_refused(reconcile: Reconcile) -> None:
 def test_buckets_with_the_maximum_number_of_groups(reconcile: Reconcile) -> None:
     """A bucket of a hundred groups may be incomplete, which is reported; ninety-nine groups are complete."""
     full = [cost("0", model=f"m-{number}") for number in range(100)]
-    said = "buckets with 100 groups, the maximum of the provider"
-    assert said in reconcile(page(bucket(0, *full))).err
-    assert said not in reconcile(page(bucket(0, *full[1:]))).err
+    message = "buckets with 100 groups, the maximum of the provider"
+    assert message in reconcile(page(bucket(0, *full))).err
+    assert message not in reconcile(page(bucket(0, *full[1:]))).err
     BetaAnalyticsUsageBucketedResult.model_validate({**usage(1, 1, 1, 1, 1), "requests": 1})
     counted = [{**usage(0, 0, 0, 0, 0), "requests": 1, "model": f"m-{n}"} for n in range(100)]
-    assert said in reconcile(page(bucket(0, *counted))).err
+    assert message in reconcile(page(bucket(0, *counted))).err
 
 
 def test_the_order_of_pages_does_not_matter(reconcile: Reconcile) -> None:
-    """An empty page covers its time range in any position; recorded usage in this range is drift."""
+    """An empty page covers its time range in any position, so recorded usage in this range is drift."""
     full = page(bucket(0, cost("5.2145", model=MODEL)), more=True)
     empty = page(bucket(1))
     first, last = reconcile(empty, full), reconcile(full, empty)
@@ -297,7 +300,7 @@ def test_the_order_of_pages_does_not_matter(reconcile: Reconcile) -> None:
 
 
 def test_repeated_data_in_two_pages_is_refused(reconcile: Reconcile) -> None:
-    """A bucket, an item or a time that is in two pages is refused, with both places."""
+    """A bucket, an item or a time that is in two pages is rejected, and the error names both places."""
     one, two = bucket(0, cost("5.2145", model=MODEL)), bucket(1, cost("0.6", model=OPUS))
     hour = {**one, "starting_at": "2026-09-21T03:00:00Z", "ending_at": "2026-09-21T04:00:00Z"}
     items = item(0, "5.2145", model=MODEL), item(1, "0.6", model=OPUS)
@@ -306,9 +309,9 @@ def test_repeated_data_in_two_pages_is_refused(reconcile: Reconcile) -> None:
         (page(one, two), page(hour)),
         (page(items[0]), page(*items)),
     ):
-        told = reconcile(*pages)
-        assert (told.code, told.out) == (1, "")
-        assert re.search(r"is already covered by \S*0\.json", told.err)
+        result = reconcile(*pages)
+        assert (result.code, result.out) == (1, "")
+        assert re.search(r"is already covered by \S*0\.json", result.err)
     split = reconcile(page(items[0], more=True), page(items[1]))
     assert split.states == ALL_MATCH
 
@@ -316,12 +319,12 @@ def test_repeated_data_in_two_pages_is_refused(reconcile: Reconcile) -> None:
 def test_gaps_between_pages(reconcile: Reconcile) -> None:
     """Days that no page covers are listed."""
     far = {**bucket(1), "starting_at": "2026-09-25T00:00:00Z", "ending_at": "2026-09-26T00:00:00Z"}
-    told = reconcile(page(bucket(0, cost("5.2145", model=MODEL))), page(far))
-    assert "does not cover 2026-09-22 00:00 to 2026-09-25 00:00" in told.err
+    result = reconcile(page(bucket(0, cost("5.2145", model=MODEL))), page(far))
+    assert "does not cover 2026-09-22 00:00 to 2026-09-25 00:00" in result.err
 
 
 def test_the_tolerance_for_rounding_is_shown(reconcile: Reconcile) -> None:
-    """A rounded amount matches within half of its last digit, at most a hundredth; the output shows this."""
+    """A rounded amount matches within half of its last digit, at most 1% of the amount; the output shows this."""
     pages = page(bucket(0, cost("5.21", model=MODEL)), bucket(1, cost("0.6", model=OPUS)))
     rows = [json.loads(line) for line in reconcile(pages).out.splitlines()]
     assert [(row["state"], Decimal(row["tolerance"])) for row in rows] == [

@@ -1,4 +1,4 @@
-"""`agentobs replay` of many fixtures: a table or JSON, in parallel; agents that crash or hang are reported as rows."""
+"""`agentobs replay` of many fixtures: a table or JSON, in parallel; an agent that crashes or hangs has a row, too."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rows(ended: Ended) -> dict[str, dict[str, object]]:
 
 
 def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
-    """One row per fixture, no output of the agents, exit code 0."""
+    """The table has one row per fixture and no output of the agents, and the exit code is 0."""
     ended = shell("replay", "fixtures", "-j", "2")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
@@ -101,18 +101,21 @@ def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
 
 
 def test_each_failing_replay_is_a_row(shell: Shell) -> None:
-    """One diverges, one crashes its process, one is damaged: the others are replayed, and the exit code is 1."""
+    """A fixture that diverges, crashes its process or is damaged has a row, and the exit code is 1.
+
+    All other fixtures are replayed.
+    """
     modes(a="other", b="dies")
     damaged = Path("fixtures/d")
     damaged.mkdir()
     (damaged / "recording.jsonl").write_bytes(Path("fixtures/c/recording.jsonl").read_bytes()[:99])
     try:
         ended = shell("replay", "fixtures", "--json")
-        told = shell("replay", "fixtures/a", "fixtures/c", "--verbose")
+        result = shell("replay", "fixtures/a", "fixtures/c", "--verbose")
     finally:
         (damaged / "recording.jsonl").unlink()
         damaged.rmdir()
-    assert (ended.code, told.code) == (1, 1)
+    assert (ended.code, result.code) == (1, 1)
     found = rows(ended)
     assert {name: row["result"] for name, row in found.items()} == {
         "a": "diverged",
@@ -124,9 +127,9 @@ def test_each_failing_replay_is_a_row(shell: Shell) -> None:
     assert str(found["a"]["message"]).startswith("DIVERGED  shop  main, request 1 of 1")
     assert found["b"]["message"] == "its process ended before the replay finished: exit code 7"
     assert "fixture" in str(found["d"]["message"])
-    assert told.out.count("DIVERGED  shop") == 2
-    assert 'now       "Eh?"' in told.out
-    assert told.out.endswith("1 of 2 matched\n")
+    assert result.out.count("DIVERGED  shop") == 2
+    assert 'now       "Eh?"' in result.out
+    assert result.out.endswith("1 of 2 matched\n")
 
 
 def test_agents_that_raise_or_hang_are_reported(shell: Shell) -> None:
@@ -145,7 +148,7 @@ def imports_the_sdk(process: str) -> bool:
 
 
 def test_an_interrupt_prints_one_word(shell: Shell) -> None:
-    """Ctrl-C while the processes start prints one word, without tracebacks; the exit code is 130."""
+    """Ctrl-C while the processes start prints one word without tracebacks, and the exit code is 130."""
     modes(a="hangs", b="hangs")
     command = [sys.executable, "-m", "agentobs", "replay", "fixtures/a", "fixtures/b"]
     replays = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -153,18 +156,18 @@ def test_an_interrupt_prints_one_word(shell: Shell) -> None:
     while not any(map(imports_the_sdk, children.read_text().split())):
         time.sleep(0.005)
     os.killpg(replays.pid, signal.SIGINT)
-    _, told = replays.communicate(timeout=60)
-    assert (replays.returncode, told.split()) == (130, ["interrupted"])
+    _, result = replays.communicate(timeout=60)
+    assert (replays.returncode, result.split()) == (130, ["interrupted"])
 
 
 def test_a_single_fixture_prints_one_line(shell: Shell) -> None:
-    """A single fixture has one line, and the output of the agent is shown."""
+    """The replay of a single fixture prints one line, and the output of the agent is shown."""
     ended = shell("replay", "fixtures/a")
     assert ended.out == "said by the agent\nMATCHED  shop  1 of 1 requests, 0 of 0 tool calls\n"
 
 
 def test_a_single_fixture_whose_agent_raises(shell: Shell) -> None:
-    """One line shows the error and the line of the agent, then only the frames of the agent follow; exit code 1."""
+    """One line contains the error and the line in the agent; then only the frames of the agent follow; exit code 1."""
     modes(a="raises")
     ended = shell("replay", "fixtures/a")
     said, first, *rest = ended.out.splitlines()
@@ -175,17 +178,17 @@ def test_a_single_fixture_whose_agent_raises(shell: Shell) -> None:
     assert re.fullmatch(verdict, first)
     assert rest
     assert all("shop_agent.py" in line for line in rest)
-    told = json.loads(shell("replay", "fixtures/a", "--json").out.splitlines()[-1])
-    assert (told["kind"], told["error"], told["message"]) == (
+    result = json.loads(shell("replay", "fixtures/a", "--json").out.splitlines()[-1])
+    assert (result["kind"], result["error"], result["message"]) == (
         "raised",
         "LookupError",
         "no such order",
     )
-    assert [frame["file"] for frame in told["frames"]] == ["shop_agent.py"] * len(rest)
+    assert [frame["file"] for frame in result["frames"]] == ["shop_agent.py"] * len(rest)
 
 
 def test_the_injected_fault_is_named(shell: Shell) -> None:
-    """The verdict contains the injected fault."""
+    """The verdict names the injected fault."""
     ended = shell("replay", "fixtures/a", "--fault", "400 at request 1")
     assert ended.code == 1
     assert ended.out.splitlines()[1].startswith(
@@ -194,14 +197,14 @@ def test_the_injected_fault_is_named(shell: Shell) -> None:
     assert ended.out.endswith("  unused     1 recorded request and 0 tool calls\n")
     assert "  fault      injected: 400 at request 1\n" in ended.out
     assert "anthropic/" not in ended.out
-    told = json.loads(
+    result = json.loads(
         shell("replay", "fixtures/a", "--json", "--fault", "400 at request 1").out.splitlines()[-1]
     )
-    assert told["faults"] == ["400 at request 1"]
+    assert result["faults"] == ["400 at request 1"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["fixtures", "--explain"], "--explain: this option requires exactly one fixture"),
         (
@@ -216,9 +219,9 @@ def test_the_injected_fault_is_named(shell: Shell) -> None:
     ],
 )
 def test_invalid_options_give_a_one_line_error(
-    shell: Shell, arguments: list[str], told: str
+    shell: Shell, arguments: list[str], expected: str
 ) -> None:
-    """One line that states what was found and what to do; a non-zero exit code."""
+    """Invalid options give a non-zero exit code and one line that states what was found and what to do."""
     ended = shell("replay", *arguments)
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert ended.err.startswith(f"error: {told}")
+    assert ended.err.startswith(f"error: {expected}")

@@ -1,4 +1,4 @@
-"""`agentobs run --resume` and `--fork`: an earlier session is continued from the command line."""
+"""`agentobs run --resume` and `--fork`: the command line continues an earlier session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def ids(shell: Shell) -> list[str]:
 
 
 def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The history is complete; `show` prints the total cost; a frozen session replays without the first one."""
+    """A continued session sends the complete history, and its fixture replays without the earlier sessions.
+
+    `show` prints the total cost of the conversation.
+    """
     words = ("One.", "Two.", "Three.", "Other.")
     answers = [message(text(word), model=PRICED, usage=USED) for word in words]
     with Provider([streamed(each) for each in answers]) as provider:
@@ -65,7 +68,7 @@ def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.Monke
 
 
 def _plain(contents: list[Any]) -> list[Any]:
-    """Remove cache breakpoints, which turn a text into a block."""
+    """Remove cache breakpoints, and turn the prompts back into plain texts."""
     found: list[Any] = []
     for content in contents:
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
@@ -75,7 +78,7 @@ def _plain(contents: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (("--resume", "nobody"), "no session with that ID or name"),
         (("--fork", "first", "--at-turn", "9"), "the session has no turn 9"),
@@ -84,9 +87,9 @@ def _plain(contents: list[Any]) -> list[Any]:
     ],
 )
 def test_sessions_that_cannot_be_resumed(
-    options: tuple[str, ...], told: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], expected: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, a non-zero exit code, and no request."""
+    """A session that cannot be resumed gives a one-line error and a non-zero exit code, and no request is sent."""
     with Provider([streamed(message(text("One."), model=PRICED))]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         assert shell("run", "Hello", "--name", "first").code == 0
@@ -95,5 +98,5 @@ def test_sessions_that_cannot_be_resumed(
         assert len(provider.requests) == 1
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: ")
-    assert told in ended.err
+    assert expected in ended.err
     assert len(ended.err.splitlines()) == 1

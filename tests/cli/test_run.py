@@ -1,4 +1,4 @@
-"""`agentobs run`: the effect of its options on the agent."""
+"""`agentobs run`: the effects of its options on the agent."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def shell(
 
 
 def test_the_effort_levels_are_those_of_the_loop() -> None:
-    """The command line offers exactly the levels that the loop supports."""
+    """`--effort` offers exactly the levels that the agent loop supports."""
     assert get_args(Effort) == EFFORTS
 
 
 def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hooks run around the prompt and at the end, even if one rejects the prompt; a replay runs none."""
+    """Hooks of a file run around the prompt and at the end, even if one rejects the prompt; a replay runs no hooks."""
     ended, refuses = tmp_path / "ended", tmp_path / "refuses"
     hooks = {
         "user_prompt_submit": [{"command": f"test ! -e {refuses} || exit 2"}],
@@ -59,14 +59,14 @@ def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.Monke
 def test_content_mode_traces_and_collector(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Content is not recorded if it is off, a trace is written, and an unreachable collector has no effect."""
+    """With `--content off` no content is recorded, a trace is written, and an unreachable collector has no effect."""
     with Provider([streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
-        told = shell(
+        result = shell(
             "run", "a canary word", "--content", "off",
             "--otlp", "http://127.0.0.1:9", "--otlp-profile", "openinference", "--trace-dir", "traces",
         )  # fmt: skip
-    assert (told.out, told.code) == ("Done.\n", 0)
+    assert (result.out, result.code) == ("Done.\n", 0)
     assert agentobs.stop_recorder()
     assert [path.suffix for path in (tmp_path / "traces").iterdir()] == [".perfetto-trace"]
     written = b"".join(
@@ -82,13 +82,13 @@ def test_content_mode_traces_and_collector(
 
 def test_an_invalid_collector_address(shell: Shell) -> None:
     """An invalid address gives a one-line error before any request."""
-    told = shell("run", "Hello", "--otlp", "file:///etc/passwd")
-    assert (told.code, told.out) == (1, "")
-    assert told.err.startswith("error: endpoint: the address of the collector is not valid")
+    result = shell("run", "Hello", "--otlp", "file:///etc/passwd")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: endpoint: the address of the collector is not valid")
 
 
 def test_a_file_without_hooks(shell: Shell, tmp_path: Path) -> None:
-    """The error is one line, before any request."""
+    """A file without hooks gives a one-line error before any request."""
     (tmp_path / "hooks.json").write_text('{"before_tool": []}')
     ended = shell("run", "Hello", "--hooks", "hooks.json")
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
@@ -96,7 +96,7 @@ def test_a_file_without_hooks(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal, the classifier decides alone; if it fails, the call is denied."""
+    """Without a terminal, the classifier alone decides about a call; if the classifier fails, the call is denied."""
     (tmp_path / "written.py").write_text(
         "from agentobs.agent import tool\n\n"
         "@tool\ndef put(what: str) -> str:\n    'Put.'\n    return f'put {what}'\n"
@@ -112,13 +112,13 @@ def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 "run", "Hello", "--tools", "written", "--classifier", "small"
             ).out.endswith("Done.\n")
     assert provider.requests[1]["model"] == "small"
-    told = [provider.requests[at]["messages"][-1]["content"][0]["content"] for at in (2, 5)]
-    assert told[0] == "put x"
-    assert "The classifier gave no answer" in told[1]
+    result = [provider.requests[at]["messages"][-1]["content"][0]["content"] for at in (2, 5)]
+    assert result[0] == "put x"
+    assert "The classifier gave no answer" in result[1]
 
 
 def test_effort_and_fallback_model(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model thinks with the chosen effort; after three overloads in a row, the fallback model is used."""
+    """The model uses the chosen effort; after three overloads in a row, the fallback model is used."""
     monkeypatch.setattr("agentobs.agent.model.retry.FIRST_WAIT_S", 0.001)
     busy = error(529, "overloaded_error")
     with Provider([busy, busy, busy, streamed(DONE)]) as provider:

@@ -57,7 +57,7 @@ PARAMETERS: list[tuple[str, str, Any]] = [
 
 
 def test_parameters_have_types(shell: Shell) -> None:
-    """A JSON value keeps its type, any other value is text; a value is never interpreted as SQL."""
+    """A parameter that is a JSON value keeps its type, any other value is text, and no value is interpreted as SQL."""
     names = [f"p{number}" for number in range(len(PARAMETERS))]
     asked = ", ".join(f"${name} AS {name}, typeof(${name}) AS type_{name}" for name in names)
     given = [
@@ -65,9 +65,9 @@ def test_parameters_have_types(shell: Shell) -> None:
         for name, (text, _, _) in zip(names, PARAMETERS, strict=True)
         for part in ("--param", f"{name}={text}")
     ]
-    told = shell("sql", f"SELECT {asked}", "--json", *given)
-    assert told.err == ""
-    row = json.loads(told.out)
+    result = shell("sql", f"SELECT {asked}", "--json", *given)
+    assert result.err == ""
+    row = json.loads(result.out)
     for name, (_, kind, value) in zip(names, PARAMETERS, strict=True):
         assert (row[name], row[f"type_{name}"]) == (value, kind), name
 
@@ -83,11 +83,11 @@ def test_parameters_have_types(shell: Shell) -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_invalid_options_are_rejected(shell: Shell, options: list[str]) -> None:
-    """Each invalid option is named in one error before the query runs."""
-    told = shell("sql", "SELECT 1", *options)
-    assert told.code != 0
-    assert told.out == ""
-    assert "rror: " in told.err
+    """The error names the invalid option before the query runs."""
+    result = shell("sql", "SELECT 1", *options)
+    assert result.code != 0
+    assert result.out == ""
+    assert "rror: " in result.err
 
 
 @pytest.mark.parametrize(
@@ -104,43 +104,46 @@ def test_invalid_options_are_rejected(shell: Shell, options: list[str]) -> None:
 def test_a_limit_that_is_reached(
     shell: Shell, query: str, options: list[str], out: str, found: str
 ) -> None:
-    """One error states the limit and how to raise it; earlier rows are printed, and the exit code is not 0."""
-    told = shell("sql", query, *options)
-    assert (told.code, told.out) == (1, out)
-    assert len(told.err.splitlines()) == 1
-    assert found in told.err
-    assert f"raise the limit: {options[0]} on the command line, Limits(" in told.err
+    """If a limit is reached, earlier rows are printed, and the error shows how to raise the limit.
+
+    The exit code is not 0.
+    """
+    result = shell("sql", query, *options)
+    assert (result.code, result.out) == (1, out)
+    assert len(result.err.splitlines()) == 1
+    assert found in result.err
+    assert f"raise the limit: {options[0]} on the command line, Limits(" in result.err
 
 
 def test_the_default_limit_of_rows(shell: Shell) -> None:
     """The command line prints 10,000 rows by default."""
-    told = shell("sql", "FROM range(20000)", "--csv")
-    assert (told.code, told.out.count("\n")) == (1, ROWS + 1)
-    assert "more than 10,000 rows" in told.err
+    result = shell("sql", "FROM range(20000)", "--csv")
+    assert (result.code, result.out.count("\n")) == (1, ROWS + 1)
+    assert "more than 10,000 rows" in result.err
 
 
 def test_errors_escape_control_characters(shell: Shell) -> None:
-    """29: data and SQL that are quoted in an error are escaped."""
+    """Control characters in data and SQL that an error quotes are escaped."""
     hostile = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r"
     for query in (
         f"SELECT error('{hostile}')",
         f'SELECT "{hostile}"',
         f"SELECT '{hostile}'::INTEGER",
     ):
-        told = shell("sql", query)
-        assert told.code == 1
-        assert not set(hostile) - {"\r", *"]52;caGk=[J31m"} & set(told.err)
-        assert "\\u001b" in told.err
-        assert len(told.err.splitlines()) == 1
+        result = shell("sql", query)
+        assert result.code == 1
+        assert not set(hostile) - {"\r", *"]52;caGk=[J31m"} & set(result.err)
+        assert "\\u001b" in result.err
+        assert len(result.err.splitlines()) == 1
 
 
 def test_unsafe_queries(home: Home, shell: Shell, tmp_path: Path) -> None:
-    """With --unsafe, a warning is printed, files are accessible, and the store stays unchanged."""
+    """With `--unsafe`, a warning is printed, files are accessible, and the store stays unchanged."""
     before = current(home)
     (tmp_path / "prices.csv").write_text("model,usd\na,1\n")
-    told = shell("sql", f"SELECT * FROM '{tmp_path}/prices.csv'", "--csv", "--unsafe")
-    assert (told.code, told.out) == (0, "model,usd\na,1\n")
-    assert told.err.startswith("unsafe: no limits")
+    result = shell("sql", f"SELECT * FROM '{tmp_path}/prices.csv'", "--csv", "--unsafe")
+    assert (result.code, result.out) == (0, "model,usd\na,1\n")
+    assert result.err.startswith("unsafe: no limits")
     made = shell(
         "sql", "CREATE TABLE t AS SELECT 1 AS n; SELECT n + 1 AS m FROM t", "--unsafe", "--csv"
     )
@@ -160,7 +163,7 @@ def test_unsafe_queries(home: Home, shell: Shell, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_kills_the_worker(home: Home) -> None:
-    """An interrupted command prints a line and leaves no process behind."""
+    """A command that is interrupted by Ctrl-C prints one line and leaves no process behind."""
     query = "SELECT count(*) FROM range(100000000000000)"
     process = subprocess.Popen(
         [sys.executable, "-m", "agentobs", "--home", home.path, "sql", query, "--timeout", "300"],
@@ -178,15 +181,13 @@ def test_ctrl_c_kills_the_worker(home: Home) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.strip()) == (130, "", "interrupted")
-    while Path(
-        f"/proc/{worker_id}"
-    ).exists():  # pytest's own timeout ends this where it should not end
+    while Path(f"/proc/{worker_id}").exists():  # limited by pytest's timeout
         time.sleep(0.01)
 
 
 def children_of(process_id: int) -> list[int]:
-    told = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
-    return [int(each) for each in told.split()]
+    result = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    return [int(each) for each in result.split()]
 
 
 def command_of(process_id: int) -> str:
@@ -213,15 +214,15 @@ def test_statements_of_the_document_run(home: Home) -> None:
 
 
 def test_limits_in_the_document_are_correct() -> None:
-    """The table in docs/sql.md contains the options and their real defaults."""
+    """The table in docs/sql.md lists all limits with their options and defaults."""
     rows = re.findall(
         r"^\| [^|]+ \| `(--[a-z-]+)` \| `(\w+)` \| (\d+) \| (\d+) \|$", DOCUMENT, re.M
     )
-    told = CliRunner().invoke(sql, ["--help"]).output
+    result = CliRunner().invoke(sql, ["--help"]).output
     defaults = Limits()
     assert len(rows) == 5
     for option, name, on_the_command_line, in_the_library in rows:
-        assert option in told
+        assert option in result
         assert getattr(defaults, name) == float(in_the_library)
         expected = ROWS if name == "rows" else getattr(defaults, name)
         assert expected == float(on_the_command_line)

@@ -24,7 +24,7 @@ DONE = streamed(message(text("Done.")))
 
 
 def at_terminal(provider: Provider, home: Path, answer: Callable[[int], None]) -> tuple[int, str]:
-    """Run the agent on a separate terminal; `answer` is called with the terminal when the prompt appears."""
+    """Run the agent on a separate terminal; `answer` receives the file descriptor when the prompt appears."""
     (home / "mytools.py").write_text(TOOLS)
     ours, theirs = pty.openpty()
     environment = {
@@ -45,7 +45,7 @@ def at_terminal(provider: Provider, home: Path, answer: Callable[[int], None]) -
         while True:
             try:
                 data = os.read(ours, 4096)
-            except OSError:  # how the end of a terminal shows
+            except OSError:  # the other end of the terminal was closed
                 return
             if not data:
                 return
@@ -75,7 +75,7 @@ main()
 
 
 def test_the_user_is_prompted_once(tmp_path: Path) -> None:
-    """A yes for the session applies to the same call; the call runs, and the user is not prompted again."""
+    """If the user allows a call for the session, an identical later call runs without a prompt."""
     asking = [streamed(message(call(each, "write", what="x"))) for each in "ab"]
     with Provider([*asking, DONE]) as provider:
         code, shown = at_terminal(provider, tmp_path, lambda fd: void(os.write(fd, b"s\n")))
@@ -86,7 +86,7 @@ def test_the_user_is_prompted_once(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_at_the_prompt(tmp_path: Path) -> None:
-    """The run stops cleanly although there is no answer, and the process ends."""
+    """Ctrl-C at the approval prompt ends the run and its process without a traceback."""
     with Provider([streamed(message(call("a", "write", what="x")))]) as provider:
         code, shown = at_terminal(provider, tmp_path, lambda fd: void(os.write(fd, b"\x03")))
     assert code == 1
@@ -96,4 +96,4 @@ def test_ctrl_c_at_the_prompt(tmp_path: Path) -> None:
 
 
 def void(_: object) -> None:
-    """Return nothing."""
+    """Discard a value, so that a lambda returns None."""

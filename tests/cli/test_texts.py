@@ -1,4 +1,4 @@
-"""Names and reasons that are sentences: shown as text on this machine, as digests everywhere else."""
+"""Names and reasons that are sentences are shown as text on this machine, and as digests everywhere else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEAL = bytes(range(32)).hex()
 
 
 def refund(url: str, name: str = NAME, reason: str | None = REASON, **options: Any) -> None:
-    """A session that completes, or fails with a reason."""
+    """Run a session that completes, or that fails with a reason."""
 
     @agentobs.session(name, **options)
     def agent() -> None:
@@ -46,17 +46,17 @@ def refund(url: str, name: str = NAME, reason: str | None = REASON, **options: A
 
 def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[WrittenFact]:
     """Record sessions, and return the facts that a backend received."""
-    told: list[WrittenFact] = []
+    result: list[WrittenFact] = []
     agentobs.stop_recorder()
     answers = [streamed(text("Done.")) for _ in sessions]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
-        assert start_recorder(str(home), Options(backends=(told.append,), **options)) is not None
+        assert start_recorder(str(home), Options(backends=(result.append,), **options)) is not None
         try:
             for each in sessions:
                 refund(provider.url, **each)
         finally:
             assert agentobs.stop_recorder()
-    return told
+    return result
 
 
 @pytest.fixture
@@ -83,36 +83,36 @@ def digest_of(home: Path, column: str) -> str:
 
 @pytest.mark.parametrize("ingested", [False, True], ids=["plain", "compressed"])
 def test_commands_show_the_texts(home: Path, shell: Shell, ingested: bool) -> None:
-    """They do so whether the segment was compressed or not."""
+    """Commands show the original texts, whether or not the segment was compressed."""
     if ingested:
         ingest(existing_home(home))
         assert list(home.rglob("*.content.zst"))
-    for told in (
+    for result in (
         shell("sessions").out,
         shell("sessions", "--failed").out,
         shell("sessions", "--csv").out,
         shell("show", NAME).out,
     ):
-        assert NAME in told
-        assert REASON in told
-        assert "digest:" not in told
+        assert NAME in result
+        assert REASON in result
+        assert "digest:" not in result
     assert f"declared:{REASON}" in shell("show", NAME).out
-    for told in (
+    for result in (
         shell("diagnose", NAME).out,
         shell("cost", "--by", "session").out,
         shell("cost", "--by", "agent").out,
         shell("show", "no such name").err,
     ):
-        assert NAME in told
+        assert NAME in result
     rows = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     assert {row["name"]: row["reason"] for row in rows} == {NAME: REASON, "plain": "no-refund"}
 
 
 def test_sessions_are_found_by_their_texts(home: Path, shell: Shell) -> None:
-    """A text works as the name of a session and as a parameter of a query; the result of the query contains digests."""
+    """The original text can be used as a session name and as a query parameter; query results contain digests."""
     asked = "SELECT reason FROM sessions WHERE name = $name"
-    told = shell("sql", asked, "--param", f"name={NAME}", "--json")
-    assert json.loads(told.out) == {"reason": digest_of(home, "reason")}
+    result = shell("sql", asked, "--param", f"name={NAME}", "--json")
+    assert json.loads(result.out) == {"reason": digest_of(home, "reason")}
     by_reason = "SELECT count(*) AS n FROM sessions WHERE reason = $why"
     assert json.loads(shell("sql", by_reason, "--param", f"why={REASON}", "--json").out) == {"n": 1}
     free = "SELECT $text AS text"
@@ -123,7 +123,7 @@ def test_sessions_are_found_by_their_texts(home: Path, shell: Shell) -> None:
 
 @pytest.mark.parametrize("which", [NAME, "--last-failed"])
 def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: str) -> None:
-    """Unchanged code matches, a different reason diverges, and the name of the folder is safe."""
+    """A replay of unchanged code matches, a different reason diverges, and the fixture's folder has a safe name."""
     if which == "--last-failed":
         recorded(shell.home, {})
     frozen = shell("freeze", which)
@@ -141,7 +141,7 @@ def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: s
 
 
 def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: Path) -> None:
-    """A different secret of the same kind in the same place is the same reason."""
+    """Reasons that differ only in a secret of the same kind are equal, because secrets are redacted."""
     tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
     recorded(shell.home, {"reason": f"refused for {tokens[0]}"})
     assert shell("freeze", "--last-failed", "-o", str(tmp_path / "f")).code == 0
@@ -155,11 +155,11 @@ def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: P
 def test_the_texts_are_only_in_content_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are not in the facts, the store, the facts of backends, or exported files."""
-    told = recorded(tmp_path / "home", {}, sync="always")
-    assert told
+    """The original texts are neither in the facts, nor the store, nor the facts of backends, nor exported files."""
+    result = recorded(tmp_path / "home", {}, sync="always")
+    assert result
     words = [NAME, REASON]
-    assert not [each.fact for each in told if any(word in repr(each.fact) for word in words)]
+    assert not [each.fact for each in result if any(word in repr(each.fact) for word in words)]
     shell = Shell(tmp_path / "home", capsys)
     assert shell("export", "rows", "sessions", "-o", str(tmp_path / "rows.csv")).code == 0
     ingest(existing_home(tmp_path / "home"))
@@ -179,7 +179,7 @@ def test_the_texts_are_only_in_content_files(
 def test_without_content_the_digest_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This applies with content off, and after the content was pruned; the session is still found by its name."""
+    """If content is off or was pruned, commands show the digest, and the session is still found by its name."""
     off, pruned = tmp_path / "off", tmp_path / "pruned"
     recorded(off, {"content": "off"})
     recorded(pruned, {})
@@ -187,10 +187,10 @@ def test_without_content_the_digest_is_shown(
     assert NAME in shell("sessions").out
     assert shell("prune", "--session", NAME, "--content-only").code == 0
     for home in (off, pruned):
-        told = shell("sessions", home=home).out
-        assert NAME not in told
-        assert REASON not in told
-        assert told.count("digest:") == 2
+        result = shell("sessions", home=home).out
+        assert NAME not in result
+        assert REASON not in result
+        assert result.count("digest:") == 2
         assert shell("show", NAME, home=home).code == 0
     for path in (path for path in off.rglob("*") if path.is_file()):
         assert REASON.encode() not in path.read_bytes(), path
@@ -199,7 +199,7 @@ def test_without_content_the_digest_is_shown(
 def test_encrypted_texts_need_the_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the key the texts are shown, without it their digests."""
+    """With the content key, commands show the original texts; without the key, they show digests."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", SEAL)
     recorded(tmp_path / "home", {})
     shell = Shell(tmp_path / "home", capsys)
@@ -207,13 +207,13 @@ def test_encrypted_texts_need_the_key(
     for path in (path for path in (tmp_path / "home").rglob("*") if path.is_file()):
         assert REASON.encode() not in path.read_bytes(), path
     monkeypatch.delenv("AGENTOBS_CONTENT_KEY")
-    told = shell("sessions").out
-    assert NAME not in told
-    assert told.count("digest:") == 2
+    result = shell("sessions").out
+    assert NAME not in result
+    assert result.count("digest:") == 2
 
 
 def test_reports_contain_the_texts_only_with_content(shell: Shell, tmp_path: Path) -> None:
-    """A report can be shared unless its author included content."""
+    """A report contains the original texts only if its author included content, so it can be shared otherwise."""
     for content in (False, True):
         path = tmp_path / f"{content}.html"
         extra = ["--with-content"] if content else []
@@ -231,7 +231,7 @@ def test_reports_contain_the_texts_only_with_content(shell: Shell, tmp_path: Pat
 
 
 def test_texts_are_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LabelTexts that were not found are not searched again, either."""
+    """Digests are looked up once, even if no text was found for them."""
     place = existing_home(home)
     with open_store(place) as store:
         texts = LabelTexts(store)
@@ -243,8 +243,8 @@ def test_texts_are_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ]
 
 
-def test_the_test_of_the_fix_compares_the_reason(shell: Shell, tmp_path: Path) -> None:
-    """Unchanged code fails with the same reason, regardless of the secret in it; fixed code does not."""
+def test_only_a_changed_reason_counts_as_a_fix(shell: Shell, tmp_path: Path) -> None:
+    """Unchanged code fails for the same reason, even if the secret in the reason differs; fixed code does not."""
     tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
     recorded(shell.home, {"reason": f"refused for {tokens[0]}"})
     assert shell("freeze", "--last-failed", "-o", str(tmp_path / "f")).code == 0

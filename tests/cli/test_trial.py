@@ -1,4 +1,4 @@
-"""The check of `agentobs freeze`: each agent is replayed in fresh processes, and the result is printed."""
+"""The check of `agentobs freeze` replays each agent in new processes and prints the result."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def {name}(prompt):
 
 
 def answers_for(name: str) -> list[Answer]:
-    """Return the responses of the model to an agent."""
+    """Return the responses of the model to one of the agents."""
     if name != "tools":
         return [streamed(text("Hi."))]
     return [
@@ -216,7 +216,7 @@ def answers_for(name: str) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with recorded sessions of many small agents; one agent is outside of it, and one was deleted."""
+    """A project with recorded sessions of many small agents; one is outside of the project, and one was deleted."""
     path = tmp_path_factory.mktemp("shop")
     project, elsewhere = path / "project", path / "elsewhere"
     (project / "prompts").mkdir(parents=True)
@@ -245,28 +245,28 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def frozen(project: Path, *arguments: str) -> dict[str, list[str]]:
-    """Freeze sessions in a fresh process, and return the lines about the check of each, by name."""
+    """Freeze sessions in a new process, and return the printed lines about each check by session name."""
     out = ran(project, "freeze", *arguments, "-o", "fixtures")
     assert "printed by the agent" not in out
-    told: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for part in out.split("froze  ")[1:]:
         name = re.findall("^(?:wrote|kept ) *fixtures/(.+)/recording.jsonl", part, re.MULTILINE)[0]
         lines = part.splitlines()
         begins = next(at for at, line in enumerate(lines) if line.startswith("replays"))
         ends = next(at for at, line in enumerate(lines) if line.startswith("next   "))
-        told[name] = lines[begins:ends]
-        assert not any(len(line) > 80 for line in told[name] if "/" not in line), told[name]
-    return told
+        result[name] = lines[begins:ends]
+        assert not any(len(line) > 80 for line in result[name] if "/" not in line), result[name]
+    return result
 
 
 @pytest.fixture(scope="module")
 def verdicts(shop: Path) -> dict[str, list[str]]:
-    """The printed lines about each agent that ends by itself."""
+    """The printed lines about the check of each agent that ends by itself."""
     before = recordings(shop)
-    told = frozen(shop, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
+    result = frozen(shop, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
     assert recordings(shop) == before
     assert not (shop / ".agentobs").exists()
-    return told
+    return result
 
 
 def recordings(project: Path) -> list[str]:
@@ -281,7 +281,7 @@ def ran(project: Path, *arguments: str) -> str:
 
 
 def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a command in the project, as a user does, with the hash seed of the recording."""
+    """Start a command in the project as a user does, but with the hash seed of the recording."""
     environment = {key: value for key, value in os.environ.items() if key != "URL"}
     return subprocess.Popen(
         [sys.executable, "-m", "agentobs", "--home", "../home", *arguments],
@@ -297,23 +297,25 @@ YES = ["replays: yes, 2 of 2 (1 with changed directory, date, time zone and hash
 
 
 @pytest.mark.parametrize("name", ["fine", "noisy-exit", "raises"])
-def test_agents_that_replay_anywhere(verdicts: dict[str, list[str]], name: str) -> None:
-    """One line. It also appears for an agent that raises as recorded, and for one that leaves a thread running."""
+def test_an_agent_that_replays_has_a_one_line_verdict(
+    verdicts: dict[str, list[str]], name: str
+) -> None:
+    """The verdict is one line, even for an agent that raises as recorded or leaves a thread running."""
     assert verdicts[name] == YES
 
 
-CURABLE = {
+NEEDS_RULES = {
     "dated": ("depends on the date", "rule time"),
     "temporary": ("differs from the recording", "rule tmp_path"),
     "two-kinds": ("differs from the recording", "rules uuid and time"),
 }
 
 
-@pytest.mark.parametrize("name", CURABLE)
+@pytest.mark.parametrize("name", NEEDS_RULES)
 def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str) -> None:
-    """The difference is shown with the rules that would hide it, before the command that adds them."""
-    (told, rules), out = CURABLE[name], verdicts[name]
-    assert out[0].startswith(f"replays: no, because request 1 of 1 {told}")
+    """The output shows the difference and the rules that would hide it, then the command that adds these rules."""
+    (difference, rules), out = NEEDS_RULES[name], verdicts[name]
+    assert out[0].startswith(f"replays: no, because request 1 of 1 {difference}")
     assert any(line.strip().startswith("recorded  ") for line in out)
     them = "them" if rules.startswith("rules") else "it"
     assert f"         the {rules} would hide this difference; to apply {them}:" in out
@@ -323,14 +325,14 @@ def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str
     "name",
     [
         each if each == "two-kinds" else pytest.param(each, marks=pytest.mark.soak)
-        for each in CURABLE
+        for each in NEEDS_RULES
     ],
 )
 def test_apply_adds_the_proposed_rules(
     shop: Path, verdicts: dict[str, list[str]], name: str
 ) -> None:
-    """The printed command makes the fixture replay, and freezing again keeps the rules."""
-    printed, rules = shlex.split(verdicts[name][-1]), CURABLE[name][1]
+    """The printed `--apply` command makes the fixture replay, and freezing again keeps the rules."""
+    printed, rules = shlex.split(verdicts[name][-1]), NEEDS_RULES[name][1]
     assert printed[0] == "agentobs"
     applied = ran(shop, *printed[printed.index("freeze") :]).partition("next   ")[0].splitlines()
     assert f"added  the {rules} to fixtures/{name}/recording.jsonl" in applied
@@ -353,13 +355,13 @@ DEPENDENT = {
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_the_cause_of_a_failure_is_named(verdicts: dict[str, list[str]], name: str) -> None:
-    """The changed condition that causes the failure is named; no rule is proposed."""
+    """The verdict names the changed condition that causes the failure, and no rule is proposed."""
     assert re.sub(r":\d+ in", ":LINE in", verdicts[name][0]) == f"replays: {DEPENDENT[name]}"
     assert not any("would hide" in line for line in verdicts[name])
 
 
 def test_a_file_that_is_read_by_a_relative_path_is_named(verdicts: dict[str, list[str]]) -> None:
-    """The report contains the path and advice; if the agent continues without the file, the difference is shown."""
+    """The verdict names the path with advice; if the agent continues without the file, the difference is shown."""
     assert "         'prompts/system.md'" in verdicts["relative"]
     out = verdicts["swallows"]
     assert '             recorded  "You sell fruit."' in out
@@ -368,7 +370,7 @@ def test_a_file_that_is_read_by_a_relative_path_is_named(verdicts: dict[str, lis
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("dies", "the process ended before the replay: exit code 7"),
         ("killed", "the process ended before the replay: signal 9"),
@@ -376,18 +378,18 @@ def test_a_file_that_is_read_by_a_relative_path_is_named(verdicts: dict[str, lis
     ],
 )
 def test_a_failing_agent_is_reported_in_one_line(
-    verdicts: dict[str, list[str]], name: str, told: str
+    verdicts: dict[str, list[str]], name: str, expected: str
 ) -> None:
-    """A process that exits, one that is killed, and an exception: each is reported with its known details."""
+    """If the process exits, is killed or raises an exception, one line reports the known details."""
     out = " ".join(line.strip() for line in verdicts[name])
-    assert re.sub(r":\d+ in", ":LINE in", out) == f"replays: no, because {told}"
+    assert re.sub(r":\d+ in", ":LINE in", out) == f"replays: no, because {expected}"
 
 
 @pytest.mark.soak
 def test_a_hanging_agent_is_stopped(shop: Path) -> None:
-    """An agent that waits forever diverges; one that blocks the interpreter is stopped; each line is named."""
-    told = frozen(shop, "hangs", "busy", "--check-timeout", "10")
-    waits, busy = (" ".join(line.strip() for line in told[name]) for name in ("hangs", "busy"))
+    """An agent that waits forever, or blocks the interpreter, is stopped, and the report names the line of its code."""
+    result = frozen(shop, "hangs", "busy", "--check-timeout", "10")
+    waits, busy = (" ".join(line.strip() for line in result[name]) for name in ("hangs", "busy"))
     assert waits.startswith("replays: no, because the agent made no progress for 5 seconds")
     assert re.search(r"shop\.py:\d+ in hangs", waits)
     assert re.fullmatch(
@@ -409,33 +411,33 @@ def test_a_hanging_agent_is_stopped(shop: Path) -> None:
 def test_an_agent_that_cannot_be_started_is_not_replayed(
     verdicts: dict[str, list[str]], name: str, reason: str
 ) -> None:
-    """The verdict gives the reason."""
+    """If the agent cannot be started, the verdict gives the reason, and no replay is tried."""
     assert verdicts[name][0].startswith(f"replays: not tried, because {reason}")
 
 
 @pytest.mark.parametrize("name", ["outside", "gone"])
 def test_next_steps_for_an_entry_that_cannot_be_called(shop: Path, name: str) -> None:
-    """The report says once how to choose another entry; pytest and forks, which would fail, are not proposed."""
-    told = " ".join(ran(shop, "freeze", name, "-o", f"fixtures/{name}").split())
-    verdict, steps = told.partition("replays: ")[2].split(" next ")
+    """The report explains once how to choose another entry, and proposes neither pytest nor forks, which would fail."""
+    result = " ".join(ran(shop, "freeze", name, "-o", f"fixtures/{name}").split())
+    verdict, steps = result.partition("replays: ")[2].split(" next ")
     assert verdict.count("--entry module:name --args JSON") == 1
     assert "Run from the directory that contains the module" in verdict
     assert steps == f"agentobs serve fixtures/{name} acts as the provider for any client"
 
 
 def test_an_entry_from_the_command_line(shop: Path) -> None:
-    """The proposal of the verdict works, and then pytest is proposed."""
+    """The option that the verdict proposes works, and then pytest is proposed."""
     given = ("--entry", "shop:fine", "--args", '["Hello."]')
-    told = ran(shop, "freeze", "gone", "-o", "fixtures/named", *given)
-    verdict, steps = told[told.index("replays: ") :].split("next   ")
+    result = ran(shop, "freeze", "gone", "-o", "fixtures/named", *given)
+    verdict, steps = result[result.index("replays: ") :].split("next   ")
     assert verdict.splitlines() == YES
     assert steps.startswith("pytest fixtures/named\n")
 
 
 def test_the_lines_to_add_to_a_test_are_shown_once(shop: Path) -> None:
-    """The two lines are below the verdict, not in it."""
-    told = ran(shop, "freeze", "given-object", "-o", "fixtures/given")
-    verdict, steps = told[told.index("replays: ") :].split("next   ")
+    """The lines to add to the test are printed below the verdict, and not repeated in it."""
+    result = ran(shop, "freeze", "given-object", "-o", "fixtures/given")
+    verdict, steps = result[result.index("replays: ") :].split("next   ")
     assert "import" not in verdict
     assert [line.strip() for line in steps.splitlines()] == [
         "edit fixtures/given/test_given.py: add this import, and replace `...` in "
@@ -448,7 +450,7 @@ def test_the_lines_to_add_to_a_test_are_shown_once(shop: Path) -> None:
 
 
 def test_no_check_runs_no_agent(shop: Path) -> None:
-    """Without the check, the output has no verdict, and --apply is refused."""
+    """With `--no-check`, the output has no verdict, and `--apply` is rejected."""
     assert "replays" not in ran(shop, "freeze", "dies", "--no-check")
     with command(shop, "freeze", "dies", "--no-check", "--apply") as ended:
         _, err = ended.communicate(timeout=100)
@@ -456,7 +458,7 @@ def test_no_check_runs_no_agent(shop: Path) -> None:
 
 
 def test_tools_that_run_live_are_named(shop: Path, verdicts: dict[str, list[str]]) -> None:
-    """Below the verdict are the tools that the agent itself ran; recorded tools are not among them."""
+    """Below the verdict, the output names the tools that the agent itself runs in a replay, without recorded tools."""
     ran_for_real = "tools:   not recorded with record_tool, so a replay runs them for real: weigh"
     assert verdicts["tools"] == [*YES, ran_for_real]
     # The second replay wrote to another directory.
@@ -464,7 +466,7 @@ def test_tools_that_run_live_are_named(shop: Path, verdicts: dict[str, list[str]
 
 
 def test_an_interrupt_leaves_the_fixture_intact(shop: Path) -> None:
-    """Ctrl-C while an agent hangs: one word, exit code 130, no process remains, the fixture is readable."""
+    """Ctrl-C while an agent hangs prints one word, leaves no process behind, and keeps the fixture readable."""
     (shop / "pids").write_text("")
     running = command(shop, "freeze", "waits", "-o", "fixtures/interrupted")
     begun = poll(lambda: len(pids := (shop / "pids").read_text().split()) >= 2 and pids)
@@ -477,7 +479,7 @@ def test_an_interrupt_leaves_the_fixture_intact(shop: Path) -> None:
 
 
 def poll(found: Callable[[], Any]) -> Any:
-    """Wait until a value is available; the time limit of the test ends the wait."""
+    """Wait until a value is available; the test's timeout limits the wait."""
     while not (value := found()):
         time.sleep(0.02)
     return value
@@ -486,7 +488,7 @@ def poll(found: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("month", range(1, 13))
 @pytest.mark.parametrize("day", [1, 15, 28])
 def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None:
-    """Year, month, day, weekday and hour of the second replay differ, and its date is in the future."""
+    """The shifted date is in the future, and its year, month, day, weekday and hour differ."""
     now = datetime(2026, month, day, 23, 59, 30, tzinfo=UTC)
     then = now + timedelta(seconds=seconds_ahead(now))
     pairs = [(getattr(now, unit), getattr(then, unit)) for unit in ("year", "month", "day", "hour")]
@@ -496,7 +498,10 @@ def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None
 
 
 def test_the_clock_is_shifted_in_all_functions() -> None:
-    """All functions agree; explicit times and the monotonic clock are unchanged; classes can hold the functions."""
+    """All functions return the same shifted time; explicit times and the monotonic clock are unchanged.
+
+    The functions still work as attributes of a class.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", READS],
         env={**os.environ, "TZ": "UTC"},

@@ -1,4 +1,4 @@
-"""Checks that all figures must pass, and rows that try to break figures."""
+"""Checks that every figure must pass, and rows that could break figures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def rows_of(connection: duckdb.DuckDBPyConnection, name: str, **parameters: Any)
 
 
 def rows_of_nulls(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return a single row, with the same columns, in which all values are None."""
+    """Return a single row with the same columns, in which all values are None."""
     return [dict.fromkeys(rows[0])]
 
 
 def hostile(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the rows with each text replaced by a text that contains markup and control characters."""
+    """Return the rows with each text replaced by one with markup and control characters."""
     return [
         {key: HOSTILE if isinstance(value, str) else value for key, value in row.items()}
         for row in rows
@@ -71,8 +71,9 @@ def texts(value: Any, key: str = "") -> Iterator[str]:
 
 
 def assert_valid(figure: go.Figure) -> None:
-    """Assert what pages rely on: supported types of traces, bounds, colors with a dark counterpart, and no foreign
-    markup.
+    """Assert the properties on which pages rely.
+
+    These are supported types of traces, bounds, colors with a dark counterpart, and no foreign markup.
     """
     assert {each.type for each in figure.data} <= {"bar", "scatter"}
     assert mark_count(figure) <= MOST_MARKS

@@ -1,4 +1,4 @@
-"""The live application for tests: a real server on loopback, with its guard, and an HTTP client."""
+"""The live application for tests: a real server on loopback with its access guard, and an HTTP client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Response:
 
     @property
     def html(self) -> str:
-        """The page, as it was sent."""
+        """The HTML of the page, as the server sent it."""
         return self.body.decode("utf-8")
 
     @property
@@ -50,7 +50,7 @@ class Response:
 
     @property
     def tags(self) -> list[tuple[str, dict[str, str | None]]]:
-        """The elements as a browser would parse them, with their attributes."""
+        """The elements with their attributes, as a browser would parse them."""
         reader = _Tags()
         reader.feed(self.html)
         return reader.found
@@ -105,8 +105,8 @@ class Client:
             always = {"host": self.named, **({"cookie": self.cookie} if self.cookie else {})}
             connection.request(method, path, body, {**always, **headers})
             answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            return Response(answer.status, told, answer.read())
+            result = {name.lower(): value for name, value in answer.getheaders()}
+            return Response(answer.status, result, answer.read())
         finally:
             connection.close()
 
@@ -121,8 +121,8 @@ def serving(home: Home) -> Iterator[Client]:
         stops.append(stop)
         ready.set()
 
-    told = {"compare": comparison_of, "started": started}
-    thread = threading.Thread(target=serve, args=(bound, home), kwargs=told, daemon=True)
+    result = {"compare": comparison_of, "started": started}
+    thread = threading.Thread(target=serve, args=(bound, home), kwargs=result, daemon=True)
     thread.start()
     assert ready.wait(30)
     try:
@@ -164,6 +164,6 @@ def attempts(home: Home) -> list[str]:
 
 @cache
 def query_rows(home: Home, sql: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a query. The result is cached, so later recordings are not included."""
+    """Return the rows of a query. The result is cached, so it does not contain later recordings."""
     with connect(home, ingest=False) as store:
         return store.execute(sql).fetchall()

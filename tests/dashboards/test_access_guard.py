@@ -1,5 +1,6 @@
-"""The access guard of the live application, over real sockets: which requests are accepted, and the security headers of
-each response.
+"""The access guard of the live application, tested over real sockets.
+
+It decides which requests are accepted, and adds security headers to each response.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OURS: dict[str, Any] = {"sec-fetch-site": "same-origin"}
 
 @contextmanager
 def served(home: Path, options: Options) -> Iterator[Bound]:
-    """Serve an empty home until the context ends."""
+    """Serve an empty home while the context is open."""
     bound = server.bind(options)
     ready, stops = threading.Event(), []
 
@@ -98,7 +99,7 @@ def remote(
 
 
 def host_header(bound: Bound) -> str:
-    """Return the value of the Host header for the printed URL; for a server for other machines, the address itself."""
+    """Return the Host header for the printed URL; for a server for other machines, the address itself."""
     return f"127.0.0.1:{bound.keys.port}" if bound.tls else urlsplit(bound.address).netloc
 
 
@@ -112,7 +113,7 @@ def request(
     opened: bool = True,
     **headers: Any,
 ) -> Response:
-    """Send a request with exactly these headers, and with the cookie if `opened` is set."""
+    """Send a request with exactly these headers, and the cookie if `opened` is set."""
     port = bound.keys.port
     if bound.tls:
         trusting = ssl.create_default_context()
@@ -134,8 +135,8 @@ def request(
             line.putheader("content-length", str(len(body)))
         line.endheaders(body.encode() if body is not None else None)
         answer = line.getresponse()
-        told = {name.lower(): value for name, value in answer.getheaders()}
-        return Response(answer.status, told, answer.read())
+        result = {name.lower(): value for name, value in answer.getheaders()}
+        return Response(answer.status, result, answer.read())
     finally:
         line.close()
 
@@ -162,8 +163,9 @@ def test_the_token_is_exchanged_for_a_cookie(bound: Bound) -> None:
 
 
 def test_the_token_works_in_links_from_elsewhere(bound: Bound) -> None:
-    """A link from another page gets a page that redirects, because browsers send no strict cookie after a cross-site
-    redirect.
+    """A link with the token on another page opens the dashboard.
+
+    The response is a page that redirects, because browsers send no strict cookie after a cross-site redirect.
     """
     got = request(
         bound, f"/fleet?token={bound.keys.token}", opened=False, **{"sec-fetch-site": "cross-site"},
@@ -176,7 +178,7 @@ def test_the_token_works_in_links_from_elsewhere(bound: Bound) -> None:
 
 @pytest.mark.parametrize("path", ["//evil.test/", "/\\evil.test", "/%0d%0aset-cookie:%20a=b"])
 def test_the_token_never_redirects_to_another_host(bound: Bound, path: str) -> None:
-    """Whatever the URL contains, the redirect goes to a path of the dashboard."""
+    """The redirect leads to a path of the dashboard, whatever the URL contains."""
     got = request(bound, f"{path}?token={bound.keys.token}", opened=False)
     assert got.status == 303
     assert got.headers["location"].startswith("/")
@@ -190,7 +192,10 @@ PATHS = ("/", "/?q=a", "/fleet", "/sql", "/sql/tables", "/revision", "/compare",
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_cookie_every_response_is_the_same(bound: Bound, path: str) -> None:
-    """Without a cookie, each URL has the same response: open the printed URL. It contains nothing about the home."""
+    """Without the cookie, each URL has the same response, which asks the user to open the printed URL.
+
+    It contains nothing about the home.
+    """
     for method in ("GET", "HEAD"):
         got = request(bound, path, method, opened=False)
         assert got.status == 403
@@ -198,14 +203,14 @@ def test_without_the_cookie_every_response_is_the_same(bound: Bound, path: str) 
     got = request(bound, path, opened=False)
     assert "agentobs dashboard" in got.words
     assert "?token=" in got.words
-    assert "guarded" not in got.html  # part of the path of the home
+    assert "guarded" not in got.html  # a part of the path of the home
     assert got.body == request(bound, "/", opened=False).body
 
 
 def test_similar_cookies_and_tokens_are_rejected(bound: Bound) -> None:
-    """Only the complete secret, under the right name, is accepted.
+    """Only the complete secret under the right name is accepted.
 
-    The token is not a valid cookie, nor the secret a valid token.
+    The token is not a valid cookie, and the secret is not a valid token.
     """
     secret, token = bound.keys.secret, str(bound.keys.token)
     name = bound.keys.cookie
@@ -224,7 +229,7 @@ def test_similar_cookies_and_tokens_are_rejected(bound: Bound) -> None:
 def test_other_host_names_are_rejected(bound: Bound) -> None:
     """A request with another host name is rejected, even with the cookie.
 
-    The right name is accepted in any case of letters.
+    The case of letters in the host name is ignored.
     """
     port, ours = bound.keys.port, host_header(bound)
     name = ours.partition(":")[0]
@@ -243,7 +248,7 @@ def test_other_host_names_are_rejected(bound: Bound) -> None:
 
 
 def test_the_host_name_is_random(bound: Bound, tmp_path: Path) -> None:
-    """Cookies are shared among all ports of a host, so each server has a random host name.
+    """Each server has a random host name, because cookies are shared among all ports of a host.
 
     With `loopback_address`, the URL contains the address, and all names of loopback are accepted.
     """
@@ -271,7 +276,7 @@ def test_requests_with_two_hosts_or_none_are_rejected(bound: Bound) -> None:
 
 
 def test_forms_are_accepted_only_from_the_dashboard(bound: Bound) -> None:
-    """A request that does more than open a page must come from a page of the dashboard, whatever cookie it has."""
+    """A request that does more than open a page must come from a page of the dashboard, even if it has the cookie."""
     ours = f"http://{host_header(bound)}"
     assert query_form(bound, origin=ours, **OURS) == 200
     assert query_form(bound, origin=ours) == 200  # a browser that does not send Sec-Fetch-Site
@@ -296,7 +301,7 @@ def test_forms_are_accepted_only_from_the_dashboard(bound: Bound) -> None:
 
 
 def test_other_sites_can_link_to_pages_but_load_nothing(bound: Bound) -> None:
-    """A link from another site opens a page; its images, frames, scripts and fetches get nothing."""
+    """A link from another site opens a page; images, frames, scripts and fetches of another site are rejected."""
     page: dict[str, Any] = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     for site in ("none", "same-origin", "same-site", "cross-site"):
         assert request(bound, sec_fetch_site=site, **page).status == 200
@@ -305,18 +310,18 @@ def test_other_sites_can_link_to_pages_but_load_nothing(bound: Bound) -> None:
         ("navigate", "object"), ("no-cors", "style"),
     ):  # fmt: skip
         for site in ("same-site", "cross-site"):
-            told: dict[str, Any] = {
+            result: dict[str, Any] = {
                 "sec-fetch-mode": mode,
                 "sec-fetch-dest": dest,
                 "sec-fetch-site": site,
             }
-            assert request(bound, **told).status == 403, told
+            assert request(bound, **result).status == 403, result
     assert request(bound, origin="http://evil.test").status == 403
     assert request(bound, sec_fetch_mode="cors", sec_fetch_dest="empty", **OURS).status == 200
 
 
 def test_cross_origin_reads_are_never_allowed(bound: Bound) -> None:
-    """A preflight request is rejected, and no response allows another origin anything."""
+    """A preflight request is rejected, and no response gives access to another origin."""
     headers: dict[str, Any] = {
         "origin": "http://evil.test",
         "access_control_request_method": "POST",
@@ -329,7 +334,7 @@ def test_cross_origin_reads_are_never_allowed(bound: Bound) -> None:
 
 
 def test_each_response_has_security_headers(bound: Bound) -> None:
-    """Pages, assets, errors and rejections have a policy and forbid sniffing, framing, referrers and caching."""
+    """Pages, assets, errors and rejections have a policy, and forbid sniffing, framing, referrers and caching."""
     asset = next(each for each in request(bound).links("/assets/") if each.endswith(".css"))
     ours = f"http://{host_header(bound)}"
     answers = {
@@ -365,7 +370,7 @@ def test_each_response_has_security_headers(bound: Bound) -> None:
 
 
 def test_request_headers_are_bounded(bound: Bound) -> None:
-    """A request with too long headers is rejected or dropped, and the next request gets a response."""
+    """A request whose headers are too long is rejected or dropped, and the next request gets a response."""
     for path, cookie in (("/", "a=" + "x" * 200_000), ("/" + "a" * 2_000_000, "a=b")):
         status = 0
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -375,7 +380,7 @@ def test_request_headers_are_bounded(bound: Bound) -> None:
 
 
 def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
-    """A URL or a form with hundreds of fields gets a normal response, and does not sign in."""
+    """A URL or form with hundreds of fields gets a normal response and does not sign in."""
     many = "&".join(f"a{number}=b" for number in range(300))
     assert request(bound, f"/?{many}").status == 200
     assert request(bound, f"/?{many}", opened=False).status == 403
@@ -386,7 +391,7 @@ def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
 
 
 def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection without a complete request, or without a further request, is closed."""
+    """A connection is closed if it stays idle without a complete request, or without a further request."""
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
     with served(tmp_path / "home", Options(port=0)) as bound:
         host = f"Host: {host_header(bound)}\r\n"
@@ -408,13 +413,13 @@ def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the maximum number of connections is open, another one gets a 503; afterwards requests succeed again."""
+    """While the maximum number of connections is open, another one gets a 503; later requests succeed again."""
     monkeypatch.setattr(server, "CONNECTIONS", 4)
     with served(tmp_path / "home", Options(port=0)) as bound:
         assert request(bound).status == 200
         held = [socket.create_connection(("127.0.0.1", bound.keys.port), 30) for _ in range(4)]
         while request(bound).status != 503:
-            pass  # until the server has noticed all of them
+            pass  # until the server has noticed all connections
         for each in held:
             each.close()
         while request(bound).status != 200:
@@ -422,7 +427,7 @@ def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_web_sockets_are_rejected(bound: Bound) -> None:
-    """A handshake is handled like any request from elsewhere, and never reaches the application."""
+    """A WebSocket handshake is rejected like any request from elsewhere, and never reaches the application."""
     upgrade: dict[str, Any] = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
                "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}  # fmt: skip
     assert request(bound, "/revision", origin="http://evil.test", **upgrade).status == 403
@@ -448,7 +453,7 @@ async def _unreached(*_: Any) -> None:
 def test_remote_access_requires_the_password(
     remote: Bound, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For other machines, a form asks for the password, over TLS, and no token is printed."""
+    """On a server for other machines, a form over TLS requires the password, and no token is printed."""
     monkeypatch.setattr(access_guard, "DELAY_SECONDS", 0.0)
     assert remote.address == f"https://dash.test:{remote.keys.port}/"
     assert remote.keys.token is None
@@ -479,9 +484,10 @@ def test_remote_access_requires_the_password(
 
 
 def test_wrong_passwords_are_delayed_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong password gets a delayed response. While MOST_DELAYED_PER_ADDRESS attempts wait, others are rejected.
+    """A wrong password gets a delayed response.
 
-    The right password from another address is accepted immediately.
+    While MOST_DELAYED_PER_ADDRESS attempts wait, others are rejected. The right password from another address is
+    accepted immediately.
     """
     waited: list[float] = []
     over = asyncio.Event()
@@ -539,7 +545,10 @@ def test_wrong_passwords_are_delayed_and_limited(monkeypatch: pytest.MonkeyPatch
 
 
 def test_signing_out_deletes_the_cookie(bound: Bound, remote: Bound) -> None:
-    """With a password, each page has a button that deletes the cookie; a link or another site cannot do this."""
+    """If the server has a password, each page has a button that deletes the cookie.
+
+    A link or another site cannot delete it.
+    """
     page = request(remote)
     assert ("form", {"method": "post", "action": "/leave"}) in page.tags
     assert "Sign out" not in request(bound).words
@@ -556,7 +565,7 @@ def test_signing_out_deletes_the_cookie(bound: Bound, remote: Bound) -> None:
 
 
 def test_the_network_of_an_address() -> None:
-    """For IPv6 the first 64 bits count; an IPv4 address counts as itself, in any notation."""
+    """Of an IPv6 address the first 64 bits count; an IPv4 address counts as itself, in any notation."""
     same = {
         network_of(each)
         for each in ("2001:db8:1:2::3", "2001:db8:1:2:ffff::", "2001:db8:1:2::3%eth0")
@@ -581,7 +590,7 @@ def login(bound: Bound, body: bytes, length: int, source: str = "127.0.0.1") -> 
 def test_slow_forms_do_not_block_other_clients(
     remote: Bound, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While other forms are sent slowly, the right password is accepted immediately.
+    """While other clients send forms slowly, the right password is accepted immediately.
 
     A form that takes too long is rejected.
     """
@@ -599,7 +608,7 @@ def test_slow_forms_do_not_block_other_clients(
 def test_connections_per_address_are_bounded(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An address with the maximum number of connections loses further ones, and other addresses get a response."""
+    """Further connections of an address above its maximum are closed, while other addresses get a response."""
     monkeypatch.setattr(server, "CONNECTIONS", 6)
     monkeypatch.setattr(server, "PER_ADDRESS", 4)
     form = urlencode({"password": PASSWORD}).encode()
@@ -615,9 +624,7 @@ def test_connections_per_address_are_bounded(
 
 
 def test_representations_contain_no_secret(bound: Bound, remote: Bound) -> None:
-    """The representations of keys and options contain neither the token, nor the password, nor the value of the
-    cookie.
-    """
-    told = repr(bound.keys) + repr(remote.keys) + repr(Options(password=PASSWORD))
+    """The repr of keys and options contains neither the token, nor the password, nor the value of the cookie."""
+    result = repr(bound.keys) + repr(remote.keys) + repr(Options(password=PASSWORD))
     for secret in (bound.keys.token, bound.keys.secret, remote.keys.secret, PASSWORD):
-        assert str(secret) not in told
+        assert str(secret) not in result

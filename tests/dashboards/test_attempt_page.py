@@ -1,4 +1,4 @@
-"""The page of an attempt: its facts, and on demand the exact request and response."""
+"""The page of an attempt shows its facts, and on demand the exact request and response."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def session_with_retry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 
 
 def recorded_bodies(home: Home, attempt_id: str) -> tuple[bytes, bytes]:
-    """Return both bodies of an attempt, from the vault."""
+    """Return the recorded bodies of the request and the response of an attempt."""
     [(segment, asked_id, answered_id)] = query_rows(
         home,
         f"SELECT segment_id, request_content, response_content FROM attempts WHERE attempt_id = '{attempt_id}'",
@@ -59,7 +59,7 @@ def recorded_bodies(home: Home, attempt_id: str) -> tuple[bytes, bytes]:
 
 
 def test_the_exact_bytes_can_be_downloaded(home: Home, client: Client) -> None:
-    """Request and response can be downloaded byte by byte as recorded, as files that no browser displays."""
+    """The recorded bytes of request and response can be downloaded as files that no browser displays."""
     for attempt_id in attempts(home):
         for side, exact in zip(
             ("request", "response"), recorded_bodies(home, attempt_id), strict=True
@@ -72,9 +72,7 @@ def test_the_exact_bytes_can_be_downloaded(home: Home, client: Client) -> None:
 
 
 def test_request_and_response_are_shown_as_recorded(home: Home, client: Client) -> None:
-    """The page shows method, path, recorded headers, the body indented and raw, the stream, and the reassembled
-    message.
-    """
+    """The page shows method, path, recorded headers, the body indented and raw, the stream, and the final message."""
     second = attempts(home)[1]
     words = client.press(f"/attempts/{second}/exchange").words
     assert "POST /v1/messages" in words
@@ -88,7 +86,7 @@ def test_request_and_response_are_shown_as_recorded(home: Home, client: Client) 
 
 
 def test_redacted_secrets_are_counted_by_kind(home: Home, client: Client) -> None:
-    """The page shows the number of redacted secrets by kind; the secret itself is nowhere."""
+    """The page shows the number of redacted secrets by kind, but no secret."""
     first = attempts(home)[0]
     words = client.press(f"/attempts/{first}/exchange").words
     assert "Redacted: 1 × " in words
@@ -121,7 +119,7 @@ def test_facts_are_shown_without_a_click(session_with_retry: tuple[Home, Client]
 
 
 def test_an_attempt_links_to_adjacent_attempts_of_its_lane(home: Home, client: Client) -> None:
-    """There are links to the session, to the previous and the next request, and to the changes of both."""
+    """The page links to the session, to the previous and the next request, and to the changes of both requests."""
     first, second, third = attempts(home)
     got = client.get(f"/attempts/{second}")
     for path in (first, third, f"{second}/diff", f"{third}/diff"):
@@ -130,8 +128,8 @@ def test_an_attempt_links_to_adjacent_attempts_of_its_lane(home: Home, client: C
     assert f"/attempts/{first}/diff" not in client.get(f"/attempts/{first}").links("/attempts/")
 
 
-def test_an_unknown_attempt_is_one_sentence(client: Client) -> None:
-    """The page contains one sentence and a suggestion, but no traceback, whatever the URL contains."""
+def test_an_unknown_attempt_gives_one_sentence(client: Client) -> None:
+    """The page of an unknown attempt has one sentence with a suggestion and no traceback, whatever the URL contains."""
     for name in ("nothing", "%3Cscript%3E", "0" * 5000, "%F0%9F%92%A9"):
         got = client.get(f"/attempts/{name}")
         assert got.status == 404
@@ -140,7 +138,7 @@ def test_an_unknown_attempt_is_one_sentence(client: Client) -> None:
 
 
 def test_a_request_without_a_response_shows_the_reason(tmp_path: Path) -> None:
-    """If the connection broke before anything arrived, the page shows that there is no response, and why."""
+    """If the connection broke before anything arrived, the page states that there is no response, and why."""
     home = a_home(tmp_path)
     broken = Answer(None, {}, (), "error", Failure("ConnectError", "nobody listens <b>there</b>"))
     record(home, [start(1), replace(attempt(1, 1), answer=broken), end(1, failed=True)])

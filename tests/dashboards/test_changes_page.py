@@ -1,4 +1,4 @@
-"""The changes of a request: facts on the page, text on demand, and unchanged parts omitted."""
+"""The page of the changes of a request shows facts, and on demand the text without unchanged parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def message(role: str, words: str, **more: Any) -> dict[str, Any]:
 
 
 def marked_lines(lines: tuple[Line, ...] | list[Line]) -> list[str]:
-    """Return lines with their signs, and with changes in brackets."""
+    """Return the lines of the comparison with their signs, and with changes in brackets."""
     signs = {"same": " ", "added": "+", "removed": "-", "omitted": "…"}
     return [
         signs[line.sign]
@@ -57,9 +57,7 @@ def changes_by_part(old: Any, new: Any) -> dict[str, tuple[str, list[tuple[str, 
 
 
 def test_facts_of_both_requests_are_shown_without_a_click(home: Home, client: Client) -> None:
-    """The page shows previous and current numbers of messages and bytes, and which zones of the prompt changed, from
-    their digests.
-    """
+    """The page shows previous and current counts of messages and bytes, and the changed zones of the prompt."""
     got = client.get(f"/attempts/{attempts(home)[1]}/diff")
     assert "messages 1 3 changed" in got.words
     assert "tools: unchanged" in got.words
@@ -68,7 +66,7 @@ def test_facts_of_both_requests_are_shown_without_a_click(home: Home, client: Cl
 
 
 def test_changed_text_is_shown_on_demand(home: Home, client: Client) -> None:
-    """Added text is shown, unchanged text is omitted."""
+    """On demand, added text is shown and unchanged text is omitted."""
     words = client.press(f"/attempts/{attempts(home)[1]}/diff/words").words
     assert "Messages: 1 of 1 message unchanged, 2 added" in words
     assert "System: unchanged" in words
@@ -79,7 +77,7 @@ def test_changed_text_is_shown_on_demand(home: Home, client: Client) -> None:
 
 
 def test_the_first_request_of_a_lane_is_all_new(home: Home, client: Client) -> None:
-    """The page states that there is no previous request, and on demand shows all of the request."""
+    """If there is no previous request in the lane, the page states this, and on demand shows the complete request."""
     first = attempts(home)[0]
     assert "First request of its lane" in client.get(f"/attempts/{first}/diff").words
     words = client.press(f"/attempts/{first}/diff/words").words
@@ -88,7 +86,7 @@ def test_the_first_request_of_a_lane_is_all_new(home: Home, client: Client) -> N
 
 
 def test_a_retry_is_compared_with_the_previous_attempt(tmp_path: Path) -> None:
-    """A retry changes nothing, and each part is unchanged."""
+    """The comparison of a retry with the previous attempt shows that each part is unchanged."""
     home = sample_home(tmp_path)
     with serving(home) as client:
         words = client.press(f"/attempts/{attempts(home)[1]}/diff/words").words
@@ -102,7 +100,7 @@ def test_a_retry_is_compared_with_the_previous_attempt(tmp_path: Path) -> None:
 
 
 def test_changes_are_listed_by_part() -> None:
-    """Options, tools, system prompt and messages are compared separately. A change has its path and both values."""
+    """Options, tools, system prompt and messages are compared separately; a change has its path and both values."""
     old = request(tools=[{"name": "look", "description": "Looks."}])
     new = request(
         model="n",
@@ -126,7 +124,7 @@ def test_changes_are_listed_by_part() -> None:
 
 
 def test_cache_breakpoints_are_listed_separately() -> None:
-    """A moved cache breakpoint changes no message; its old and new position are listed."""
+    """A cache breakpoint that moved changes no message; its old and new position are listed."""
     mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     system = [{"type": "text", "text": "Be brief."}]
     old = request(messages=[message("user", "one", **mark)], system=system)
@@ -144,7 +142,7 @@ def test_cache_breakpoints_are_listed_separately() -> None:
 
 
 def test_unchanged_lines_are_omitted_except_near_changes() -> None:
-    """Two lines before and after a change are shown, and the number of omitted lines."""
+    """Two lines before and after each change are shown, and the number of omitted lines."""
     old = "\n".join(f"line {n}" for n in range(20))
     new = old.replace("line 10", "line ten")
     assert marked_lines(text_lines(old, new)) == [
@@ -160,7 +158,7 @@ def test_unchanged_lines_are_omitted_except_near_changes() -> None:
 
 
 def test_reordered_tools_are_reported() -> None:
-    """A different order of tools breaks the cache, although no tool changed."""
+    """A different order of tools is reported, because it breaks the cache although no tool changed."""
     tools = [{"name": "a"}, {"name": "b"}]
     [(path, change, lines)] = changes_by_part(request(tools=tools), request(tools=tools[::-1]))[
         "tools"
@@ -170,7 +168,7 @@ def test_reordered_tools_are_reported() -> None:
 
 
 def test_changes_in_huge_lines_are_short() -> None:
-    """Of a line as long as a book only the change is shown, with the numbers of omitted characters on both sides."""
+    """Of a line as long as a book, only the change is shown, with the numbers of characters omitted on both sides."""
     old = "x" * 5_000_000 + "A" + "y" * 5_000_000
     new = old.replace("A", "B")
     [(_, _, lines)] = changes_by_part(request(system=old), request(system=new))["system"][1]
@@ -186,7 +184,7 @@ def test_changes_in_huge_lines_are_short() -> None:
 
 
 def test_long_lists_of_changes_are_bounded() -> None:
-    """Of thousands of changes and lines, a bounded number is listed and the others are counted."""
+    """Of thousands of changes and lines, a bounded number is listed; the remaining ones are counted."""
     old = request(**{f"option{n}": 1 for n in range(1000)})
     new = request(**{f"option{n}": 2 for n in range(1000)}, system="\n".join(map(str, range(5000))))
     options, _, system, _ = edits(old, new).parts
@@ -196,7 +194,7 @@ def test_long_lists_of_changes_are_bounded() -> None:
 
 
 def test_a_body_that_is_not_json_is_compared_as_text() -> None:
-    """No body raises an error, whatever a client sent."""
+    """A request body that is not JSON is compared as text without an error."""
     assert edits(None, {"messages": "none"}).parts
     assert edits([1, 2], "text").parts
     assert edits({"messages": [1, None, {"role": 2}]}, {"messages": {"a": 1}}).parts

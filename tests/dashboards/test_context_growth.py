@@ -1,4 +1,4 @@
-"""The figure of the context: every request in order, the largest of several neighbors, and each compaction."""
+"""The figure of the context shows every request in order, the largest of several neighbors, and each compaction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def row(tokens: int | None, lane: str = "main", **more: Any) -> dict[str, Any]:
 
 
 def context_event(kind: str, second: float, label: str | None = None, **numbers: float) -> Event:
-    """Return an event of our agent loop about the context, at a number of seconds after the start."""
+    """Return an event of our agent loop about the context, a number of seconds after the start."""
     at = T0 + int(second * SECOND)
     return Event(
         session_id(1),
@@ -68,9 +68,7 @@ def growing_session(tmp_path: Path, *events: Event, model: str = "claude-sonnet-
 
 
 def test_each_request_is_a_point(tmp_path: Path) -> None:
-    """Points are in the order in which requests were sent, and contain all input tokens: new, cache reads, and cache
-    writes.
-    """
+    """Each request is a point in sending order, with all input tokens: new tokens, cache reads, and cache writes."""
     figure = context_growth(growing_session(tmp_path))
     assert_valid(figure)
     [line] = figure.data
@@ -85,7 +83,10 @@ def test_each_request_is_a_point(tmp_path: Path) -> None:
 
 
 def test_a_compaction_is_a_line_before_the_next_request(tmp_path: Path) -> None:
-    """The hover text shows its trigger and the tokens before it. It belongs to the request that followed."""
+    """A compaction is a line before the request that followed.
+
+    The hover text shows its trigger and the tokens before it.
+    """
     made = context_event("compaction", 2.6, "auto", tokens_before=153_500)
     rows = growing_session(tmp_path, made)
     assert [(each["compacted"], each["was_tokens"]) for each in rows] == [
@@ -102,15 +103,15 @@ def test_a_compaction_is_a_line_before_the_next_request(tmp_path: Path) -> None:
 
 
 def test_the_context_window_is_the_recorded_one(tmp_path: Path) -> None:
-    """The window that our agent loop recorded takes precedence from then on.
+    """The context window that our agent loop recorded takes precedence over the known one.
 
-    It is a line if the prompts come near it.
+    It is drawn as a line if the prompts come near it.
     """
-    told = [
+    result = [
         context_event("context", 0.5, window=200_000.0),
         context_event("context", 2.8, window=160_000.0),
     ]
-    rows = growing_session(tmp_path, *told)
+    rows = growing_session(tmp_path, *result)
     assert [each["window_tokens"] for each in rows] == [200_000, 200_000, 160_000, 160_000]
     figure = context_growth(rows)
     assert_valid(figure)
@@ -122,14 +123,14 @@ def test_the_context_window_is_the_recorded_one(tmp_path: Path) -> None:
 
 
 def test_an_unknown_context_window_is_not_drawn(tmp_path: Path) -> None:
-    """If no table contains the model, there is neither a line nor a note."""
+    """If the context window of a model is unknown, there is neither a line nor a note."""
     rows = growing_session(tmp_path, model="in-house-1")
     assert [each["window_tokens"] for each in rows] == [None] * 4
     assert "window" not in figure_text(context_growth(rows))
 
 
 def test_auxiliary_requests_are_left_out(tmp_path: Path) -> None:
-    """A request that writes a summary is not part of the conversation that it summarizes."""
+    """A request that writes a summary is left out, because it is not part of the conversation that it summarizes."""
     talk = WireConversation()
     talk.says("One.", input_tokens=100)
     talk.says("A summary.", input_tokens=90_000)
@@ -150,7 +151,10 @@ def _in_lane(exchange: Any, place: Place) -> Any:
 
 
 def test_lanes_have_separate_lines() -> None:
-    """Sub-agents have separate lines. Many sub-agents share one trace with gaps, whose name contains their number."""
+    """Each sub-agent has a separate line.
+
+    Many sub-agents share one trace with gaps, whose name contains their number.
+    """
     rows = [row(100 + n, "main" if n % 2 else "main/toolu_0123456789abc") for n in range(6)]
     figure = context_growth(rows)
     assert [(trace.name, list(trace.x)) for trace in figure.data] == [
@@ -184,7 +188,7 @@ REQUESTS = st.lists(
 def test_the_largest_request_is_always_drawn(
     requests: list[tuple[int, str, bool]], times: int
 ) -> None:
-    """Even with many requests, the largest request of each lane is drawn, and the number of points is bounded."""
+    """Of many requests, a bounded number is drawn, including the largest request of each lane."""
     rows = [
         row(tokens, lane, compacted="auto" if made else None)
         for n in range(times)

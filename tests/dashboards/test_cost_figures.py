@@ -1,4 +1,4 @@
-"""Figures of costs, with the certainty of each sum."""
+"""Figures of costs show the certainty of each sum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUERIES = (*STACKED, "cache_efficiency", "cache_waste")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
-    """The rows of each query that has a cost figure, over calls of every certainty."""
+    """The rows of each query that has a cost figure, with calls of every certainty."""
     home, wasteful = (a_home(tmp_path_factory.mktemp(name)) for name in ("figures", "waste"))
     day = 86_400 * 10**9
     write_facts(
@@ -61,7 +61,7 @@ def draw(name: str) -> Draw:
 
 @pytest.mark.parametrize("name", STACKED)
 def test_bars_add_up_to_the_cost(rows: dict[str, Rows], name: str) -> None:
-    """Each row is a bar with its parts, as long as its cost; without a price, nothing is drawn."""
+    """The bar of each row consists of parts that add up to its cost; rows without a price have no bar."""
     figure = draw(name)(rows[name])
     assert_valid(figure)
     bars = [each for each in figure.data if each.type == "bar"]
@@ -77,7 +77,7 @@ def test_bars_add_up_to_the_cost(rows: dict[str, Rows], name: str) -> None:
 
 
 def test_uncertainty_is_next_to_the_sums(rows: dict[str, Rows]) -> None:
-    """If a sum is not exact, the end of its bar shows it, and the hover text explains it."""
+    """A sum that is not exact is marked at the end of its bar, and the hover text explains the mark."""
     figure = figures.cost_by_model(rows["cost_by_model"])
     assert [note.text for note in figure.layout.annotations] == [
         "at least about $0.0119",
@@ -89,9 +89,7 @@ def test_uncertainty_is_next_to_the_sums(rows: dict[str, Rows]) -> None:
 
 
 def test_days_are_on_a_date_axis(rows: dict[str, Rows]) -> None:
-    """Days are sorted from left to right, days without calls are gaps, and bars that are not exact have a mark
-    above.
-    """
+    """Days are sorted from left to right, days without calls are gaps, and inexact bars have a mark above them."""
     figure = figures.cost_by_day(rows["cost_by_day"])
     assert figure.layout.xaxis.type == "date"
     assert list(figure.data[0].x) == ["2026-09-21", "2026-09-22", "2026-09-24"]
@@ -109,7 +107,7 @@ def test_days_are_on_a_date_axis(rows: dict[str, Rows]) -> None:
      (3_000, "month (UTC)", 100), (10_000, "year (UTC)", 29)],
 )  # fmt: skip
 def test_many_days_are_grouped(rows: dict[str, Rows], days: int, title: str, bars: int) -> None:
-    """Days of a long period are grouped by week, month or year, and no cost is lost."""
+    """The days of a long period are grouped by week, month or year, and the total cost stays the same."""
     first = rows["cost_by_day"][-1]
     many = [{**first, "day": date(2026, 9, 21) + timedelta(days=n)} for n in range(days)]
     figure = figures.cost_by_day(many)
@@ -125,7 +123,7 @@ def test_many_days_are_grouped(rows: dict[str, Rows], days: int, title: str, bar
     "name", ["cost_by_model", "cost_by_agent", "cost_by_name", "cache_efficiency"]
 )
 def test_many_names_share_the_last_bar(rows: dict[str, Rows], name: str) -> None:
-    """If there are too many names, the last bar represents the others, so that no cost is missing."""
+    """If there are too many names, the last bar represents all others, so that the total cost stays the same."""
     many = rows[name] * 5_000
     figure = draw(name)(many)
     assert_valid(figure)
@@ -138,7 +136,7 @@ def test_many_names_share_the_last_bar(rows: dict[str, Rows], name: str) -> None
 
 
 def test_cache_efficiency_adds_up_to_all_input(rows: dict[str, Rows]) -> None:
-    """The bars of a session add up to all of its input, and the note at the end contains the savings by caching."""
+    """The bars of a session add up to all of its input, and the note at their end contains the savings by caching."""
     asked = rows["cache_efficiency"]
     figure = figures.cache_efficiency(asked)
     assert_valid(figure)
@@ -177,8 +175,8 @@ def test_cache_waste_is_summed_by_reason(rows: dict[str, Rows]) -> None:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_no_rows_are_a_figure_with_a_message(name: str) -> None:
-    """Without rows there is a figure with a message, not an error."""
+def test_a_figure_without_rows_has_a_message(name: str) -> None:
+    """A figure without rows contains a message and is not an error."""
     figure = draw(name)([])
     assert_valid(figure)
     assert not figure.data
@@ -193,7 +191,7 @@ def test_missing_values_and_markup(rows: dict[str, Rows], name: str) -> None:
 
 
 def test_small_amounts_are_in_dollars(rows: dict[str, Rows]) -> None:
-    """No axis uses micro-dollars."""
+    """The axes show dollars and never micro-dollars."""
     for name in STACKED:
         figure = draw(name)(rows[name])
         axis = figure.layout.yaxis if name == "cost_by_day" else figure.layout.xaxis
@@ -201,7 +199,7 @@ def test_small_amounts_are_in_dollars(rows: dict[str, Rows]) -> None:
 
 
 def test_a_merged_sum_has_the_lowest_certainty(rows: dict[str, Rows]) -> None:
-    """The certainty of a sum of sums is the lowest of their certainties."""
+    """The certainty of a sum is the lowest certainty of its parts."""
     [model, nobodys] = rows["cost_by_model"]
     sure: dict[str, Any] = {
         **model,

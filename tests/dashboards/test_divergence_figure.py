@@ -1,4 +1,4 @@
-"""The path of a replay, drawn from real replays that diverge from their recordings, with content only on request."""
+"""The figure of the path of a replay, drawn from real replays that diverge from their recordings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SECRET = "hail as large as eggs"
 
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A session of three requests; the last two contain tool results."""
+    """A fixture of a session with three requests, the last two of which contain tool results."""
     return weather(tmp_path_factory.mktemp("divergence"))
 
 
 def diverged_report(
     fixture: Fixture, question: str = "How is it?", **changes: Any
 ) -> dict[str, Any]:
-    """Replay a different agent, and return the report as JSON."""
+    """Replay a different agent, and return the divergence report as JSON."""
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(Agent(**changes).answer, question)
     found: dict[str, Any] = json.loads(raised.value.divergence.json())
@@ -44,7 +44,7 @@ def path_points(figure: Any) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def test_the_paths_fork_at_the_first_difference(report: dict[str, Any]) -> None:
-    """The matched requests are one line; from its end, the recorded path goes up and the replayed path goes down."""
+    """The matched requests are one line, which forks into the recorded path above and the replayed path below."""
     figure = divergence(report)
     assert_valid(figure)
     assert path_points(figure) == {
@@ -64,7 +64,7 @@ def test_the_paths_fork_at_the_first_difference(report: dict[str, Any]) -> None:
 
 
 def test_requests_that_were_not_made_are_drawn_and_counted(fixture: Fixture) -> None:
-    """If a replay diverges at the first request, all recorded requests are drawn as not made."""
+    """If a replay diverges at the first request, all recorded requests are drawn as requests that were not made."""
     figure = divergence(diverged_report(fixture, system="Be  brief."))
     assert_valid(figure)
     assert path_points(figure)["recorded, never made"] == ([1, 2, 3], [1, 1, 1])
@@ -97,7 +97,7 @@ def test_content_is_shown_only_on_request(report: dict[str, Any]) -> None:
 
 
 def test_a_long_path_is_shortened(report: dict[str, Any]) -> None:
-    """Of many requests, those near the fork are drawn, and the others are counted."""
+    """Of a path with many requests, only the requests near the fork are drawn, and the others are counted."""
     figure = divergence({**report, "number": 5_000, "of": 90_000, "turn": 5_000})
     assert_valid(figure)
     assert "4,991 more" in figure_text(figure)
@@ -120,7 +120,7 @@ def test_an_additional_request(report: dict[str, Any]) -> None:
 
 
 def test_other_lanes_have_progress_bars(report: dict[str, Any]) -> None:
-    """Each other lane has a bar for the share of matched requests; of many lanes, the others are counted."""
+    """Each other lane has a bar with its share of matched requests; of many lanes, some are only counted."""
     lanes = [{"lane": f"main/agent#{n}", "asked": 1, "of": 4} for n in range(1, 21)]
     figure = divergence({**report, "lanes": [*report["lanes"], *lanes]})
     assert_valid(figure)
@@ -131,7 +131,7 @@ def test_other_lanes_have_progress_bars(report: dict[str, Any]) -> None:
 
 
 def test_missing_values_and_markup(report: dict[str, Any]) -> None:
-    """Whatever the report contains, the figure is drawn, and no value is interpreted as markup."""
+    """Any report can be drawn, and none of its values is interpreted as markup."""
     assert not divergence({}).data
     assert_valid(divergence({}))
     lanes = [*report["lanes"], {"lane": HOSTILE, "asked": 3, "of": 1}]

@@ -1,4 +1,4 @@
-"""Figures as static SVG: marks are at the positions of their values, and no text of a figure can leave its element."""
+"""Figures as static SVG: marks are at the positions of their values, and texts stay within the drawing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def written_texts(root: ET.Element) -> list[str]:
 
 
 def linear_scale(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the slope and offset that map values to pixels, after checking that all pairs are on this line."""
+    """Return the slope and offset that map values to pixels; fail unless all pairs are on one line."""
     (a, first), (b, last) = min(pairs), max(pairs)
     slope = (last - first) / (b - a)
     for value, at in pairs:
@@ -55,9 +55,7 @@ def linear_scale(pairs: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def test_stacked_bars_have_the_height_of_their_values() -> None:
-    """The height of each bar is proportional to its value, and the bar is on top of those below it; None is not
-    drawn.
-    """
+    """The height of each bar is proportional to its value, and bars are stacked; None is not drawn."""
     heights = {"input": [1.0, 2.5, None], "cache": [0.5, 0.0, None], "output": [4.0, 1.0, 3.0]}
     bars = [
         go.Bar(name=name, x=["a", "b", "c"], y=values, marker=bar(Mark(color)))
@@ -90,7 +88,7 @@ def test_stacked_bars_have_the_height_of_their_values() -> None:
     )
 )
 def test_intervals_are_at_their_times(intervals: list[tuple[float, float, int]]) -> None:
-    """Horizontal bars with a base start and end on one scale, each in its track, however many there are."""
+    """Horizontal bars with a base start and end on one scale, each in its track, for any number of bars."""
     marks = go.Bar(
         orientation="h",
         base=[start for start, _, _ in intervals],
@@ -115,7 +113,7 @@ def test_intervals_are_at_their_times(intervals: list[tuple[float, float, int]])
 
 
 def test_points_on_a_logarithmic_axis() -> None:
-    """Equal ratios have equal distances, and each point has its symbol."""
+    """On a logarithmic axis, equal ratios have equal distances, and each point has its symbol."""
     points = go.Scatter(
         x=[10, 100, 1000, 50_000], y=["a", "b", "c", "d"], mode="markers", marker_size=8
     )
@@ -128,7 +126,7 @@ def test_points_on_a_logarithmic_axis() -> None:
 
 
 def test_lines_break_at_gaps_and_use_their_axis() -> None:
-    """A line on the second axis uses its scale, and is interrupted if a value is missing."""
+    """A line on the second axis uses that axis's scale, and is interrupted if a value is missing."""
     figure = go.Figure(
         [
             go.Bar(name="tokens", x=[1, 2, 3, 4, 5], y=[1000, 2000, 3000, 4000, 5000]),
@@ -164,7 +162,7 @@ def test_dates_are_on_a_time_scale() -> None:
 
 
 def test_error_bars_shapes_and_annotations() -> None:
-    """Error bars have the given length, a horizontal line is at its value, and an annotation is at its position."""
+    """Error bars have their given length, a horizontal line is at its value, and an annotation is at its position."""
     figure = go.Figure(
         [
             go.Scatter(
@@ -195,7 +193,7 @@ def test_error_bars_shapes_and_annotations() -> None:
 
 
 def test_marks_have_tooltips() -> None:
-    """A tooltip is the hover text as plain text, with its values filled in and formatted."""
+    """The tooltip of a mark is its hover text as plain text, with formatted values."""
     marks = go.Bar(
         name="output",
         x=["m"],
@@ -209,7 +207,7 @@ def test_marks_have_tooltips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "form", "told"),
+    ("value", "form", "expected"),
     [
         (1234.5, ",.2f", "1,234.50"),
         (0.256, ".0%", "26%"),
@@ -225,14 +223,15 @@ def test_marks_have_tooltips() -> None:
         (0, "", "0"),
     ],
 )
-def test_numbers_are_formatted_as_in_plotly(value: float, form: str, told: str) -> None:
-    """The d3 formats that figures use have the same result as in plotly."""
-    assert number(value, form) == told
+def test_numbers_are_formatted_as_in_plotly(value: float, form: str, expected: str) -> None:
+    """The d3 formats that figures use give the same result as in Plotly."""
+    assert number(value, form) == expected
 
 
 def test_texts_cannot_become_markup() -> None:
-    """Names, hover texts, ticks, titles and annotations are text: no element, no attribute, and no character that XML
-    rejects.
+    """Names, hover texts, ticks, titles and annotations are drawn as text.
+
+    They create no element and no attribute, and contain no character that XML rejects.
     """
     figure = go.Figure(
         [
@@ -263,7 +262,7 @@ def test_texts_cannot_become_markup() -> None:
 
 
 def _texts_outside(root: ET.Element, width: float) -> list[str]:
-    """Return the texts that may extend beyond the edge, by their maximum width."""
+    """Return the texts that would extend beyond the edge with their maximum width."""
     found = []
     for each in root.iter(f"{NS}text"):
         text = "".join(each.itertext())
@@ -279,7 +278,7 @@ def _texts_outside(root: ET.Element, width: float) -> list[str]:
 
 @pytest.mark.parametrize("width", [360, 960])
 def test_texts_stay_within_the_drawing(width: int) -> None:
-    """Long names get space or are cut; no text extends beyond the edge, whatever the width."""
+    """Long names get space or are cut, so that no text extends beyond the edge, whatever the width."""
     long = "a-very-long-name-of-an-agent-that-nobody-would-give/" * 4
     figure = go.Figure(
         [
@@ -304,7 +303,7 @@ def test_texts_stay_within_the_drawing(width: int) -> None:
 
 
 def test_colors_are_classes_that_a_page_can_change() -> None:
-    """Each color of the style has a class with a custom property; without a page the drawing has the light colors."""
+    """Each color has a class with a custom property that a page can change; the light colors are the default."""
     root = drawn(go.Figure([go.Bar(x=["a"], y=[1], marker_color=RED)], style.layout()))
     [group] = [each for each in root.iter(f"{NS}g") if each.get("class") == f"f{RED[1:]}"]
     assert group.get("fill") == RED
@@ -315,7 +314,7 @@ def test_colors_are_classes_that_a_page_can_change() -> None:
 
 
 def test_patterns_are_drawn_over_their_color() -> None:
-    """A pattern is drawn over its color, with an ID that no other drawing of the page has."""
+    """A pattern is drawn over its color, with an ID that is unique among the drawings of a page."""
     marks = go.Figure(
         [go.Bar(x=["a"], y=[1], marker=bar(Mark(GREEN, shape))) for shape in ("/", "x", ".")],
         style.layout(),
@@ -329,7 +328,7 @@ def test_patterns_are_drawn_over_their_color() -> None:
 
 
 def test_unsupported_figures_raise() -> None:
-    """An unknown type of trace or shape is an error; no figure is drawn incompletely."""
+    """An unknown type of trace or shape raises an error, so that no figure is drawn incompletely."""
     with pytest.raises(ValueError, match="type pie"):
         svg(go.Figure([go.Pie(values=[1])]), title="", says="")
     figure = go.Figure([], style.layout(shapes=[dict(type="circle", x0=0, x1=1, y0=0, y1=1)]))
@@ -339,14 +338,14 @@ def test_unsupported_figures_raise() -> None:
 
 def test_thousands_separators_on_request() -> None:
     """Ticks have thousands separators only if the axis requests them."""
-    for asked, told in ((True, "$2,000"), (False, "$2000")):
-        axis = dict(separatethousands=asked, tickprefix="$", dtick=1000)
+    for is_separated, expected in ((True, "$2,000"), (False, "$2000")):
+        axis = dict(separatethousands=is_separated, tickprefix="$", dtick=1000)
         root = drawn(go.Figure([go.Bar(x=["a"], y=[3000])], style.layout(yaxis=axis)))
-        assert told in written_texts(root)
+        assert expected in written_texts(root)
 
 
 def test_an_empty_figure_has_a_message() -> None:
-    """If there is nothing to show, there is a message in the middle."""
+    """A figure without data has a message in its center."""
     note = dict(text="nothing to show", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
     root = drawn(
         go.Figure([], style.layout(annotations=[note], xaxis_visible=False, yaxis_visible=False))

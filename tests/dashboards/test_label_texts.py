@@ -1,4 +1,4 @@
-"""Names and reasons that are sentences are shown in full on the pages."""
+"""Pages show names and reasons that are sentences in full."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_texts")
 
 
 def test_pages_show_the_original_texts(tmp_path: Path) -> None:
-    """The list, the page of a session and the fleet page show the original text, and none of it is interpreted as
-    markup.
-    """
+    """The list, the page of a session and the fleet page show the original text, without interpreting markup in it."""
     recorded(tmp_path / "home", {"name": NAME, "reason": REASON})
     home = existing_home(tmp_path / "home")
     with serving(home) as client:

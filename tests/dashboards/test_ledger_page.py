@@ -1,6 +1,4 @@
-"""The ledger of a session: the cost of its LLM requests, and totals that equal those of the command line to the last
-digit.
-"""
+"""The ledger of a session shows the cost of its LLM requests; its totals equal those of the command line exactly."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ KNOWN, LONG, EMPTY = (session_id(number) for number in (1, 2, 3))
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with a session with costs in all classes and one call without a price, a long session, and one without
-    requests.
-    """
+    """A home with a session that has costs in all classes and one unpriced call, a long session, and an empty one."""
     home = a_home(tmp_path_factory.mktemp("ledger"))
     written = {"ephemeral_5m_input_tokens": 500, "ephemeral_1h_input_tokens": 250}
     cached: dict[str, Any] = {
@@ -57,7 +53,7 @@ def client(home: Home) -> Iterator[Client]:
 
 
 def cost_output(home: Home, by: str) -> list[dict[str, Any]]:
-    """Return what `agentobs cost` prints about the session."""
+    """Return the output of `agentobs cost` about the session."""
     command = ["--home", str(home.path), "cost", "--by", by, "--session", KNOWN, "--json"]
     answer = CliRunner().invoke(cli, command)
     assert answer.exit_code == 0, answer.output
@@ -65,7 +61,7 @@ def cost_output(home: Home, by: str) -> list[dict[str, Any]]:
 
 
 def test_totals_equal_those_of_the_command(home: Home, client: Client) -> None:
-    """The total and the sums by model and agent are equal: tokens in four classes, cost, and certainty."""
+    """The total and the sums by model and agent equal those of the command: tokens by class, cost, and certainty."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words
     for by in ("session", "model", "agent"):
         rows = cost_output(home, by)
@@ -81,7 +77,7 @@ def test_totals_equal_those_of_the_command(home: Home, client: Client) -> None:
 
 
 def test_each_request_is_listed_with_its_parts(home: Home, client: Client) -> None:
-    """Each LLM request has the cost of each class of tokens, its certainty, its prices and a link; the parts add up."""
+    """Each LLM request has a link, its certainty, its prices, and the costs of its classes of tokens, which add up."""
     got = client.get(f"/sessions/{KNOWN}/ledger")
     calls = query_rows(
         home,
@@ -102,7 +98,7 @@ def test_each_request_is_listed_with_its_parts(home: Home, client: Client) -> No
 
 
 def test_a_request_without_a_price_is_never_free(client: Client) -> None:
-    """Its cost is unknown, its model is named, and the total shows that it is not included."""
+    """If a request has no price, its cost is unknown, its model is named, and the total is marked as incomplete."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words
     assert "No known price for model-of-nobody: 1 LLM request." in words
     assert "1 without a known price (not in the total)" in words
@@ -110,7 +106,7 @@ def test_a_request_without_a_price_is_never_free(client: Client) -> None:
 
 
 def test_requests_are_paged(client: Client) -> None:
-    """A long ledger has a bounded number of rows per page, and lists each LLM request once."""
+    """A page of a long ledger has a bounded number of rows, and each LLM request is on one page."""
     seen: list[str] = []
     for page in (1, 2):
         got = client.get(f"/sessions/{LONG}/ledger?page={page}")
@@ -120,13 +116,13 @@ def test_requests_are_paged(client: Client) -> None:
 
 
 def test_a_session_without_requests_has_an_empty_ledger(client: Client) -> None:
-    """The page contains a message instead of zeros."""
+    """The ledger of a session without requests contains a message instead of zeros."""
     words = client.get(f"/sessions/{EMPTY}/ledger").words
     assert "No billed LLM requests in this session." in words
     assert "$0" not in words
 
 
-def test_the_ledger_of_an_unknown_session_is_one_sentence(client: Client) -> None:
-    """The response is the same as for the page of an unknown session."""
+def test_the_ledger_of_an_unknown_session_gives_one_sentence(client: Client) -> None:
+    """The ledger of an unknown session has the same response as the page of an unknown session."""
     got = client.get("/sessions/nothing-like-it/ledger")
     assert (got.status, "no session with that ID or name" in got.words) == (404, True)

@@ -1,6 +1,4 @@
-"""Session comparison in the application: sessions can be named in several ways, steps are aligned, and differences are
-in words.
-"""
+"""The comparison of two sessions in the application: their names, their aligned steps, and differences in words."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Two runs of an agent, of which the second calls a tool more often and costs more; and a long session."""
+    """A home with two runs of an agent, of which the second has more calls and higher costs, and a long session."""
     home = a_home(tmp_path_factory.mktemp("pairs"))
     calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
     record(home, [start(1, "before"), attempt(1, 1), attempt(1, 2), end(1)])
@@ -63,9 +61,7 @@ def client(home: Home) -> Iterator[Client]:
 
 
 def test_two_sessions_are_compared(client: Client) -> None:
-    """The page shows changed steps, steps of one session only, the cost of each step, and the totals with differences
-    in words.
-    """
+    """The page shows changed steps, steps of only one session, the cost of each step, and totals with differences."""
     got = client.get(f"/compare?a={ONE}&b={OTHER}")
     assert got.status == 200
     assert {f"/sessions/{ONE}", f"/sessions/{OTHER}"} <= set(got.links("/sessions/"))
@@ -80,33 +76,33 @@ def test_two_sessions_are_compared(client: Client) -> None:
 
 
 def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
-    """The steps are those of `agentobs diff --json`."""
+    """The page shows the same steps as `agentobs diff --json`."""
     answer = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER, "--json"])
     assert answer.exit_code == 0
-    told = json.loads(answer.stdout)
-    assert comparison_of(home, ONE, OTHER) == told
-    changed = sum(step["change"] != "same" for step in told["steps"])
+    result = json.loads(answer.stdout)
+    assert comparison_of(home, ONE, OTHER) == result
+    changed = sum(step["change"] != "same" for step in result["steps"])
     assert (
-        f"{changed} of {len(told['steps'])} steps differ."
+        f"{changed} of {len(result['steps'])} steps differ."
         in client.get(f"/compare?a={ONE}&b={OTHER}").words
     )
 
 
 def test_a_session_is_identical_to_itself(client: Client) -> None:
-    """The page states that all steps are identical."""
+    """If a session is compared with itself, the page states that all steps are identical."""
     words = client.get(f"/compare?a={ONE}&b={ONE}").words
     assert "All 2 steps are identical." in words
     assert "No changes." in client.get(f"/compare?a={ONE}&b={ONE}&changed=1").words
 
 
 def test_sessions_are_found_by_name_or_id_suffix(client: Client) -> None:
-    """The URL then contains both full IDs."""
+    """Sessions can be given by a name or a suffix of an ID; the URL then contains both full IDs."""
     got = client.get(f"/compare?a=before&b={OTHER[:8]}")
     assert (got.status, got.headers["location"]) == (303, f"/compare?a={ONE}&b={OTHER}")
 
 
 def test_without_two_sessions_there_is_a_form(client: Client) -> None:
-    """The form suggests the latest sessions, and keeps the session that was named."""
+    """Without two sessions, a form suggests the latest sessions and keeps a session that was already given."""
     assert 'name="a"' in client.get("/compare").html
     one = client.get(f"/compare?a={ONE}")
     assert f'value="{ONE}"' in one.html
@@ -118,7 +114,7 @@ def test_without_two_sessions_there_is_a_form(client: Client) -> None:
 
 
 def test_only_changed_steps_on_demand_and_paging(client: Client) -> None:
-    """A long comparison has a bounded number of rows per page, and can show only changed steps."""
+    """A page of a long comparison has a bounded number of rows, and can be limited to changed steps."""
     got = client.get(f"/compare?a={ONE}&b={LONG}")
     assert got.html.count("<tr class=") == PAGE_SIZE
     assert f"a={ONE}&b={LONG}&page=2" in got.links("?")[0]
@@ -129,7 +125,10 @@ def test_only_changed_steps_on_demand_and_paging(client: Client) -> None:
 
 
 def test_differences_are_in_words() -> None:
-    """Differences are more, less, none or unknown; costs are exact decimals, and lower bounds are marked."""
+    """A difference is described as more, less, none or unknown.
+
+    Costs are exact decimals, and lower bounds are marked.
+    """
     a = {"requests": 2, "cost_usd": "0.30", "unpriced": 0, "input_tokens": 10, "duration_ns": 10**9}
     b = {
         "requests": 2,
@@ -159,12 +158,12 @@ def test_differences_are_in_words() -> None:
 
 
 def test_each_step_shows_the_certainty_of_its_cost() -> None:
-    """A cost that is not exact has the prefix `at least` or `about`, in the table and in the figure."""
+    """An inexact cost of a step has the prefix `at least` or `about`, in the table and in the figure."""
     part = {"kind": "request", "lane": "main", "turn": 1, "name": "/v1/messages", "cost_usd": "0.5"}
     low, about = {**part, "cost_status": "lower_bound"}, {**part, "cost_status": "estimated"}
     step = {"change": "changed", "a": low, "b": about, "differs": []}
-    told = row(step)
-    assert (told["a"], told["b"]) == ("at least $0.5000", "about $0.5000")
+    result = row(step)
+    assert (result["a"], result["b"]) == ("at least $0.5000", "about $0.5000")
     figure = two_sessions({"a": {}, "b": {}, "steps": [step]})
     written = [note.text for note in figure.layout.annotations]
     assert {"at least $0.5000", "about $0.5000"} <= set(written)
@@ -174,7 +173,7 @@ def test_each_step_shows_the_certainty_of_its_cost() -> None:
 
 
 def test_an_empty_home_has_an_empty_form(tmp_path: Path) -> None:
-    """An empty home has a form without suggestions."""
+    """The form of an empty home has no suggestions."""
     with serving(a_home(tmp_path)) as client:
         got = client.get("/compare")
         assert got.status == 200

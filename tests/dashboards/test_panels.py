@@ -1,4 +1,4 @@
-"""Panels: a panel is shown if it has data; ranges neither overlap nor lose anything; and sums show their certainty."""
+"""Panels are shown if they have data, ranges neither overlap nor have gaps, and sums show their certainty."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ COUNTED = {
     "sessions_by_day": "sessions",
     "signatures_by_day": "sessions",
 }
-"""The queries that have a time range, with the columns that add up over adjacent ranges."""
-NONE = {
+"""The queries that have a time range, each with a column that adds up over adjacent ranges."""
+EMPTY_QUERIES = {
     "cache_waste",
     "cache_misses",
     "first_token_by_model",
@@ -77,7 +77,7 @@ def weather_session(number: int, name: str, at: int) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Two sessions with the same name on different days, and a third one with another name."""
+    """A store with two sessions of the same name on different days, and a third one with another name."""
     home = a_home(tmp_path_factory.mktemp("panels"))
     record(home, weather_session(1, "loop", T0))
     record(home, weather_session(2, "loop", T0 + DAY))
@@ -88,7 +88,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_adjacent_ranges_add_up(store: Store, name: str) -> None:
-    """The data before and after an instant add up to all data, and each part is smaller than the total."""
+    """The data before and since an instant add up to all data, and each part is smaller than the total."""
 
     def counted(**given: int) -> int:
         return sum(row[COUNTED[name]] for row in rows_of(store, name, **given))
@@ -96,12 +96,12 @@ def test_adjacent_ranges_add_up(store: Store, name: str) -> None:
     middle = T0 + DAY
     before, since = counted(until_ns=middle), counted(since_ns=middle)
     assert before + since == counted()
-    if name not in NONE:
+    if name not in EMPTY_QUERIES:
         assert 0 < before < since
 
 
 def test_sessions_with_the_same_name_are_one_row(store: Store) -> None:
-    """Their cost and savings are the sums over the sessions."""
+    """Sessions with the same name share a row with the sums of their costs and savings."""
     names = {row["name"]: row for row in rows_of(store, "cost_by_name")}
     each = rows_of(store, "cost_by_session")
     assert {name: row["sessions"] for name, row in names.items()} == {"loop": 2, "other": 1}
@@ -147,9 +147,7 @@ def test_the_table_of_a_panel_is_bounded() -> None:
 
 @pytest.fixture(scope="module")
 def uncertain_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Sessions with every certainty of cost: estimated, partly known and estimated, without a price, and with lost
-    records.
-    """
+    """A store with every certainty of cost: estimated, partly known and estimated, unpriced, and with lost records."""
     home = a_home(tmp_path_factory.mktemp("doubtful"))
     stated = [("estimated",), ("lower_bound", "estimated"), ("exact",)]
     facts: list[Any] = []
@@ -176,7 +174,7 @@ def words_of(html: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ({"cost_status": "exact", "unpriced_calls": 0}, "$0.5000"),
         ({}, "$0.5000"),
@@ -190,10 +188,10 @@ def words_of(html: str) -> str:
         ({"cost_usd": None, "cost_status": None}, "–"),
     ],
 )
-def test_costs_are_formatted_with_their_certainty(row: dict[str, Any], told: str) -> None:
-    """Lower bounds and estimates are marked, and a cost that is both has both marks, also in table cells."""
+def test_costs_are_formatted_with_their_certainty(row: dict[str, Any], expected: str) -> None:
+    """Lower bounds and estimates are marked, and a cost that is both has both marks, also in the cells of tables."""
     whole = {"cost_usd": Decimal("0.5"), **row}
-    assert words_of(cost(whole)).strip() == told
+    assert words_of(cost(whole)).strip() == expected
     assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)
 
 
@@ -213,7 +211,7 @@ def test_sentences_tables_and_figures_show_the_same_certainty(uncertain_store: S
 
 
 def test_reports_show_the_certainty(uncertain_store: Store) -> None:
-    """Inexact costs are marked for each session of a range report and each step of a session report."""
+    """In reports, each session of a range and each step of a session is marked if its cost is inexact."""
     html = range_report(uncertain_store, since_ns=None, until_ns=None, made_ns=T0, light=True)
     assert re.search(r"Cost ≥ ≈ \$[\d.]+ at least, estimated", words_of(html))
     _, _, most_expensive = html.partition('id="most-expensive"')
@@ -244,22 +242,22 @@ def waste_row(usd: str | None, unpriced: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "expected"),
     [
         ([waste_row("0.5", 0)], "an extra cost of about $0.5000."),
         ([waste_row(None, 1)], "an extra cost of an unknown amount."),
         ([waste_row("0.5", 0), waste_row(None, 1)], "an extra cost of at least about $0.5000."),
     ],
 )
-def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], told: str) -> None:
+def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], expected: str) -> None:
     """Without any price, the extra cost is unknown; with some prices, it is a lower bound."""
     made = panels._waste(rows)
     assert made is not None
-    assert made.summary.endswith(told)
+    assert made.summary.endswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("saved", "told"),
+    ("saved", "expected"),
     [
         (["0.5"], "Caching saved $0.5000 net of cache writes: 50% of"),
         (["-0.5"], "Cache writes cost $0.5000 more than cache reads saved: 50% of"),
@@ -270,8 +268,8 @@ def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], told: str) 
         ),
     ],
 )
-def test_savings_without_prices_are_unknown(saved: list[str | None], told: str) -> None:
-    """Unknown savings are not zero, and a loss is described as a loss."""
+def test_savings_without_prices_are_unknown(saved: list[str | None], expected: str) -> None:
+    """Unknown savings are not shown as zero, and negative savings are described as a loss."""
     rows = [
         {
             "name": "a",
@@ -290,11 +288,11 @@ def test_savings_without_prices_are_unknown(saved: list[str | None], told: str) 
     ]
     made = panels._efficiency(rows)
     assert made is not None
-    assert made.summary.startswith(told)
+    assert made.summary.startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "expected"),
     [
         ([], "an unknown amount"),
         ([{"cost_usd": None, "cost_status": "unknown_model"}], "an unknown amount"),
@@ -308,9 +306,9 @@ def test_savings_without_prices_are_unknown(saved: list[str | None], told: str) 
         ([{"cost_usd": Decimal(1)}, {"cost_usd": None, "cost_status": "unknown_model"}], "at least $1.0000"),
     ],
 )  # fmt: skip
-def test_inexact_sums_are_marked(rows: list[dict[str, Any]], told: str) -> None:
-    """Sums with estimates, unknown prices or rows without cost show what they are."""
-    assert panels._sum(rows) == told
+def test_inexact_sums_are_marked(rows: list[dict[str, Any]], expected: str) -> None:
+    """Sums with estimates, unknown prices or rows without cost are marked accordingly."""
+    assert panels._sum(rows) == expected
 
 
 def test_sentences_have_correct_grammar() -> None:
@@ -350,7 +348,7 @@ def test_sentences_have_correct_grammar() -> None:
 
 
 def test_an_empty_session_has_no_panels(tmp_path: Path) -> None:
-    """Without data nothing is drawn."""
+    """Without data, a session has no panels."""
     home = a_home(tmp_path)
     record(home, [start(1), end(1)])
     with open_store(home) as opened:
@@ -364,7 +362,7 @@ def test_sentences_contain_no_invisible_characters() -> None:
 
 
 def test_the_summary_of_a_window_is_about_that_window() -> None:
-    """The sentence and the table of a part of the waterfall describe only that part, clipped to it."""
+    """The sentence and the table about a window of the waterfall are limited to that window."""
 
     def piece(part: Part, name: str, low: int, high: int) -> TimeSlice:
         return TimeSlice(part, name, None, "main", T0 + low * SECOND, T0 + high * SECOND)
@@ -392,7 +390,7 @@ def test_the_summary_of_a_window_is_about_that_window() -> None:
 
 
 def test_times_are_aligned_to_the_left() -> None:
-    """Times are aligned like text; durations and counts are aligned to the right."""
+    """Columns of times are aligned to the left like text; durations and counts are aligned to the right."""
     made = panel(
         "x",
         "X",

@@ -1,4 +1,4 @@
-"""Reports about the divergence of a replay and about two sessions, with and without content."""
+"""Reports about a divergence and about the comparison of two sessions, with and without content."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOW = "canary-now </pre><script>hacked()</script>"
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project with an agent and a fixture of it."""
+    """A project with an agent and its fixture."""
     path = tmp_path_factory.mktemp("parting")
     (path / "parting_agent.py").write_text(AGENT)
     before = Path.cwd()
@@ -70,7 +70,7 @@ def shell(
 
 
 def test_a_divergence_report_without_content(shell: Shell) -> None:
-    """The report contains kind, lane, request and commands, but neither the recorded nor the new text."""
+    """Without content, the report shows kind, lane, request and commands, but neither the recorded nor the new text."""
     Path("other").write_text(NOW)
     ended = shell("replay", "fixture", "--report", "page.html")
     assert ended.code == 1
@@ -91,9 +91,7 @@ def test_a_divergence_report_without_content(shell: Shell) -> None:
 
 
 def test_a_divergence_report_with_content(shell: Shell) -> None:
-    """With content, the recorded and the new line are aligned as text, and the page has a prominent note about
-    content.
-    """
+    """With content, the recorded and the new line are aligned as text, and a prominent note warns about content."""
     Path("other").write_text(NOW)
     shell("replay", "fixture", "--report", "page.html")
     refused = shell("replay", "fixture", "--report", "page.html", "--with-content")
@@ -107,7 +105,7 @@ def test_a_divergence_report_with_content(shell: Shell) -> None:
 
 
 def test_a_matching_replay_writes_no_report(shell: Shell) -> None:
-    """The command states that the replay matched."""
+    """If the replay matches, no report is written, and the command states this."""
     ended = shell("replay", "fixture", "--report", "page.html")
     assert ended.code == 0
     assert "no divergence: page.html was not written" in ended.err
@@ -117,9 +115,7 @@ def test_a_matching_replay_writes_no_report(shell: Shell) -> None:
 
 
 def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report contains totals with differences and each step that differs; it contains content only with
-    --content.
-    """
+    """The report shows totals with differences and each step that differs; it has content only with `--content`."""
     ids = []
     for to in ("ann", "canary-eve"):
         given = [streamed(call(1, "send", to=to), number=1), streamed(text("Done."), number=2)]
@@ -127,8 +123,8 @@ def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ids.append(last_session(tmp_path / "home").session_id)
     shell = Shell(tmp_path / "home", capsys)
     file = tmp_path / "pair.html"
-    told = shell("diff", *ids, "--report", str(file))
-    assert told.code == 0, told.err
+    result = shell("diff", *ids, "--report", str(file))
+    assert result.code == 0, result.err
     page = Page(file.read_text())
     assert "canary" not in file.read_text()
     assert "Session comparison" in page.text
@@ -145,9 +141,12 @@ def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("content", [(), ("--content",)], ids=["facts", "content"])
 @pytest.mark.parametrize(("a", "b"), [("fixture", "fixture"), ("parting", "fixture")])
 def test_a_fixture_can_be_compared(shell: Shell, a: str, b: str, content: tuple[str, ...]) -> None:
-    """A session is described by its ID, a fixture by its path; with --content the page has a note about content."""
-    told = shell("diff", a, b, *content, "--report", "page.html")
-    assert told.code == 0, told.err
+    """The report describes a session by its ID, and a fixture by its path.
+
+    With `--content`, the page has a note about content.
+    """
+    result = shell("diff", a, b, *content, "--report", "page.html")
+    assert result.code == 0, result.err
     page = Page(Path("page.html").read_text())
     sides = re.search(r"A parting (.*) B parting (.*?)(?: ✓)? This file", page.text)
     assert sides is not None
@@ -158,7 +157,7 @@ def test_a_fixture_can_be_compared(shell: Shell, a: str, b: str, content: tuple[
 
 
 def test_light_reports_have_no_script(shell: Shell) -> None:
-    """With --light, neither report has a script, and both have their figure. Without --report, --light is rejected."""
+    """With `--light`, a report has no script and has its figure; `--light` requires `--report`."""
     Path("other").write_text(NOW)
     for command in (("replay", "fixture"), ("diff", "fixture", "fixture")):
         alone = shell(*command, "--light")
@@ -171,8 +170,8 @@ def test_light_reports_have_no_script(shell: Shell) -> None:
 
 
 def test_reports_without_content_omit_keys_of_tool_inputs() -> None:
-    """Positions in tool inputs, and causes in words, are not in a report without content."""
-    told: dict[str, Any] = {
+    """Without content, a report omits positions in tool inputs and causes in words."""
+    result: dict[str, Any] = {
         "fixture": "mailer",
         "kind": "content",
         "lane": "main",
@@ -216,11 +215,11 @@ def test_reports_without_content_omit_keys_of_tool_inputs() -> None:
         },
     }
     for light in (True, False):
-        text = divergence_report(told, None, made_ns=0, light=light)
+        text = divergence_report(result, None, made_ns=0, light=light)
         assert "canary" not in text
         page = Page(text).text
         assert "tool result; place system; message 2; line 2" in page
         assert "mailer.py:7" in page
         assert "anthropic" in page
     lines = Texts("recorded canary-a\nnow canary-b", "the way back")
-    assert "now canary-b" in divergence_report(told, lines, made_ns=0, light=True)
+    assert "now canary-b" in divergence_report(result, lines, made_ns=0, light=True)

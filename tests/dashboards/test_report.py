@@ -1,4 +1,4 @@
-"""`agentobs report`: one file that needs no network, contains content only on request, and whose numbers add up."""
+"""`agentobs report` writes one file that needs no network, has content only on request, and whose numbers add up."""
 
 from __future__ import annotations
 
@@ -43,8 +43,15 @@ from tests.store.recordings import (
     write_facts,
 )
 
-SAID = ("line 0 of session", "canary-answer", "Bern", "sunny", "canary-error", "canary-thought")
-"""Content of users, the model and tools; none of it is a name."""
+CONTENT_TEXTS = (
+    "line 0 of session",
+    "canary-answer",
+    "Bern",
+    "sunny",
+    "canary-error",
+    "canary-thought",
+)
+"""Content of users, the model and tools, none of which is a name."""
 HOSTILE = "</title></pre><script>hacked()</script><img src=x onerror=hacked()>\x1b[31m\u202e{{7*7}}"
 DAY = 86_400 * SECOND
 
@@ -52,7 +59,7 @@ Write = Callable[..., str]
 
 
 class Page(HTMLParser):
-    """The elements, texts and scripts of an HTML page."""
+    """The parsed elements, texts and scripts of an HTML page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -82,7 +89,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.shown).split())
 
     def scripts(self) -> list[str]:
-        """Return the scripts that run."""
+        """The scripts that run."""
         kinds = [attrs.get("type") for tag, attrs in self.tags if tag == "script"]
         return [s for kind, s in zip(kinds, self.raw["script"], strict=True) if kind is None]
 
@@ -111,7 +118,7 @@ def turn_with_call(number: int, turn: int, error: bool = False) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A failed session, one with 200 turns, a running one, and one on another day that has no known price."""
+    """A home with a failed session, a long one, a running one, and one on another day without a known price."""
     home = a_home(tmp_path_factory.mktemp("reports"))
     failed = [
         start(1, "unlucky", team="blue"),
@@ -150,17 +157,18 @@ def write(home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Wri
 
 @pytest.mark.parametrize("arguments", [("unlucky",), ("unlucky", "--light"), ("--range", "..")])
 def test_a_report_contains_no_content(write: Write, arguments: tuple[str, ...]) -> None:
-    """It contains names, but no prompts, responses, thinking, inputs, results or error messages, and the page states
-    this.
+    """The report contains names, but no prompts, responses, thinking, inputs, results or error messages.
+
+    The page states this.
     """
     page = write(*arguments)
-    assert not [word for word in SAID if word in page]
+    assert not [word for word in CONTENT_TEXTS if word in page]
     assert "unlucky" in page
     assert "contains no content" in Page(page).text
 
 
 def test_a_report_with_content_shows_it_as_text(write: Write) -> None:
-    """Content is escaped, and the page has a prominent note about content."""
+    """Content is escaped, and a prominent note warns about it."""
     text = write("unlucky", "--with-content", "--light")
     page = Page(text)
     assert "This file contains content" in page.text
@@ -177,7 +185,7 @@ def test_a_report_with_content_shows_it_as_text(write: Write) -> None:
 def test_the_content_of_a_report_is_bounded(home: Home) -> None:
     """However much content there is, a light file has less than 15 MB.
 
-    It contains the first part, and the number of omitted requests.
+    It contains the first part of the content and the number of omitted requests.
     """
     block = {"type": "text", "text": "&" * 20_000}
     messages = [{"role": "user", "content": [block] * 99} for _ in range(4)]
@@ -190,11 +198,11 @@ def test_the_content_of_a_report_is_bounded(home: Home) -> None:
         )
         for turn in range(1, 5)
     ]
-    told = session_content(
+    result = session_content(
         Recording(session_id(1), "vast", None, None, "completed", None, None, 0, tuple(asked))
     )
     with open_store(home) as store:
-        text = session_report(store, session_id(1), made_ns=0, light=True, content=told)
+        text = session_report(store, session_id(1), made_ns=0, light=True, content=result)
     assert 8_000_000 < len(text.encode()) < 15_000_000
     page = Page(text).text
     assert re.search(r"And \d+ more blocks", page)
@@ -212,21 +220,22 @@ NAMES = {
     "kinds of errors": "canary-error",
     "places in the code": "canary-place",
 }
-"""The kinds of names that the note lists, each with a name of that kind."""
+"""The kinds of names that the note lists, each with a name of this kind."""
 
 
 def test_the_note_lists_every_kind_of_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The note at the top lists each kind of name that the page contains; values of tags are only in a report with
-    content.
+    """The note at the top lists each kind of name that the page contains.
+
+    The values of tags are only in a report with content.
     """
     home = a_home(tmp_path)
     record(home, _session_with_canary_names())
     file, shell = tmp_path / "r.html", Shell(home.path, capsys)
     for holds in (False, True):
-        told = ("--with-content",) if holds else ()
-        ended = shell("report", session_id(1), *told, "-o", str(file), "--light", "--force")
+        result = ("--with-content",) if holds else ()
+        ended = shell("report", session_id(1), *result, "-o", str(file), "--light", "--force")
         assert ended.code == 0, ended.err
         text = Page(file.read_text()).text
         top, _, rest = text.partition("If such a name is confidential")
@@ -241,7 +250,7 @@ def test_the_note_lists_every_kind_of_name(
 
 
 def _session_with_canary_names() -> list[Any]:
-    """Return a session in which each name is a different canary."""
+    """Return a session in which each name is a different canary text."""
     use = {"type": "tool_use", "id": "toolu_1", "name": "canary-tool", "input": {}}
     lane, hook = Label("canary-agent"), Label("hook")
     asked = attempt(1, 1, content=[use], model="canary-model")
@@ -277,7 +286,7 @@ def _session_with_canary_names() -> list[Any]:
 
 
 def test_a_report_forbids_network_access(write: Write) -> None:
-    """Nothing is loaded. Scripts and styles are embedded once, and the policy allows only them, by hash."""
+    """The page loads nothing: scripts and styles are embedded once, and the policy allows only these, by hash."""
     page = Page(write("unlucky"))
     for _, attrs in page.tags:
         assert not {"src", "srcset", "action", "style"} & attrs.keys()
@@ -305,9 +314,7 @@ def _digest(text: str) -> str:
 
 
 def test_figures_are_included_twice(write: Write) -> None:
-    """Each figure is included as JSON for the script, and as an image for print; its data is a table of at most 200
-    rows.
-    """
+    """Each figure is included as JSON for the script and as an image for print; its table has at most 200 rows."""
     page = Page(write("long"))
     data = [a for t, a in page.tags if t == "script" and a.get("class") == "figure-data"]
     stills = [a for t, a in page.tags if t == "svg" and a.get("class") == "drawing"]
@@ -318,9 +325,9 @@ def test_figures_are_included_twice(write: Write) -> None:
     assert len([json.loads(body)["data"] for body in bodies]) == len(data)
     for light, most in ((False, 200), (True, LIGHT)):
         text = write("long", "--light") if light else write("long")
-        told = re.findall(r"Data \(([\d,]+) rows?", Page(text).text)
+        result = re.findall(r"Data \(([\d,]+) rows?", Page(text).text)
         lengths = [part.count("<tr>") - 1 for part in re.findall(_DATA, text, re.DOTALL)]
-        assert [int(count.replace(",", "")) for count in told] == lengths
+        assert [int(count.replace(",", "")) for count in result] == lengths
         assert max(lengths) == most
 
 
@@ -328,9 +335,9 @@ _DATA = r'<details class="data">.*?</details>'
 
 
 def test_a_light_report_is_small_and_has_no_script(write: Write) -> None:
-    """200 turns take less than 500 kB without scripts, and less than 6 MB with scripts.
+    """A report of 200 turns takes less than 500 kB without scripts, and less than 6 MB with scripts.
 
-    A light report states that times are UTC.
+    A light report states that times are in UTC.
     """
     light = write("long", "--light")
     page = Page(light)
@@ -343,7 +350,7 @@ def test_a_light_report_is_small_and_has_no_script(write: Write) -> None:
 
 
 def test_lists_are_bounded(write: Write) -> None:
-    """Of 400 steps the first are listed, with the number of the others and the command that lists them."""
+    """Of 400 steps the first are listed, with the number of further steps and the command that lists them."""
     text = Page(write("long", "--light")).text
     more = re.search(r"And ([\d,]+) more steps: (agentobs show [0-9a-f]{32}) lists all", text)
     assert more is not None
@@ -371,7 +378,7 @@ def test_a_report_shows_outcome_and_cost(write: Write) -> None:
 
 
 def test_a_range_report_counts_only_its_range(write: Write) -> None:
-    """Sessions and costs of other days are not included, and the report contains no content."""
+    """A report about a range contains no sessions and costs of other days, and no content."""
     text = Page(write("--range", "..", "--light")).text
     assert re.search(r"Sessions 4 1 failed or crashed", text)
     assert "at least" in text, "one model has no price"
@@ -388,7 +395,7 @@ def test_a_range_report_counts_only_its_range(write: Write) -> None:
 def test_lost_records_are_shown_at_the_top(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A session with lost records has a warning before its numbers, which are lower bounds."""
+    """A session with lost records has a warning before its numbers, which are marked as lower bounds."""
     home = a_home(tmp_path)
     lost = end(1)
     record(home, [start(1), attempt(1, 1)])
@@ -407,13 +414,13 @@ def test_lost_records_are_shown_at_the_top(
 
 
 @pytest.mark.parametrize(
-    ("bounds", "told"),
+    ("bounds", "expected"),
     [("..2026-09-22", 5), ("2026-09-22..", 7), ("..", 12), ("2026-09-22..2026-09-23", 0)],
 )
 def test_losses_are_those_of_the_range(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: str, told: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: str, expected: int
 ) -> None:
-    """If a session lost records on two days, a range contains only the losses of its days."""
+    """If a session lost records on two days, the report about a range contains only the losses of its days."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
     kind, why = Label("events"), Label("disk_full")
@@ -424,8 +431,8 @@ def test_losses_are_those_of_the_range(
     assert ended.code == 0, ended.err
     text = Page(file.read_text()).text
     listed = re.search(r"Lost records (.*) Generated by", text)
-    assert ("Records of some sessions were lost" in text) is (listed is not None) is bool(told)
-    assert not listed or f"events disk_full {told} " in listed[1]
+    assert ("Records of some sessions were lost" in text) is (listed is not None) is bool(expected)
+    assert not listed or f"events disk_full {expected} " in listed[1]
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -433,7 +440,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def test_a_report_about_pruned_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If the content was pruned, a report with content shows when, and contains the facts."""
+    """If the content was pruned, a report with content states when, and contains the facts."""
     home = a_home(tmp_path)
     record(home, [start(1, at=T0), *turn_with_call(1, 1), end(1)])
     shell = Shell(home.path, capsys)
@@ -452,7 +459,7 @@ def test_a_report_about_pruned_content(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_report_file_is_new_and_private(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An existing file is rejected before any work, and is unchanged; a new file is readable only by its owner."""
+    """If the file exists, the command fails before any work; a new file can be read only by its owner."""
     shell, file = Shell(home.path, capsys), tmp_path / "r.html"
     file.write_text("mine")
     ended = shell("report", "still", "--light", "-o", str(file))
@@ -469,7 +476,7 @@ def test_a_report_file_is_new_and_private(
 def test_only_a_regular_file_is_replaced(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pipe, a link, a directory and `-` are rejected in one sentence, with or without --force, and stay unchanged."""
+    """Even with `--force`, a pipe, a link, a directory and `-` are rejected in one sentence and stay unchanged."""
     shell, places = Shell(home.path, capsys), tmp_path / "places"
     places.mkdir()
     (places / "mine.html").write_text("mine")
@@ -477,8 +484,8 @@ def test_only_a_regular_file_is_replaced(
     (places / "link").symlink_to(places / "mine.html")
     (places / "lost").symlink_to(places / "nowhere")
     before = {each.name: each.lstat().st_ino for each in places.iterdir()}
-    told = {"pipe": "it is a pipe", "link": "it is a link", "lost": "it is a link"}
-    for name, why in told.items():
+    result = {"pipe": "it is a pipe", "link": "it is a link", "lost": "it is a link"}
+    for name, why in result.items():
         for force, words in (((), "the file exists"), (("--force",), why)):
             ended = shell("report", "still", "--light", "-o", str(places / name), *force)
             assert (ended.code, words in ended.err) == (1, True), ended.err
@@ -491,7 +498,7 @@ def test_only_a_regular_file_is_replaced(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("nobody-of-this-name",), "no session with that ID or name"),
         ((), "expected either one session or a range"),
@@ -502,24 +509,24 @@ def test_only_a_regular_file_is_replaced(
         (("--range", "..", "--with-content"), "works with one session only"),
     ],
 )
-def test_invalid_arguments_are_one_clear_error(
+def test_invalid_arguments_give_one_clear_error(
     home: Home,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    told: str,
+    expected: str,
 ) -> None:
-    """The command prints one sentence, exits with a non-zero status, and writes no file."""
+    """Invalid arguments give one sentence and a non-zero exit code, and no file is written."""
     ended = Shell(home.path, capsys)("report", *arguments, "-o", str(tmp_path / "r.html"))
     assert ended.code > 0
-    assert told in ended.err
+    assert expected in ended.err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_directory_is_an_error(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the missing directory."""
+    """If the directory does not exist, the error names it."""
     ended = Shell(home.path, capsys)("report", "still", "-o", str(tmp_path / "no" / "r.html"))
     assert ended.code == 1
     assert "cannot be written" in ended.err

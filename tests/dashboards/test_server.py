@@ -1,4 +1,4 @@
-"""The command and its server: its sockets, its checks, its output, and its shutdown."""
+"""The command and its server: sockets, checks, output, and shutdown."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def rejected(home: Home, *arguments: str, **environment: str) -> str:
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_a_url_and_ends_cleanly(home: Home, end: signal.Signals) -> None:
-    """The command prints the URL, serves until SIGINT or SIGTERM, and exits with 0; it writes no log."""
+    """The command prints the URL, serves until SIGINT or SIGTERM, exits with 0, and writes no log."""
     process = started(home, "--port", "0")
     address = printed_url(process)
     assert re.fullmatch(r"http://[0-9a-f]{16}\.localhost:\d+/\?token=[0-9a-f]{64}", address)
@@ -115,15 +115,15 @@ def test_the_command_prints_a_url_and_ends_cleanly(home: Home, end: signal.Signa
     assert out.strip() == "Press Ctrl-C to stop."
 
 
-def test_a_port_in_use_is_one_clear_error(home: Home) -> None:
-    """A requested port that is in use is an error. Without a requested port, the next free one is used."""
+def test_a_port_in_use_gives_one_clear_error(home: Home) -> None:
+    """If a requested port is in use, the command fails. Without a requested port, the next free port is used."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = rejected(home, "--port", str(port))
-        assert told.startswith(
+        result = rejected(home, "--port", str(port))
+        assert result.startswith(
             f"127.0.0.1 port {port}: cannot listen on this address: address already in use."
         )
-        assert "--port 0" in told
+        assert "--port 0" in result
     first, second = bind(Options()), bind(Options())
     with close_sockets(first, second):
         ports = [first.keys.port, second.keys.port]
@@ -140,7 +140,7 @@ def addresses(options: Options) -> list[str]:
 
 
 def test_the_server_listens_only_on_loopback(home: Home) -> None:
-    """It listens on both addresses to which browsers resolve the printed name."""
+    """The server listens only on the two addresses to which browsers resolve the printed name."""
     assert addresses(Options(port=0)) == ["127.0.0.1", "::1"]
     assert addresses(Options(bind="::1", port=0)) == ["::1", "127.0.0.1"]
     for bound in ("127.0.0.1", "::1", "127.0.0.2"):
@@ -148,19 +148,19 @@ def test_the_server_listens_only_on_loopback(home: Home) -> None:
 
 
 def test_the_port_must_be_free_on_both_loopback_addresses() -> None:
-    """A server on the same port of the other loopback address would receive the token, so such a port is not used."""
+    """A port that is in use on the other loopback address is not used, because that server would receive the token."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"^::1 port {port}: cannot listen on this address"):
             bind(Options(port=port))
         with socket.create_server(("127.0.0.1", port)):
-            pass  # the sockets that were bound before are closed
+            pass  # the sockets that were bound before the error are closed
 
 
 def test_a_machine_without_ipv6_uses_ipv4_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If there is no ::1, the server uses 127.0.0.1; but it never skips an address on which the port is in use."""
+    """If there is no ::1, the server uses only 127.0.0.1; it never skips an address whose port is in use."""
 
     class Old(socket.socket):
         def __init__(self, family: int = -1, *rest: Any, **more: Any) -> None:
@@ -175,7 +175,7 @@ def test_a_machine_without_ipv6_uses_ipv4_only(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (Options(bind="0.0.0.0"), "other machines could connect to this address"),
         (Options(bind="::"), "other machines could connect to this address"),
@@ -196,14 +196,14 @@ def test_a_machine_without_ipv6_uses_ipv4_only(
         (Options(tls_cert=Path("nowhere"), tls_key=Path("nowhere")), "cannot be used"),
     ],
 )  # fmt: skip
-def test_remote_access_requires_all_protections(options: Options, told: str) -> None:
-    """Remote access requires a name, a long password and TLS. If one is missing, nothing is bound."""
-    with pytest.raises(UsageError, match=told):
+def test_remote_access_requires_all_protections(options: Options, expected: str) -> None:
+    """Remote access requires a name, a long password and TLS; without one of them, no socket is bound."""
+    with pytest.raises(UsageError, match=expected):
         bind(options)
 
 
 def test_an_unusable_certificate_is_an_error(certificate: tuple[Path, Path]) -> None:
-    """A key with a passphrase, and files with other content, are rejected without a prompt."""
+    """A key with a passphrase and an invalid file are rejected without prompting for a passphrase."""
     cert, key = certificate
     for tls in ((cert, key.with_name("locked.pem")), (key, cert), (cert, Path(__file__))):
         with pytest.raises(UsageError, match="PEM"):
@@ -211,7 +211,7 @@ def test_an_unusable_certificate_is_an_error(certificate: tuple[Path, Path]) -> 
 
 
 def test_remote_access_with_all_protections(home: Home, certificate: tuple[Path, Path]) -> None:
-    """With a name, a password from the environment and TLS the server starts, and its URL has no token."""
+    """With a name, a password from the environment and TLS, the server starts, and its URL has no token."""
     cert, key = certificate
     arguments = ["--port", "0", "--allow-remote", "localhost", "--bind", "127.0.0.1"]
     tls = ["--tls-cert", str(cert), "--tls-key", str(key)]
@@ -234,9 +234,7 @@ def test_remote_access_with_all_protections(home: Home, certificate: tuple[Path,
 
 
 def test_the_command_rejects_arguments_in_one_sentence(home: Home, tmp_path: Path) -> None:
-    """A missing home, a password without remote access, and remote access without a password each print one
-    sentence.
-    """
+    """A missing home, a password without remote access, and remote access without a password each give one sentence."""
     nowhere = Home(tmp_path / "nowhere")
     assert "no recordings found" in rejected(nowhere)
     file = tmp_path / "password"
@@ -260,7 +258,7 @@ def test_the_command_rejects_arguments_in_one_sentence(home: Home, tmp_path: Pat
 
 
 def test_a_missing_package_is_named(home: Home) -> None:
-    """Without the extra, the command prints what to install, in one sentence."""
+    """If a package of the extra is missing, one sentence names the extra to install."""
     code = (
         "import sys; sys.modules['starlette'] = None; from agentobs.cli import main; "
         f"main(['--home', {str(home.path)!r}, 'dashboard'])"
@@ -275,18 +273,18 @@ def test_a_missing_package_is_named(home: Home) -> None:
 
 
 def test_the_token_is_not_in_the_arguments_of_the_browser(home: Home, tmp_path: Path) -> None:
-    """The URL with its token is in a file that only the user can read, not in an argument of the browser."""
-    told = tmp_path / "told"
+    """The browser gets the path of a private file that contains the URL with its token."""
+    seen = tmp_path / "seen"
     browser = tmp_path / "browser"
-    browser.write_text(f"#!/bin/sh\nf=\"${{1#file://}}\"\necho \"$1\" > {told}.part\nstat -c %a \"$f\" >> {told}.part\n"
-                       f"cat \"$f\" >> {told}.part\nmv {told}.part {told}\n")  # fmt: skip
+    browser.write_text(f"#!/bin/sh\nf=\"${{1#file://}}\"\necho \"$1\" > {seen}.part\nstat -c %a \"$f\" >> {seen}.part\n"
+                       f"cat \"$f\" >> {seen}.part\nmv {seen}.part {seen}\n")  # fmt: skip
     browser.chmod(0o700)
     process = started(home, "--port", "0", "--open", BROWSER=f"{browser} %s")
     try:
         address = printed_url(process)
-        while not told.exists():
+        while not seen.exists():
             assert process.poll() is None
-        argument, mode, *page = told.read_text().splitlines()
+        argument, mode, *page = seen.read_text().splitlines()
     finally:
         process.send_signal(signal.SIGINT)
         remaining_output(process)
@@ -298,7 +296,7 @@ def test_the_token_is_not_in_the_arguments_of_the_browser(home: Home, tmp_path: 
 
 
 def test_many_requests_use_few_threads(home: Home) -> None:
-    """Forty concurrent requests all get a response, and at most THREADS threads render pages."""
+    """Forty concurrent requests all get a response, while at most THREADS threads render pages."""
     statuses: list[int] = []
     with serving(home) as client:
         before = threading.active_count()
@@ -316,7 +314,7 @@ def test_many_requests_use_few_threads(home: Home) -> None:
 
 
 def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    """An internal error shows its type and place, in the page and in the terminal, without any data."""
+    """The page and the terminal show the type and place of an internal error, without any data."""
     with serving(home) as client:
         got = client.get("/sessions/" + "a" * 32)
         assert got.status == 404

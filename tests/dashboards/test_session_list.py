@@ -1,4 +1,4 @@
-"""The list of sessions over HTTP: search, filters and order agree with SQL, page by page; and the fleet page."""
+"""The list of sessions and the fleet page over HTTP: search, filters and order agree with SQL on every page."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def says(store: duckdb.DuckDBPyConnection, where: str, order: str = "session_id"
 def test_search_and_filters_agree_with_sql(
     store: duckdb.DuckDBPyConnection, client: Client, asked: dict[str, str], where: str
 ) -> None:
-    """Search and filters find the same sessions as SQL, each once, on pages of PAGE_SIZE."""
+    """Search and filters find the same sessions as SQL, each on one page of at most PAGE_SIZE sessions."""
     client_has_signatures(client)
     found = all_listed(client, **asked)
     assert sorted(found) == says(store, where)
@@ -173,7 +173,7 @@ ORDERS = {
 def test_each_column_sorts_both_ways(
     store: duckdb.DuckDBPyConnection, client: Client, column: str
 ) -> None:
-    """Each column header sorts all sessions, not only the page, with unknown values last, and shows the direction."""
+    """The header of each column sorts the complete list, with unknown values last, and shows the direction."""
     client_has_signatures(client)
     for sign, way, aria in (("", "ASC", "ascending"), ("-", "DESC", "descending")):
         order = f"{ORDERS[column]} {way} NULLS LAST, session_id {way}"
@@ -188,7 +188,7 @@ def test_each_column_sorts_both_ways(
 def test_page_links_keep_the_query(client: Client) -> None:
     """The links to the next, previous, first and last page keep search and order.
 
-    A page after the last is the last page.
+    A page number after the last page gives the last page.
     """
     got = client.get("/?q=coder&sort=cost")
     assert "/?q=coder&sort=cost" in got.links("/?")[0] or got.links("/?")
@@ -204,7 +204,7 @@ def test_page_links_keep_the_query(client: Client) -> None:
 
 
 def test_totals_are_of_the_matching_sessions(home: Home, client: Client) -> None:
-    """Count, cost, tokens and failures are those of all matching sessions, and the cost has its certainty."""
+    """Count, cost, tokens and failures are the totals of all matching sessions, and the cost has its certainty."""
     with connect(home) as store:
         row = store.execute(
             "SELECT count(*), sum(cost_usd), sum(output_tokens), "
@@ -229,7 +229,7 @@ def test_inexact_costs_are_marked(tmp_path: Path) -> None:
 
 
 def test_invalid_inputs_are_ignored_and_named(client: Client) -> None:
-    """An invalid amount or day is named and filters nothing; other invalid values filter nothing, either."""
+    """An invalid amount or day is ignored and named in a warning; other invalid values are ignored."""
     words = client.get("/?cost_from=cheap&day_to=soon").words
     assert "“cheap”: expected an amount in dollars, such as 0.25 (ignored)." in words
     assert "“soon”: expected a date, such as 2026-11-22 (ignored)." in words
@@ -252,9 +252,7 @@ EXPECTED_DATE = {
 
 @pytest.mark.parametrize("path", ["/", "/fleet"])
 def test_days_outside_the_range_are_invalid(client: Client, path: str) -> None:
-    """A day before 1970, or after the last day that a time column can hold, is invalid; the first and last days are
-    valid.
-    """
+    """A day before 1970 or after the last day that a time column can store is invalid."""
     for name in ("day_from", "day_to"):
         for day in ("0001-01-01", "1969-12-31", "2262-04-11", "9999-12-31"):
             got = client.get(f"{path}?{name}={day}")
@@ -265,7 +263,7 @@ def test_days_outside_the_range_are_invalid(client: Client, path: str) -> None:
 
 
 def test_names_and_tags_are_text(client: Client) -> None:
-    """Names and tags are shown as text, with control and direction characters as escapes."""
+    """Names and tags are shown as text, with control and bidirectional characters as escapes."""
     got = client.get("/?q=hostile")
     assert "<script>alert" not in got.html
     assert "\u202e" not in got.html
@@ -276,7 +274,7 @@ def test_names_and_tags_are_text(client: Client) -> None:
 
 
 def test_two_selected_sessions_are_compared(client: Client) -> None:
-    """The two selected sessions are compared; any other number is an error."""
+    """Two selected sessions are compared; any other number of selected sessions is an error."""
     first, second = listed(client)[:2]
     got = client.get(f"/compare/ticked?of={first}&of={second}")
     assert (got.status, got.headers["location"]) == (303, f"/compare?a={first}&b={second}")
@@ -307,7 +305,7 @@ def test_an_empty_home_shows_how_to_start(tmp_path: Path) -> None:
 
 
 def test_the_fleet_page_shows_the_requested_days(home: Home, client: Client) -> None:
-    """Without parameters the fleet page shows the last days; with parameters it shows only the requested days."""
+    """The fleet page shows the last days, or only the days in its parameters."""
     usual = client.get("/fleet")
     assert usual.status == 200
     assert "30 days up to the last session" in usual.words
@@ -329,9 +327,9 @@ def test_the_fleet_page_shows_the_requested_days(home: Home, client: Client) -> 
 def test_fleet_panels_are_computed_once_per_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The panels of a range are computed once while nothing is recorded.
+    """The panels of a range are computed once as long as nothing is recorded.
 
-    Live updates happen only if computing them is fast.
+    Live updates happen only if the computation is fast.
     """
     home = open_home(tmp_path / "home")
     record(home, made_session(1))
@@ -360,7 +358,7 @@ def test_fleet_panels_are_computed_once_per_state(
 
 
 def test_a_query_string_round_trips() -> None:
-    """A query survives the round trip through the URL, and defaults are omitted from the URL."""
+    """A query that is converted to a URL and back stays the same, and its defaults are omitted from the URL."""
     asked = ListQuery(q="a b&c", status="failed", cost_from="0.5", sort="cost", page=3)
     pairs = dict(part.split("=") for part in asked.query_string().split("&"))
     assert pairs == {"q": "a+b%26c", "status": "failed", "cost_from": "0.5", "sort": "cost", "page": "3"}  # fmt: skip
@@ -376,7 +374,7 @@ def test_a_query_string_round_trips() -> None:
 
 
 def test_inputs_are_parameters() -> None:
-    """No input becomes a part of the statement."""
+    """All inputs are parameters, and never a part of the SQL statement."""
     choice = filter_of(
         ListQuery(
             q="q'x", model="m'x", status="s'x", signature="f'x", cost_from="1", day_to="2026-10-02"
@@ -390,7 +388,7 @@ def test_inputs_are_parameters() -> None:
 
 
 class SlowPanels:
-    """Computes the panels of a fleet page only when released, and counts the calls."""
+    """Computes the panels of a fleet page only after a release, and counts the calls."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -405,9 +403,9 @@ class SlowPanels:
 
 
 def test_slow_pages_do_not_block_other_pages(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While slow pages are computed, at most two requests wait and others get a 503.
+    """While slow pages are computed, at most two requests wait, and others get a 503.
 
-    Lists and revisions get a response.
+    Lists and revisions still get a response.
     """
     slow = SlowPanels()
     monkeypatch.setattr(fleet_page, "fleet_panels", slow)
@@ -438,7 +436,7 @@ def test_slow_pages_do_not_block_other_pages(home: Home, monkeypatch: pytest.Mon
 
 
 def test_abandoned_pages_are_interrupted(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the client disconnects, the query is interrupted, so that the next page can be computed."""
+    """If the client disconnects, its query is interrupted, so that the next page can be computed."""
     begun, over = threading.Event(), threading.Event()
 
     def forever(connection: duckdb.DuckDBPyConnection, **_: Any) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""The page of a session: its facts, missing data, figures, paged steps, and links."""
+"""The page of a session shows its facts, missing data, figures, paged steps, and links."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ EVIL = "</td><script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A long session, one that failed in two turns, one that crashed, one that lost records, and one with unusual
-    names.
-    """
+    """A home with sessions that are long, failed in two turns, crashed, lost records, or have unusual names."""
     home = a_home(tmp_path_factory.mktemp("sessions"))
     calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
     record(home, conversation(1, turns=TURNS, name="long", team="red"))
@@ -114,23 +112,23 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
 
 
 def test_a_session_is_found_by_name_or_id_suffix(client: Client) -> None:
-    """Both redirect to the page with the full ID, and keep the query string."""
-    for told in ("long", LONG[:8]):
-        got = client.get(f"/sessions/{told}?page=2")
+    """A name and a suffix of an ID redirect to the page with the full ID, and keep the query string."""
+    for name in ("long", LONG[:8]):
+        got = client.get(f"/sessions/{name}?page=2")
         assert (got.status, got.headers["location"]) == (303, f"/sessions/{LONG}?page=2")
 
 
-def test_an_unknown_session_is_one_sentence(client: Client) -> None:
-    """The page contains one sentence and a suggestion, whatever the URL contains."""
-    for told in ("nothing-like-it", "%3Cscript%3Ealert(1)", "a" * 3000):
-        got = client.get(f"/sessions/{told}")
+def test_an_unknown_session_gives_one_sentence(client: Client) -> None:
+    """The page of an unknown session has one sentence with a suggestion, whatever the URL contains."""
+    for name in ("nothing-like-it", "%3Cscript%3Ealert(1)", "a" * 3000):
+        got = client.get(f"/sessions/{name}")
         assert got.status == 404
         assert "no session with that ID or name" in got.words
         assert "<script>" not in got.html
 
 
 def test_steps_are_paged(home: Home, client: Client) -> None:
-    """Steps are paged, in order and each once; a page after the last is the last page."""
+    """Steps are paged in order, each on one page; a page number after the last page gives the last page."""
     seen: list[str] = []
     for page in (1, 2, 3):
         got = client.get(f"/sessions/{LONG}?page={page}")
@@ -150,7 +148,7 @@ def asked_of(home: Home, session: str) -> list[str]:
 
 
 def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
-    """Failed requests, tool calls and decisions are listed, each with a link to its request."""
+    """On demand, only failed requests, tool calls and decisions are listed, each with a link to its request."""
     everything = client.get(f"/sessions/{FAILED}")
     failed = client.get(f"/sessions/{FAILED}?failed=1")
     assert (step_count(everything.html), step_count(failed.html)) == (4, 2)
@@ -168,7 +166,7 @@ def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
 
 
 def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
-    """A range of turns can be selected; whatever the URL contains, an existing range is shown."""
+    """A range of turns can be selected; an invalid range in the URL is replaced by an existing one."""
     whole = client.get(f"/sessions/{LONG}")
     assert f"All {TURNS} turns" in whole.words
     assert f"?from=1&to={WINDOW_TURNS}#waterfall" in whole.links("?from")
@@ -186,7 +184,7 @@ def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
 def test_the_range_and_the_page_of_steps_are_independent(
     client: Client,
 ) -> None:
-    """Another page of steps keeps the range of the waterfall, and another range keeps the page."""
+    """Another page of steps keeps the range of the waterfall, and another range keeps the page of steps."""
     whole = client.get(f"/sessions/{LONG}?from=11&to=20&page=2")
     assert "?from=11&to=20&page=3#steps" in whole.links("?from")
     assert "?from=21&to=30&page=2#waterfall" in whole.links("?from")
@@ -201,7 +199,7 @@ def test_the_range_and_the_page_of_steps_are_independent(
 
 
 def test_a_crashed_session_is_marked(client: Client) -> None:
-    """The status is crashed, and the page explains what its cost includes."""
+    """The status of the session is crashed, and the page explains what this means."""
     words = client.get(f"/sessions/{RUNNING}").words
     assert "crashed" in words
     assert "The process died before the session ended" in words
@@ -209,7 +207,7 @@ def test_a_crashed_session_is_marked(client: Client) -> None:
 
 
 def test_lost_records_are_shown_at_the_top(client: Client) -> None:
-    """The warning contains the number and kind of lost records, and that sums are lower bounds."""
+    """The warning contains the number and kind of lost records, and states that sums are lower bounds."""
     words = client.get(f"/sessions/{LOST}").words
     assert "Incomplete: 3 records were not written" in words
     assert "3 records of tool_results disk lost in the recorder" in words
@@ -227,7 +225,7 @@ def test_names_are_text(client: Client) -> None:
 
 
 def test_each_failure_signature_is_listed(client: Client) -> None:
-    """Found signatures have a suggestion; the others are listed as not found or not checked."""
+    """Signatures that were found have a suggestion; the others are listed as not found or not checked."""
     words = client.get(f"/sessions/{FAILED}").words.replace("_", " ")
     assert [each.name for each in SIGNATURES if each.name.replace("_", " ") not in words] == []
     assert "Not found:" in words
@@ -242,8 +240,9 @@ def test_commands_contain_the_full_id(client: Client) -> None:
 
 
 def test_live_regions_have_ids(client: Client) -> None:
-    """The header, totals, figures and steps have IDs, so that a newer page can replace them; content is never
-    replaced.
+    """The header, totals, figures and steps have IDs, so that a newer page can replace them.
+
+    Content is never replaced.
     """
     got = client.get(f"/sessions/{LONG}")
     live = [str(attributes["id"]) for _, attributes in got.tags if "data-live" in attributes]
@@ -253,7 +252,7 @@ def test_live_regions_have_ids(client: Client) -> None:
 
 
 def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
-    """Each figure has a summary and its rows in the page, for users who cannot see it."""
+    """Each figure has a summary and a table of its rows, for users who cannot see the figure."""
     got = client.get(f"/sessions/{LONG}")
     drawn = [str(a["data-figure"]) for _, a in got.tags if "data-figure" in a]
     assert "turns" in drawn
@@ -276,7 +275,7 @@ def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path
 
 
 def test_the_sessions_of_a_conversation_are_linked(tmp_path: Path) -> None:
-    """A resumed session lists the sessions of its conversation, each with its cost."""
+    """A session that was resumed lists all sessions of its conversation with their costs."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     resumed = start(2, "resumed", T0 + 90 * SECOND)
@@ -297,7 +296,7 @@ def test_the_sessions_of_a_conversation_are_linked(tmp_path: Path) -> None:
 
 
 def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
-    """The figures of an ended session are cached until its data changes."""
+    """The figures of an ended session are cached only until its data changes."""
     home = a_home(tmp_path)
     record(home, conversation(1, turns=1))
     with serving(home) as client:
@@ -311,17 +310,20 @@ def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
 
 
 def test_results_about_an_ended_session_are_cached(home: Home) -> None:
-    """Figures, diagnosis and steps are cached, but only a few, no long ones, and none of a running session."""
+    """Results about ended sessions are cached, except long results and those of running sessions.
+
+    The number of cached results is bounded.
+    """
     with Reader(home) as reader, reader.view() as view:
         [ended] = view.named("internal/session", session_id=LONG)
         asked_for: list[str] = []
 
         def ask(what: str, about: Row) -> list[str]:
-            def told() -> list[str]:
+            def compute() -> list[str]:
                 asked_for.append(what)
                 return [what]
 
-            return EndedSessionCache.of(home, view, about).get(what, told)
+            return EndedSessionCache.of(home, view, about).get(what, compute)
 
         assert [ask("rows", ended) for _ in range(2)] == [["rows"], ["rows"]]
         assert asked_for == ["rows"]
@@ -341,7 +343,7 @@ def test_results_about_an_ended_session_are_cached(home: Home) -> None:
 
 
 def test_plotly_adds_no_blocked_style(client: Client) -> None:
-    """Plotly only adds an empty style; the style of maps, which no page uses, is removed."""
+    """The script of Plotly contains no style of maps, which no page uses and the policy would block."""
     got = client.get(f"/sessions/{LONG}")
     [script] = [
         str(a["src"]) for _, a in got.tags if str(a.get("src", "")).endswith("plotly.min.js")
@@ -352,7 +354,7 @@ def test_plotly_adds_no_blocked_style(client: Client) -> None:
 
 
 def test_viewing_pages_writes_nothing(tmp_path: Path) -> None:
-    """A home without a key, whose store is up to date, has the same files after all pages were opened."""
+    """Opening all pages changes no file of a home without a key whose store is up to date."""
     home = a_home(tmp_path)
     record(home, conversation(1, name="one"))
     record(home, conversation(2, name="two"))
@@ -380,7 +382,7 @@ def test_viewing_pages_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
-    """After a home was deleted, each page states that there are no recordings, without mentioning keys."""
+    """After a home was deleted, each page states that no recordings were found, and does not mention keys."""
     gone = a_home(tmp_path / "gone")
     record(gone, conversation(1, name="one"))
     with serving(gone) as client:

@@ -1,4 +1,4 @@
-"""The figure of two sessions: totals and steps as in `agentobs diff --json`, without content."""
+"""The figure of two sessions shows totals and steps as in `agentobs diff --json`, without content."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_comparing")
 
 @pytest.fixture(scope="module")
 def comparison_json(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The comparison of a session with three calls and a session whose second call uses another tool and whose cost is
-    unknown.
-    """
+    """The comparison of a session with three calls and one with a different second call and an unknown cost."""
     home = a_home(tmp_path_factory.mktemp("comparing"))
     for number, names in ((1, "abc"), (2, "axc")):
         calls = [
@@ -64,7 +62,7 @@ def comparison(comparison_json: str) -> dict[str, Any]:
 
 
 def marks_by_change(figure: Any) -> dict[str, list[float]]:
-    """Return the positions of the marks by kind of change: negative for A, positive for B."""
+    """Return the positions of the marks by kind of change: negative for session A, positive for session B."""
     return {
         each.name: [-1 if x < 0 else 1 for x in each.x]
         for each in figure.data
@@ -73,7 +71,7 @@ def marks_by_change(figure: Any) -> dict[str, list[float]]:
 
 
 def test_steps_are_side_by_side(comparison: dict[str, Any]) -> None:
-    """Each kind of change has its own color and symbol, and a mark on each side that has the step."""
+    """Each kind of change has its own color and symbol, with a mark on each side that has the step."""
     figure = two_sessions(comparison)
     assert_valid(figure)
     assert [step["change"] for step in comparison["steps"]] == [
@@ -95,9 +93,7 @@ def test_steps_are_side_by_side(comparison: dict[str, Any]) -> None:
 
 
 def test_totals_are_pairs_of_bars(comparison: dict[str, Any]) -> None:
-    """There is a pair of bars, relative to the larger value, for each total that either side has, with the difference
-    in words.
-    """
+    """Each total has a pair of bars relative to the larger value, with the difference in words."""
     comparison["b"]["input_tokens"] = 4 * comparison["a"]["input_tokens"]
     figure = two_sessions(comparison)
     one, other = (each for each in figure.data if each.type == "bar")
@@ -112,7 +108,7 @@ def test_totals_are_pairs_of_bars(comparison: dict[str, Any]) -> None:
 
 
 def test_no_content_is_drawn(comparison: dict[str, Any]) -> None:
-    """If texts differ, the figure shows that they differ, but not the texts, whatever the comparison contains."""
+    """The figure shows that texts differ, but never the texts, whatever the comparison contains."""
     for step in comparison["steps"]:
         step["differs"] = [*step["differs"], "texts"]
         step["differences"] = [{"path": "$.x", "expected": SECRET, "actual": SECRET}]
@@ -129,7 +125,7 @@ def test_no_content_is_drawn(comparison: dict[str, Any]) -> None:
 def test_identical_steps_are_omitted_and_counted(comparison: dict[str, Any]) -> None:
     """Identical steps are drawn only next to a change.
 
-    If there are too many changes, the last line counts the others.
+    If there are too many changes, the last line contains the number of the remaining ones.
     """
     same, changed = ({**comparison["steps"][0], "change": word} for word in ("same", "changed"))
     figure = two_sessions({**comparison, "steps": [*[same] * 33, changed, *[same] * 2_000]})
@@ -152,7 +148,7 @@ def test_identical_steps_are_omitted_and_counted(comparison: dict[str, Any]) -> 
 
 
 def test_lanes_have_names(comparison: dict[str, Any]) -> None:
-    """If there are several lanes, each starts with its name."""
+    """If there are several lanes, the steps of each lane start with its name."""
     step = {**comparison["steps"][0], "change": "changed"}
     other = {**step, "a": {**step["a"], "lane": "main/agent#1"}}
     other["b"] = other["a"]
@@ -164,7 +160,7 @@ def test_lanes_have_names(comparison: dict[str, Any]) -> None:
 
 
 def test_missing_values_and_markup(comparison: dict[str, Any]) -> None:
-    """Whatever the values are, the figure is drawn, and no value is interpreted as markup."""
+    """Any values can be drawn, and none of them is interpreted as markup."""
     assert_valid(two_sessions({}))
 
     def spoiled(value: Any, by: Any) -> Any:

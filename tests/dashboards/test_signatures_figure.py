@@ -1,4 +1,4 @@
-"""The figure of failure signatures: the number of sessions per day in which each was found, to scale."""
+"""The figure of failure signatures shows the number of sessions per day in which each signature was found."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def canceled_hook(number: int, at: int) -> Event:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
-    """Signatures and sessions by day: three sessions on the first day, one three days later; the latter since then."""
+    """Signatures and sessions by day, for three sessions on the first day and one session three days later.
+
+    The third item contains only the signatures since the later day.
+    """
     home = a_home(tmp_path_factory.mktemp("signatures"))
     later = T0 + 3 * DAY
     record(
@@ -68,8 +71,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
 
 
 def test_a_session_counts_once_per_day_and_signature(rows: tuple[Rows, Rows, Rows]) -> None:
-    """A session counts once per signature, however often it is found; a session with two counts for both; ranges are
-    respected.
+    """A session counts once per signature, even if the signature was found repeatedly.
+
+    A session with two signatures counts for both, and ranges of time are respected.
     """
     fired, days, since = rows
     first, last = date(2026, 9, 21), date(2026, 9, 24)
@@ -106,7 +110,7 @@ def test_bars_have_the_height_of_their_counts(rows: tuple[Rows, Rows, Rows]) -> 
 
 
 def test_no_signatures_found(rows: tuple[Rows, Rows, Rows]) -> None:
-    """Sessions without a signature are drawn with a message; without sessions the figure is empty."""
+    """Without any signature, the figure has a message; without sessions, it is empty."""
     figure = failure_signatures([], rows[1])
     assert_valid(figure)
     assert "no failure signatures found" in figure_text(figure)
@@ -116,7 +120,7 @@ def test_no_signatures_found(rows: tuple[Rows, Rows, Rows]) -> None:
 
 
 def test_many_signatures_share_the_last_row(rows: tuple[Rows, Rows, Rows]) -> None:
-    """The last row represents the other signatures, and no session is missing."""
+    """The last row represents all further signatures, and no session is missing."""
     row = rows[0][0]
     many = [
         {**row, "signature": f"s{n}", "day": row["day"] + timedelta(days=m)}
@@ -133,7 +137,7 @@ def test_many_signatures_share_the_last_row(rows: tuple[Rows, Rows, Rows]) -> No
 
 
 def test_missing_values_and_markup(rows: tuple[Rows, Rows, Rows]) -> None:
-    """Rows of nulls are not an error, and names with markup are shown as text."""
+    """Rows of nulls are drawn without an error, and names with markup are shown as text."""
     fired, days, _ = rows
     assert_valid(failure_signatures(rows_of_nulls(fired), rows_of_nulls(days)))
     assert_valid(failure_signatures([*rows_of_nulls(fired), *fired], [*rows_of_nulls(days), *days]))

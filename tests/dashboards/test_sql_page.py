@@ -1,5 +1,6 @@
-"""The SQL page over HTTP: queries are read-only, results are bounded and shown as text, and no process outlives the
-application.
+"""The SQL page over HTTP: queries are read-only, and results are bounded and shown as text.
+
+No process outlives the application.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def client(home: Home) -> Iterator[Client]:
 
 
 def run_query(client: Client, sql: str, **values: str) -> Response:
-    """Press the button of the SQL page."""
+    """Submit the form of the SQL page."""
     fields = {f"value_{name}": value for name, value in values.items()}
     got = client.press("/sql", part=False, sql=sql, **fields)
     assert got.status == 200
@@ -60,7 +61,7 @@ def run_query(client: Client, sql: str, **values: str) -> Response:
 
 
 def cells(got: Response) -> list[list[str]]:
-    """Return the cells of the result, by row, as they are in the page."""
+    """Return the cells of the result by row, as they are in the page."""
     answer = got.html.partition('id="result"')[2].partition("</section>")[0]
     rows = re.findall(r"<tr>(.*?)</tr>", answer.partition("<tbody>")[2], re.DOTALL)
     return [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
@@ -76,7 +77,10 @@ def test_a_query_sees_data_that_was_just_recorded(client: Client) -> None:
 
 
 def test_parameters_have_form_fields(client: Client) -> None:
-    """Each parameter has a field. Text is passed as text, JSON values have their type, and an empty field is NULL."""
+    """Each parameter has a field.
+
+    Text is passed as text, JSON values have their type, and an empty field is NULL.
+    """
     sql = "SELECT $text AS a, $number + 1 AS b, $nothing IS NULL AS c, typeof($list) AS d"
     shown = run_query(client, sql)
     assert "Query failed" in shown.words
@@ -110,9 +114,7 @@ REFUSED = (
 
 
 def test_statements_other_than_queries_are_rejected(client: Client) -> None:
-    """A statement that writes, reads files or is not SQL shows an error in the page, without a traceback, and changes
-    nothing.
-    """
+    """A statement that writes, reads files or is not SQL shows an error without a traceback, and changes nothing."""
     for sql in REFUSED:
         got = run_query(client, sql)
         assert "Query failed" in got.words, sql
@@ -123,9 +125,7 @@ def test_statements_other_than_queries_are_rejected(client: Client) -> None:
 
 
 def test_a_result_is_text(client: Client) -> None:
-    """Values and column names that look like HTML, hide text or control a terminal are shown as text, without
-    effect.
-    """
+    """Values and column names that look like HTML, hide text or control a terminal are shown as text."""
     sql = 'SELECT $evil AS "<b onclick=x>", [$evil] AS list, {"a": $evil} AS struct'
     got = run_query(client, sql, evil=EVIL)
     assert "<script>alert" not in got.html
@@ -141,7 +141,7 @@ def test_a_result_is_text(client: Client) -> None:
 
 
 def test_a_result_is_bounded(client: Client) -> None:
-    """Of many rows, wide rows and long values, a page shows a bounded part and a note that there is more."""
+    """Of many rows, wide rows and long values, a page shows a bounded part and a note about the rest."""
     many = run_query(client, "SELECT range FROM range(100000)")
     assert len(cells(many)) == LIMITS.rows
     assert f"more than {LIMITS.rows} rows" in many.words
@@ -177,10 +177,7 @@ def test_values_of_every_type_are_shown(client: Client) -> None:
 
 
 def test_each_saved_query_can_be_loaded(client: Client) -> None:
-    """The page offers all named queries with their descriptions.
-
-    A loaded query is in the statement field and runs unchanged.
-    """
+    """The page lists all named queries with their descriptions; a loaded query is editable and runs unchanged."""
     page = client.get("/sql").html
     for name in query_names():
         assert f'<option value="{name}">' in page
@@ -227,9 +224,9 @@ def test_a_query_is_stopped_at_its_timeout(home: Home) -> None:
 
 
 def test_concurrent_queries_are_limited_and_killed_at_shutdown(home: Home) -> None:
-    """While MOST_QUERIES queries run, another query is rejected.
+    """While MOST_QUERIES queries run, a further query is rejected.
 
-    When the application ends, their processes are killed.
+    When the application ends, the processes of the queries are killed.
     """
     asks = QueryRunner(LIMITS)
     endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE hash(a, b) = 7"

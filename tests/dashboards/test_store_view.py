@@ -1,4 +1,4 @@
-"""Reading a store that agents are writing to: each request reads one state, and requests do not wait for each other."""
+"""Reading a store while agents write to it: each request reads one state, and requests do not wait for each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.store.wire_conversations import WireConversation
 
 @pytest.fixture(autouse=True)
 def check_at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check for new data at every request, without the pauses between checks."""
+    """Check for new data at every request, without pauses between checks."""
     monkeypatch.setattr(store_view, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(store_view, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(store_view, "CHECK_SECONDS", 60.0)
@@ -59,7 +59,7 @@ def reader(home: Home) -> Iterator[Reader]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition; the timeout of the test ends an endless wait."""
+    """Wait for a condition; the test's timeout limits the wait."""
     while not holds():
         time.sleep(0.01)
 
@@ -95,9 +95,9 @@ def looping_session(number: int) -> list[Record]:
 
 
 def test_a_view_does_not_change(home: Home, reader: Reader) -> None:
-    """Data that is recorded while a page is rendered does not change its view.
+    """The view of a page does not change while data is recorded.
 
-    A later view contains it, ingested or not.
+    A later view contains this data, whether or not it was ingested.
     """
     record(home, conversation(1, name="first"))
     with reader.view() as view:
@@ -115,7 +115,7 @@ def test_a_view_does_not_change(home: Home, reader: Reader) -> None:
 
 
 def test_the_revision_changes_only_with_new_data(home: Home, reader: Reader) -> None:
-    """The revision stays the same while nothing is recorded, and changes afterwards."""
+    """The revision changes if data is recorded, and stays the same otherwise."""
     record(home, conversation(1))
     until(lambda: seen(reader) == ["story"])
 
@@ -133,7 +133,7 @@ def test_the_revision_changes_only_with_new_data(home: Home, reader: Reader) -> 
 
 
 def test_a_running_session_is_visible(home: Home, reader: Reader) -> None:
-    """A session that is being recorded is listed as running, with each turn that was written, and then with its end."""
+    """A running session is listed as running with each turn that was written, then with its end."""
     recorder = Recorder(home)
     recorder(start(1))
     for turn in (1, 2, 3):
@@ -153,7 +153,7 @@ def test_a_running_session_is_visible(home: Home, reader: Reader) -> None:
 
 
 def test_a_killed_process_is_noticed(home: Home, reader: Reader) -> None:
-    """A killed process writes nothing, but its session is shown as crashed."""
+    """The session of a killed process is shown as crashed, although the process could not write anything."""
     code = """
 import sys, time, agentobs
 from agentobs.recording.session import start_recorder
@@ -184,7 +184,7 @@ with agentobs.session("doomed"):
 def test_requests_do_not_wait_for_a_slow_opening(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a store is being opened, however slowly, requests use the previous state."""
+    """While a store is being opened slowly, requests use the previous state."""
     record(home, conversation(1, name="first"))
     held, begun = threading.Event(), threading.Event()
     held.set()
@@ -223,7 +223,9 @@ def test_old_states_are_bounded_and_closed_by_their_last_reader(home: Home, read
     states = {id(view.store): len(names(view)) for view in views}
     assert len(set(states.values())) == MOST_OPEN
     revisions = {view.revision for view in views}
-    assert len(revisions) <= MOST_OPEN + 1  # one state may have got its signatures meanwhile
+    assert (
+        len(revisions) <= MOST_OPEN + 1
+    )  # the signatures of one state may have been completed meanwhile
     for context in contexts:
         context.__exit__(None, None, None)
     for view in views:
@@ -243,7 +245,7 @@ def test_old_states_are_bounded_and_closed_by_their_last_reader(home: Home, read
 def test_an_unreadable_store_is_an_error_until_it_is_readable(
     home: Home, reader: Reader, tmp_path: Path, harm: str, kind: type[AgentobsError]
 ) -> None:
-    """Each request gets one clear error while the store cannot be read, and the sessions once it can be read."""
+    """While the store cannot be read, each request gets one clear error; afterwards it gets the sessions."""
     record(home, conversation(1, name="first"))
     ingest(home)
     assert seen(reader) == ["first"]
@@ -306,17 +308,17 @@ def test_a_home_without_sessions_is_not_an_error(reader: Reader) -> None:
 def test_signatures_are_computed_last_and_kept(
     home: Home, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signatures equal those of the store's query, and sessions that did not change are not checked again."""
+    """The signatures equal those of the store's query, and are kept for sessions that did not change."""
     record(home, [*looping_session(1), *conversation(2)])
 
-    def told(reader: Reader) -> set[tuple[str, str]] | None:
+    def signatures(reader: Reader) -> set[tuple[str, str]] | None:
         with reader.view() as view:
             return fired(view) if view.has_signatures else None
 
-    until(lambda: told(reader) is not None)
+    until(lambda: signatures(reader) is not None)
     with connect(home) as store:
         rows = store.execute("SELECT DISTINCT session_id, signature FROM diagnoses").fetchall()
-    assert told(reader) == set(rows)
+    assert signatures(reader) == set(rows)
     assert (session_id(1), "repeated_calls") in set(rows)
     asked: list[list[str]] = []
     really = DuckStore.complete_findings
@@ -328,15 +330,15 @@ def test_signatures_are_computed_last_and_kept(
 
     monkeypatch.setattr(DuckStore, "complete_findings", counted)
     record(home, looping_session(3))
-    until(lambda: len(told(reader) or ()) > len(rows))
+    until(lambda: len(signatures(reader) or ()) > len(rows))
     assert asked == [[session_id(3)]]
     with connect(home) as store:
         rows = store.execute("SELECT DISTINCT session_id, signature FROM diagnoses").fetchall()
-    assert told(reader) == set(rows)
+    assert signatures(reader) == set(rows)
 
 
 def test_a_closed_reader_raises_an_error(home: Home) -> None:
-    """A closed reader raises an error, and no request waits forever."""
+    """After a reader was closed, requests get an error instead of waiting forever."""
     record(home, conversation(1))
     reader = Reader(home)
     assert seen(reader) == ["story"]
@@ -347,7 +349,7 @@ def test_a_closed_reader_raises_an_error(home: Home) -> None:
 
 
 def test_queries_are_interrupted_when_the_application_ends(home: Home) -> None:
-    """An endless query ends with the application."""
+    """An endless query is interrupted when the application ends."""
     record(home, conversation(1))
     stopped: list[Exception] = []
     asking = threading.Event()
@@ -374,9 +376,7 @@ def test_queries_are_interrupted_when_the_application_ends(home: Home) -> None:
 
 
 def test_concurrent_writers_and_readers(home: Home) -> None:
-    """Agents that record in parallel lose nothing, each page gets a response, and in the end all sessions are
-    listed.
-    """
+    """Agents that record concurrently lose nothing, each page gets a response, and finally all sessions are listed."""
     record(home, conversation(1, name="agent"))
     statuses: list[int] = []
     sessions, done = 60, threading.Event()
@@ -418,22 +418,22 @@ def test_concurrent_writers_and_readers(home: Home) -> None:
 def test_unexpected_errors_become_agentobs_errors(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any error while a store is opened becomes one sentence, without the text of the original error."""
+    """An unexpected error while a store is opened becomes one sentence, without the text of the original error."""
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the recordings")
 
     monkeypatch.setattr(store_view, "open_store", fails)
     record(home, conversation(1))
-    with Reader(home) as reader, pytest.raises(DamagedError) as told, reader.view():
+    with Reader(home) as reader, pytest.raises(DamagedError) as result, reader.view():
         pass
-    assert told.value.found == "cannot be read: RuntimeError"
+    assert result.value.found == "cannot be read: RuntimeError"
 
 
 def test_an_error_is_shown_until_the_next_check_succeeds(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error after a check is shown on the pages, and new data is visible when the error is over."""
+    """An error in a check is shown on the pages until a check succeeds, which makes new data visible."""
     record(home, looping_session(1))
     faults: list[Exception] = [RuntimeError("a-secret-value")]
 

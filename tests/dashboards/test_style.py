@@ -1,4 +1,4 @@
-"""Colors that distinguish items can be distinguished by color-blind readers, and in gray."""
+"""The colors of figures can be distinguished by color-blind readers and in grayscale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEN: dict[str, Matrix] = {
     ),
     "achromatopsia": ((0.2126, 0.7152, 0.0722),) * 3,
 }
-"""How linear light is perceived, by kind of vision.
+"""The matrices that convert linear light to its perception, by kind of vision.
 
 Source: Machado, Oliveira and Fernandes 2009, severity 1; for gray, the luminance of BT.709.
 """
@@ -43,8 +43,8 @@ TO_LAB: Matrix = (
     (1.9779984951, -2.4285922050, 0.4505937099),
     (0.0259040371, 0.7827717662, -0.8086757660),
 )
-"""The matrices of Oklab, in which equal distances look equally far apart (Ottosson 2020)."""
-TOLD_APART = 0.07
+"""The matrix of Oklab, in which equal distances look equally far apart (Ottosson 2020)."""
+MIN_DISTANCE = 0.07
 """The minimum distance of two colors with the same pattern. Our choice; 0.02 is just noticeable side by side."""
 
 
@@ -71,9 +71,10 @@ def distance(first: str, second: str, seen: Matrix) -> float:
 @pytest.mark.parametrize(
     "marks", [PARTS_OF_TIME, TOKENS, PARTS_OF_COST], ids=["time", "tokens", "cost"]
 )
-def test_marks_can_be_distinguished(marks: Mapping[str, Mark], kind: str) -> None:
-    """Two items of a figure have different patterns, or colors that differ enough, in both themes and for all kinds of
-    vision.
+def test_items_can_be_distinguished(marks: Mapping[str, Mark], kind: str) -> None:
+    """Any two items of a figure differ by their patterns, or sufficiently by their colors.
+
+    This applies to both themes and to all kinds of vision.
     """
     for (a, first), (b, second) in itertools.combinations(marks.items(), 2):
         if first.pattern != second.pattern:
@@ -82,11 +83,11 @@ def test_marks_can_be_distinguished(marks: Mapping[str, Mark], kind: str) -> Non
             distance(x, y, SEEN[kind])
             for x, y in ((first.color, second.color), (DARK[first.color], DARK[second.color]))
         )
-        assert min(light, dark) >= TOLD_APART, (a, b)
+        assert min(light, dark) >= MIN_DISTANCE, (a, b)
 
 
 def test_the_check_notices_similar_colors() -> None:
-    """Without their patterns some marks would look the same, and the check notices it."""
+    """The check finds marks that would look the same without their patterns."""
     model, person = PARTS_OF_TIME["model"], PARTS_OF_TIME["person"]
-    assert distance(model.color, person.color, SEEN["protanopia"]) < TOLD_APART
+    assert distance(model.color, person.color, SEEN["protanopia"]) < MIN_DISTANCE
     assert distance("#ffffff", "#ffffff", SEEN["tritanopia"]) == 0

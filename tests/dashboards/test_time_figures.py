@@ -1,4 +1,4 @@
-"""Figures of time: each nanosecond is in one part of one bar, each answer in one bucket, each model in one row."""
+"""Figures of time: each nanosecond is in one part of one bar, each approval in one bucket, each model in one row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Rows = list[dict[str, Any]]
 
 
 def split_row(wall_ns: int = 10 * SECOND, **parts: int) -> dict[str, Any]:
-    """Return the fields of a split; time in no given part is the program's own."""
+    """Return the fields of a split; the time outside of the given parts is the program's own."""
     spent = {f"{part}_ns": parts.get(part, 0) for part in PARTS}
     spent["own_ns"] += wall_ns - sum(spent.values())
     return {
@@ -50,7 +50,7 @@ def wait_row(resolver: str = "person", about: str = "weather", **counts: int) ->
 
 @pytest.fixture(scope="module")
 def store_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
-    """The rows of the store about a session of our agent loop, by figure."""
+    """The rows of the store about a session of our agent loop, by name of the figure."""
     home = sample_home(tmp_path_factory.mktemp("sample"))
     with connect(home) as connection:
         [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
@@ -67,7 +67,7 @@ DRAW = {"time_split": time_split, "blocked_on_user": blocked_on_user, "first_tok
 
 @pytest.mark.parametrize("name", DRAW)
 def test_all_figures_are_valid(store_rows: dict[str, Rows], name: str) -> None:
-    """Real rows, no rows, rows of nulls, and texts with markup give figures that a page can show."""
+    """Figures of real rows, no rows, rows of nulls, and texts with markup are valid."""
     for rows in (store_rows[name], [], rows_of_nulls(store_rows[name]), hostile(store_rows[name])):
         assert_valid(DRAW[name](rows))
     assert DRAW[name]([]).layout.annotations[0].text == "nothing to show"
@@ -75,7 +75,7 @@ def test_all_figures_are_valid(store_rows: dict[str, Rows], name: str) -> None:
 
 
 def test_parts_add_up_to_the_wall_time(store_rows: dict[str, Rows]) -> None:
-    """Each interaction is a bar, stacked by part, as long as its wall time."""
+    """Each interaction is a bar of stacked parts that is as long as its wall time."""
     rows = [*store_rows["time_split"], split_row(person=4 * SECOND, model=SECOND)]
     figure = time_split(rows)
     assert figure.layout.barmode == "stack"
@@ -98,7 +98,7 @@ def test_parts_add_up_to_the_wall_time(store_rows: dict[str, Rows]) -> None:
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=3 * MOST_BARS))
 def test_many_interactions_share_bars(walls: list[int]) -> None:
-    """The number of bars is bounded, and no nanosecond is missing."""
+    """If there are many interactions, the number of bars is bounded, and no nanosecond is missing."""
     figure = time_split([split_row(wall, model=wall // 3) for wall in walls])
     assert_valid(figure)
     unit = {"hours": 3600, "minutes": 60, "seconds": 1, "ms": 1e-3}[figure.layout.xaxis.title.text]
@@ -107,7 +107,7 @@ def test_many_interactions_share_bars(walls: list[int]) -> None:
 
 
 def test_shared_bars_show_total_times() -> None:
-    """The part and the total of a shared bar are the sums over its interactions."""
+    """The parts and the total of a shared bar are sums over its interactions."""
     figure = time_split([split_row(model=4 * SECOND)] * (2 * MOST_BARS))
     assert {text.partition("<br>")[2] for text in figure.data[0].customdata} == {
         "model: 8.00 s of 20.00 s (40%)"
@@ -116,7 +116,7 @@ def test_shared_bars_show_total_times() -> None:
 
 
 def test_labels_of_interactions() -> None:
-    """The label is the number, plus the lane of a background agent, and a note if the interaction did not end."""
+    """The label of an interaction is its number, with the lane of a background agent and a note if it did not end."""
     rows = [split_row(), split_row() | {"lane": "main/a"}, split_row() | {"has_ended": False}]
     assert list(time_split(rows).layout.yaxis.ticktext) == ["1", "2 (main/a)", "3 (did not end)"]
     many = time_split([split_row()] * (2 * MOST_BARS)).layout.yaxis.ticktext
@@ -124,7 +124,7 @@ def test_labels_of_interactions() -> None:
 
 
 def test_approval_waits_by_resolver(tmp_path: Path) -> None:
-    """Each approval request counts once, by wait time and resolver; unanswered ones are separate."""
+    """Each approval request counts once, by wait time and resolver; unanswered requests are separate."""
     waits = {"a": 0.5, "b": 9.9, "c": 10, "d": 59, "e": 600}
     asked = [
         permission(1, name, at=T0 + at, approval_wait_ns=int(took * SECOND))
@@ -150,7 +150,7 @@ def test_approval_waits_by_resolver(tmp_path: Path) -> None:
 
 
 def test_many_resolvers_share_a_trace() -> None:
-    """The other resolvers share one trace, so that no approval request is missing."""
+    """If there are many resolvers, the last trace represents all others, so that no approval request is missing."""
     rows = [wait_row(f"r{n}", f"t{m}", longer=n + 1) for n in range(9) for m in range(9)]
     figure = blocked_on_user(rows)
     assert_valid(figure)
@@ -163,7 +163,7 @@ def test_many_resolvers_share_a_trace() -> None:
 
 
 def test_time_to_first_chunk_by_model(tmp_path: Path) -> None:
-    """A bar shows the median of each model, and marks show the 95th and 99th percentile, in the same unit."""
+    """A bar shows the median of each model, and marks show the 95th and 99th percentiles in the same unit."""
     home = a_home(tmp_path)
     first = [2_000_000 * (n + 1) for n in range(100)]
     body = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'

@@ -1,4 +1,4 @@
-"""Figures of tools: latency percentiles at their values, and error rates with confidence intervals."""
+"""Figures of tools show latency percentiles at their values, and error rates with confidence intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_tools")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """Ten calls of a tool that took 1 to 10 s, one call of a fast tool, and one call of unknown duration."""
+    """The rows about ten calls of 1 to 10 s, one call of a fast tool, and one call of unknown duration."""
     home = a_home(tmp_path_factory.mktemp("tools"))
     names = [*["slow"] * 10, "quick", "unseen"]
     calls = [
@@ -40,9 +40,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 
 def test_percentiles_are_at_their_values(rows: Rows) -> None:
-    """The slowest tool is on top; times are milliseconds on a logarithmic axis with readable labels; untimed tools have
-    a note.
-    """
+    """The slowest tool is on top, a logarithmic axis has readable labels, and untimed tools have a note."""
     figure = tool_latency(rows)
     assert_valid(figure)
     line, *percentiles = figure.data
@@ -63,7 +61,7 @@ def test_percentiles_are_at_their_values(rows: Rows) -> None:
 
 
 def test_error_rates_have_counts_and_intervals(rows: Rows) -> None:
-    """With few calls the interval is wide; the counts are at its end, and the most certain failures are on top."""
+    """The interval is wide for few calls, the counts are at its end, and the most certain failures are on top."""
     calls = [("a", 2, 2), ("b", 1_000, 500), ("c", 5, 0), ("d", 0, 0)]
     made = [{**rows[0], "name": name, "calls": n, "errors": bad} for name, n, bad in calls]
     figure = tool_errors(made)
@@ -72,7 +70,7 @@ def test_error_rates_have_counts_and_intervals(rows: Rows) -> None:
     assert figure.layout.yaxis.ticktext == ("b", "a", "c")
     assert list(drawn.x) == [50, 100, 0]
     assert [note.text for note in figure.layout.annotations] == ["500 of 1,000", "2 of 2", "0 of 5"]
-    # By statsmodels' proportion_confint(method="wilson"): (0.469, 0.531), (0.342, 1), (0, 0.434).
+    # from statsmodels' proportion_confint(method="wilson"): (0.469, 0.531), (0.342, 1), (0, 0.434)
     low = [x - less for x, less in zip(drawn.x, drawn.error_x.arrayminus, strict=True)]
     high = [x + more for x, more in zip(drawn.x, drawn.error_x.array, strict=True)]
     assert low == [pytest.approx(46.9, abs=0.05), pytest.approx(34.2, abs=0.05), 0]
@@ -82,7 +80,7 @@ def test_error_rates_have_counts_and_intervals(rows: Rows) -> None:
 @settings(deadline=None)
 @given(st.integers(1, 10**9), st.data())
 def test_intervals_contain_the_rate(calls: int, data: st.DataObject) -> None:
-    """For any counts, the interval is between 0 and 100% and contains the observed rate."""
+    """For any counts, the interval contains the observed rate and is between 0 and 100%."""
     failed = data.draw(st.integers(0, calls))
     low, high = wilson(failed, calls)
     assert 0 <= low <= failed / calls <= high <= 1
@@ -91,7 +89,7 @@ def test_intervals_contain_the_rate(calls: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("draw", [tool_latency, tool_errors])
 def test_missing_values_and_markup(draw: object, rows: Rows) -> None:
-    """Rows of nulls are not an error, names are shown as text, and further tools are counted."""
+    """Rows of nulls are drawn without an error, names are shown as text, and tools above the maximum are counted."""
     assert callable(draw)
     many = [{**rows[0], "name": f"t{n}"} for n in range(10_000)]
     for odd in (

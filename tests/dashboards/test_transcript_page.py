@@ -1,4 +1,4 @@
-"""The transcript: no content before a click; then all of it as text, or the reason why it is not available."""
+"""The transcript: no content before a click, then all of it as text, or the reason why it is not available."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CANARIES = ("canary-prompt", "canary-system", "canary-result", "canary-answer")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """An agent that receives hostile content from all sides, including ten million characters in one line."""
+    """A home with an agent that gets hostile content from all sides, including ten million characters in one line."""
     return record_weather_agent(
         tmp_path_factory.mktemp("said"),
         prompt=f"canary-prompt {EVIL}",
@@ -69,7 +69,7 @@ def pages(home: Home) -> list[str]:
 
 
 def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> None:
-    """Neither the page of the session, nor its ledger, requests, changes or comparison contain content."""
+    """The pages of the session, its ledger, requests, changes and comparison have no content before a click."""
     for path in pages(home):
         got = client.get(path)
         assert got.status == 200, path
@@ -77,7 +77,7 @@ def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> 
 
 
 def test_content_requires_a_post_from_the_dashboard(home: Home, client: Client) -> None:
-    """A link, a prefetch and a form of another site get no content; a GET is redirected to the page with the button."""
+    """A link, a prefetch and a form of another site get no content; a GET is redirected to the page of the session."""
     path = f"/sessions/{only_session(home)}/transcript"
     led = client.get(path, **{"x-agentobs": "part"})
     assert (led.status, led.headers["location"]) == (303, path.removesuffix("/transcript"))
@@ -93,7 +93,7 @@ def test_content_requires_a_post_from_the_dashboard(home: Home, client: Client) 
 
 
 def test_the_transcript_shows_all_content_once(home: Home, client: Client) -> None:
-    """System prompt, prompt, calls, results and response are shown once, even if a later request repeats them."""
+    """System prompt, prompt, calls, results and response are shown once, even if later requests repeat them."""
     got = client.press(f"/sessions/{only_session(home)}/transcript")
     assert [got.html.count(each) for each in CANARIES] == [1, 1, 1, 1]
     words = got.words
@@ -133,7 +133,7 @@ def test_hostile_content_is_text(home: Home, client: Client) -> None:
 
 
 def test_a_long_text_is_cut_and_can_be_downloaded(home: Home, client: Client) -> None:
-    """The page shows the beginning of ten million characters and their number; the download contains all of them."""
+    """The page shows the beginning of a text of ten million characters and its length; the download is complete."""
     got = client.press(f"/sessions/{only_session(home)}/transcript")
     assert len(got.body) < 10 * SHOWN
     assert f"The first {SHOWN:,} of {len(LONG):,} characters." in got.words
@@ -149,8 +149,8 @@ def test_a_long_text_is_cut_and_can_be_downloaded(home: Home, client: Client) ->
     assert "&#34;messages&#34;, 4, &#34;content&#34;, 0, &#34;content&#34;" in got.html
 
 
-def test_an_unknown_text_is_one_sentence(home: Home, client: Client) -> None:
-    """An invalid or unknown path in a message is answered with one sentence."""
+def test_an_unknown_text_gives_one_sentence(home: Home, client: Client) -> None:
+    """An invalid or unknown path in a message gives one sentence."""
     third = attempts(home)[2]
     for keys in ('["messages", 99]', "nonsense", '{"a": 1}', "[[]]"):
         got = client.press(f"/attempts/{third}/text", side="request", keys=keys)
@@ -159,7 +159,7 @@ def test_an_unknown_text_is_one_sentence(home: Home, client: Client) -> None:
 
 
 def test_without_a_script_the_transcript_is_a_page(home: Home, client: Client) -> None:
-    """Without the script, the same form opens a full page with a link back."""
+    """Without the script, the form opens a complete page with a link back."""
     session = only_session(home)
     got = client.press(f"/sessions/{session}/transcript", part=False)
     assert "<html" in got.html
@@ -174,20 +174,20 @@ def test_content_is_never_cached(home: Home, client: Client) -> None:
 
 
 def test_unrecorded_content_has_no_button(tmp_path: Path) -> None:
-    """The page states that there is no content; a direct request for it gets the same explanation."""
+    """If content was not recorded, the page explains this without a button, and so does a direct request."""
     home = record_weather_agent(tmp_path, Options(content="off"), prompt="canary-prompt")
     session = only_session(home)
     with serving(home) as client:
         got = client.get(f"/sessions/{session}")
         assert "This session was recorded without content" in got.words
         assert "Show content" not in got.words
-        told = client.press(f"/sessions/{session}/transcript").words
-        assert "it was recorded without content" in told
-        assert "canary" not in told
+        result = client.press(f"/sessions/{session}/transcript").words
+        assert "it was recorded without content" in result
+        assert "canary" not in result
 
 
 def test_pruned_content_is_explained(tmp_path: Path) -> None:
-    """The page shows the day of the pruning, and that the facts were kept."""
+    """The page shows the day of the pruning, and states that the facts were kept."""
     home = record_weather_agent(tmp_path, prompt="canary-prompt")
     session = only_session(home)
     ingest(home)
@@ -196,45 +196,45 @@ def test_pruned_content_is_explained(tmp_path: Path) -> None:
         page = client.get(f"/sessions/{session}").words
         assert "The content was deleted on" in page
         assert "all other data was kept." in page
-        told = client.press(f"/sessions/{session}/transcript").words
-        assert "was pruned on" in told
-        assert "canary" not in told
+        result = client.press(f"/sessions/{session}/transcript").words
+        assert "was pruned on" in result
+        assert "canary" not in result
         assert "was pruned on" in client.press(f"/attempts/{attempts(home)[0]}/exchange").words
 
 
 def test_damaged_content_affects_only_itself(tmp_path: Path) -> None:
-    """Damaged content is replaced by an explanation; the rest of the transcript is shown."""
+    """Damaged content is replaced by an explanation, and the rest of the transcript is shown."""
     home = record_weather_agent(tmp_path, prompt="canary-prompt")
     [path] = home.segments.glob("*.content*")
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"Oslo is wet", b"Oslo is dry"))
     assert path.read_bytes() != whole
     with serving(home) as client:
-        told = client.press(f"/sessions/{only_session(home)}/transcript")
-        assert told.status == 200
-        assert "canary-prompt" in told.words
-        assert "Not available: content" in told.words
-        assert "agentobs verify shows" in told.words
-        assert "Oslo is" not in told.words
+        result = client.press(f"/sessions/{only_session(home)}/transcript")
+        assert result.status == 200
+        assert "canary-prompt" in result.words
+        assert "Not available: content" in result.words
+        assert "agentobs verify shows" in result.words
+        assert "Oslo is" not in result.words
 
 
 def test_encrypted_content_needs_its_key(tmp_path: Path) -> None:
-    """Without the key, the pages name the key and show all facts; with it, they show the content."""
+    """Without the key, the pages show all facts and name the key; with the key, they show the content."""
     key = bytes(range(32)).hex()
     with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
         home = record_weather_agent(tmp_path, prompt="canary-prompt")
     path = f"/sessions/{only_session(home)}/transcript"
     with serving(home) as client:
-        told = client.press(path).words
-        assert "the content is sealed, and there is no key" in told
-        assert "canary" not in told
+        result = client.press(path).words
+        assert "the content is sealed, and there is no key" in result
+        assert "canary" not in result
         assert client.get(f"/sessions/{only_session(home)}").status == 200
         with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
             assert "canary-prompt" in client.press(path).words
 
 
 def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
-    """A sub-agent is selected by its lane; failed attempts show their error, and thinking is collapsed."""
+    """The lane of a sub-agent can be selected; failed attempts show their error, and thinking is collapsed."""
     home = sample_home(tmp_path)
     session = only_session(home)
     [[helper]] = query_rows(
@@ -254,7 +254,7 @@ def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
 
 
 def test_a_transcript_is_paged(tmp_path: Path) -> None:
-    """The pages contain the whole session, and a page does not repeat the messages of earlier pages."""
+    """The pages contain the complete session, and a page does not repeat the messages of earlier pages."""
     turns = 45
     replies = [
         streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, turns)
@@ -264,28 +264,26 @@ def test_a_transcript_is_paged(tmp_path: Path) -> None:
     )
     path = f"/sessions/{only_session(home)}/transcript"
     with serving(home) as client:
-        told = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
-    assert [each.count("Turn ") for each in told] == [20, 20, 5, 5]
-    whole = "".join(told[:3])
+        result = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
+    assert [each.count("Turn ") for each in result] == [20, 20, 5, 5]
+    whole = "".join(result[:3])
     assert [whole.count(f"answer-{n}.") for n in range(1, turns)] == [1] * (turns - 1)
     assert whole.count("first-prompt") == 1
     assert whole.count("Result from clock") == turns - 1
-    assert "41–45 of 45" in told[2]
+    assert "41–45 of 45" in result[2]
 
 
 def test_a_rewritten_history_is_shown_again() -> None:
-    """Messages that were changed or removed are counted, and the new versions are shown."""
+    """Messages that were changed or removed are counted, and their new versions are shown."""
     old: dict[str, Any] = {"messages": [{"role": "user", "content": str(n)} for n in range(4)]}
     new = {"messages": [old["messages"][0], {"role": "user", "content": "a summary"}]}
-    told = new_input(old, None, new)
-    assert told.rewritten == 3
-    assert [block.text.shown for each in told.messages for block in each.blocks] == ["a summary"]
+    result = new_input(old, None, new)
+    assert result.rewritten == 3
+    assert [block.text.shown for each in result.messages for block in each.blocks] == ["a summary"]
 
 
 def test_cache_breakpoints_do_not_make_messages_new() -> None:
-    """A message that gains or loses a cache breakpoint is the same message, even if its text becomes a list of
-    blocks.
-    """
+    """A message that gains or loses a cache breakpoint is not new, even if its text becomes a list of blocks."""
     mark = {"cache_control": {"type": "ephemeral"}}
     old = {"messages": [{"role": "user", "content": "hello"}]}
     new = {
@@ -294,8 +292,8 @@ def test_cache_breakpoints_do_not_make_messages_new() -> None:
             {"role": "user", "content": "more"},
         ]
     }
-    told = new_input(old, None, new)
-    assert (told.rewritten, len(told.messages)) == (0, 1)
+    result = new_input(old, None, new)
+    assert (result.rewritten, len(result.messages)) == (0, 1)
 
 
 @pytest.mark.parametrize(

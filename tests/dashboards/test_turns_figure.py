@@ -1,4 +1,4 @@
-"""The figure of turns: all tokens and costs are drawn, and turns without a price are marked."""
+"""The figure of turns draws all tokens and costs, and marks turns without a price."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_tokens")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """The turns of a session: the second one failed first, and the model of the third one has no price."""
+    """The turns of a session; the second turn failed first, and the model of the third turn has no price."""
     home = a_home(tmp_path_factory.mktemp("tokens"))
     turns = [
         attempt(1, 1, cache_creation_input_tokens=1_000),
@@ -37,7 +37,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 
 def test_all_tokens_and_costs_are_drawn(rows: Rows) -> None:
-    """The four classes of tokens are stacked, one bar per turn, and the line above shows the cost of each turn."""
+    """Each turn has a bar with four stacked classes of tokens, and a line above shows the cost of each turn."""
     figure = session_turns(rows)
     assert_valid(figure)
     *bars, spent, without = figure.data
@@ -55,7 +55,7 @@ def test_all_tokens_and_costs_are_drawn(rows: Rows) -> None:
 
 @pytest.mark.parametrize(("turns", "size"), [(MOST_TURNS, 1), (MOST_TURNS + 1, 2), (10_000, 32)])
 def test_many_turns_share_bars(rows: Rows, turns: int, size: int) -> None:
-    """If there are too many turns, several share a bar; the axis title states how many, and nothing is lost."""
+    """If there are too many turns, several share a bar; the axis title states how many, and no data is lost."""
     many = [{**rows[n % 2], "unpriced_calls": 1} for n in range(turns)]
     figure = session_turns(many)
     assert_valid(figure)
@@ -69,7 +69,7 @@ def test_many_turns_share_bars(rows: Rows, turns: int, size: int) -> None:
 
 
 def test_sub_agents_are_shaded(rows: Rows) -> None:
-    """The turns of all lanes are in order of time, and the turns of sub-agents have a shaded background."""
+    """The turns of all lanes are ordered by time, and the turns of sub-agents have a shaded background."""
     lanes = ["main", *["main/toolu_0123456789abcd"] * 3, "main", "main/toolu_0123456789abce"]
     figure = session_turns([{**rows[0], "lane": lane} for lane in lanes])
     assert_valid(figure)
@@ -80,7 +80,7 @@ def test_sub_agents_are_shaded(rows: Rows) -> None:
 
 
 def test_missing_values_and_markup(rows: Rows) -> None:
-    """Rows of nulls are not an error, and names with markup are shown as text."""
+    """Rows of nulls are drawn without an error, and names with markup are shown as text."""
     assert_valid(session_turns([]))
     assert_valid(session_turns(rows_of_nulls(rows)))
     assert_valid(session_turns(rows_of_nulls(rows) * 10_000))
@@ -89,7 +89,7 @@ def test_missing_values_and_markup(rows: Rows) -> None:
 
 
 def test_a_turn_with_a_partial_price_is_a_lower_bound(rows: Rows) -> None:
-    """If some calls of a turn have no price, its cost is a lower bound, and the turn has a mark."""
+    """If some calls of a turn have no price, the turn's cost is marked as a lower bound."""
     figure = session_turns([{**rows[0], "unpriced_calls": 1, "cost_usd": Decimal("0.5")}])
     assert "at least $0.5000" in figure_text(figure)
     assert figure.data[-1].name == "without a price"

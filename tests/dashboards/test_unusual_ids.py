@@ -1,4 +1,4 @@
-"""IDs that a recorder would never create, because a store may come from anybody."""
+"""IDs that a recorder would never create, but that a store of another origin may contain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ODD, ASKS = "a/b?c=%2f#d&e\"'/../f", "x/y?z=1#/%2e"
 
 
 def test_ids_may_contain_slashes_and_url_characters(tmp_path: Path) -> None:
-    """All links and buttons of the pages of such a session and its requests work."""
+    """All links and buttons work on the pages of a session, and of its requests, if the IDs have special characters."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     ingest(home)
@@ -45,7 +45,7 @@ def test_ids_may_contain_slashes_and_url_characters(tmp_path: Path) -> None:
 
 
 def _rename(home: Home, names: dict[str, str]) -> None:
-    """Give the sessions and attempts in the published file other IDs."""
+    """Replace the IDs of the sessions and attempts in the published file."""
     draft = home.path / "renamed"
     shutil.copy(home.database, draft)
     draft.chmod(0o600)

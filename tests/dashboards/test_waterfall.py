@@ -1,4 +1,4 @@
-"""The waterfall of a session: each interval is drawn once, at its time and in its lane, without overlaps."""
+"""The waterfall of a session draws each interval once, at its time and in its lane, without overlaps."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from tests.store.wire_conversations import WireConversation
 
 INTERACTION = "1" * 32
 Rows = list[dict[str, Any]]
-Told = tuple[Rows, list[TimeSlice]]
+WaterfallData = tuple[Rows, list[TimeSlice]]
 Bar = dict[str, Any]
 
 
-def waterfall_data(home: Any, session: str = session_id(1)) -> Told:
+def waterfall_data(home: Any, session: str = session_id(1)) -> WaterfallData:
     """Return the rows and the critical path of a session, as the page queries them."""
     with connect(home, ingest=False) as connection:
         rows = rows_of(connection, "session_waterfall", session_id=session)
@@ -54,7 +54,7 @@ def waterfall_data(home: Any, session: str = session_id(1)) -> Told:
 
 
 def bars(figure: go.Figure) -> list[Bar]:
-    """Return the bars of a figure, by track and time."""
+    """Return the bars of a figure by track and time."""
     names = {each.y: each.text for each in figure.layout.annotations if each.yref != "paper"}
     found = [
         {
@@ -72,7 +72,7 @@ def bars(figure: go.Figure) -> list[Bar]:
 
 
 def marked_points(figure: go.Figure, name: str) -> list[Any]:
-    """Return the points of a trace, without gaps."""
+    """Return the points of a trace without the gaps."""
     return [
         (x, y)
         for trace in figure.data
@@ -96,7 +96,7 @@ def span(
     parent: int | None = None,
     **more: Any,
 ) -> Iterator[Any]:
-    """Yield the start and the end of a span, in seconds after the beginning."""
+    """Yield the facts of a span; its start and end are in seconds after the beginning."""
     trace, lane = more.get("trace", INTERACTION), Label(more.get("lane", "main"))
     ids = f"{number:016x}", f"{parent:016x}" if parent else None
     label = Label(more["label"]) if "label" in more else None
@@ -128,16 +128,16 @@ def row(kind: str, started: float, ended: float | None, **more: Any) -> dict[str
 
 
 @pytest.fixture(scope="module")
-def rich_session(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """A session of our agent loop with a failed attempt, tools, a person, a hook and a sub-agent."""
+def rich_session(tmp_path_factory: pytest.TempPathFactory) -> WaterfallData:
+    """The rows of a session of our agent loop with a failed attempt, tools, an approval, a hook and a sub-agent."""
     home = sample_home(tmp_path_factory.mktemp("sample"))
     with connect(home) as connection:
         [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
     return waterfall_data(home, session)
 
 
-def test_a_session_of_our_loop(rich_session: Told) -> None:
-    """Each lane has its tracks, and each row is drawn once, in the color of its part, from its start to its end."""
+def test_a_session_of_our_loop(rich_session: WaterfallData) -> None:
+    """Each lane has its tracks, and each row is drawn once in the color of its part, from its start to its end."""
     rows, path = rich_session
     figure = session_waterfall(rows, path)
     assert_valid(figure)
@@ -158,7 +158,7 @@ def test_a_session_of_our_loop(rich_session: Told) -> None:
     assert figure.layout.xaxis.title.text == "time since the start of the session"
 
 
-def test_failures_are_marked_by_more_than_color(rich_session: Told) -> None:
+def test_failures_are_marked_by_more_than_color(rich_session: WaterfallData) -> None:
     """A failed bar has an outline, a cross and a text."""
     rows, path = rich_session
     figure = session_waterfall(rows, path)
@@ -169,8 +169,8 @@ def test_failures_are_marked_by_more_than_color(rich_session: Told) -> None:
     assert "http error 529 overloaded error" in failed[0]["says"]
 
 
-def test_the_critical_path(rich_session: Told) -> None:
-    """The critical path is on top, as long as the interactions, and the intervals on it have an outline."""
+def test_the_critical_path(rich_session: WaterfallData) -> None:
+    """The critical path is drawn on top, as long as the interactions; the intervals on it have an outline."""
     rows, path = rich_session
     figure = session_waterfall(rows, path)
     on_top = [each for each in bars(figure) if each["y"] == 0]
@@ -184,7 +184,7 @@ def test_the_critical_path(rich_session: Told) -> None:
 
 
 def test_the_last_of_concurrent_calls_is_critical() -> None:
-    """Concurrent calls are in separate tracks, and the path contains the one that ended last."""
+    """Of concurrent calls in separate tracks, the call that ended last is on the critical path."""
     rows = [
         row("interaction", 0, 10),
         row("tool", 1, 5, label="short"),
@@ -200,8 +200,8 @@ def test_the_last_of_concurrent_calls_is_critical() -> None:
     assert (short["line"][0] == INK, long["line"][0] == INK) == (False, True)
 
 
-def test_kinds_of_intervals_from_the_store(tmp_path: Path) -> None:
-    """The query returns requests by attempt, calls with their outcome, waits, and custom spans, by lane."""
+def test_the_query_returns_all_kinds_of_intervals(tmp_path: Path) -> None:
+    """The query returns requests by attempt, calls with their outcome, waits, and custom spans by lane."""
     lane, inside = Label("main"), Label("main/toolu_2")
     session = session_id(1)
     home = a_home(tmp_path)
@@ -254,7 +254,7 @@ def test_kinds_of_intervals_from_the_store(tmp_path: Path) -> None:
 
 
 def test_a_crashed_process(tmp_path: Path) -> None:
-    """Open intervals are drawn up to the last known time, with a dotted edge, and are described as never ended."""
+    """Open intervals end at the last known time with a dotted edge, and are described as never ended."""
     home = a_home(tmp_path)
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
         *span("interaction", 0, None, 1), *span("llm_request", 1, 5, 2, 1), *span("tool", 5, None, 3, 1),
@@ -272,7 +272,7 @@ def test_a_crashed_process(tmp_path: Path) -> None:
 
 
 def test_an_open_call_of_a_crashed_process(tmp_path: Path) -> None:
-    """The call has no result, and its duration is unknown."""
+    """An open call of a crashed process has no result, and its duration is unknown."""
     talk = WireConversation()
     talk.calls(("read", {}))
     home = a_home(tmp_path)
@@ -283,7 +283,7 @@ def test_an_open_call_of_a_crashed_process(tmp_path: Path) -> None:
 
 
 def test_a_running_session() -> None:
-    """Open intervals extend to the edge and are described as not ended yet; they do not count as busy time."""
+    """In a running session, open intervals extend to the edge, are described as not ended, and add no busy time."""
     rows = [
         row("interaction", 0, None, state="open"),
         row("request", 0, 4),
@@ -295,7 +295,7 @@ def test_a_running_session() -> None:
 
 
 def test_a_session_of_another_client(tmp_path: Path) -> None:
-    """The requests and calls of a client other than our loop are drawn; a call without a result has no duration."""
+    """Requests and calls of a client other than our agent loop are drawn; a call without a result has no duration."""
     talk = WireConversation()
     [read, _lost] = talk.calls(("read", {}), ("lost", {}))
     talk.result(read, is_error=True)
@@ -314,7 +314,7 @@ def test_a_session_of_another_client(tmp_path: Path) -> None:
 
 
 def test_a_session_without_interactions(tmp_path: Path) -> None:
-    """The spans of a program without model requests are drawn, and instants are visible."""
+    """If a program makes no model requests, its spans are drawn, and instants are visible."""
     home = a_home(tmp_path)
     trace = session_id(1)
     compacted = Event(
@@ -342,7 +342,7 @@ def test_a_session_without_interactions(tmp_path: Path) -> None:
 
 
 def test_long_idle_periods_are_cut_out() -> None:
-    """Idle hours become a strip with their length, and later ticks show the true time."""
+    """Hours without activity become a strip with their length, and later ticks show the true time."""
     night = 8 * 3600
     rows = [
         each
@@ -363,8 +363,9 @@ def test_long_idle_periods_are_cut_out() -> None:
 
 
 def test_a_window_shows_only_its_range() -> None:
-    """Intervals outside are not drawn, others are clipped at the edge, and times are relative to the start of the
-    session.
+    """Intervals outside of the window are not drawn, and others are clipped at its edge.
+
+    Times are relative to the start of the session.
     """
     rows = [row("session", 0, 100), *(row("tool", at, at + 8) for at in range(0, 100, 10))]
     figure = session_waterfall(rows, window=(T0 + 35 * SECOND, T0 + 52 * SECOND))
@@ -383,7 +384,7 @@ TURN: tuple[tuple[Part, str, float, float], ...] = (
 """The critical path of a turn, in seconds after its beginning."""
 
 
-def long_session(turns: int = 1000, agents: int = 40) -> Told:
+def long_session(turns: int = 1000, agents: int = 40) -> WaterfallData:
     """Return the rows and the path of a session with five intervals per turn."""
     rows: Rows = [row("session", 0, turns * 4)]
     path = []
@@ -430,7 +431,7 @@ def test_a_thousand_turns_have_bounded_bars() -> None:
 
 
 def test_successful_sessions_are_bounded_too() -> None:
-    """The number of bars is also bounded if nothing failed."""
+    """If no interval failed, the number of bars is bounded as well."""
     rows, path = long_session(agents=0)
     figure = session_waterfall([each | {"state": "ok"} for each in rows], path, most=200)
     assert 100 < len(bars(figure)) <= 200
@@ -440,7 +441,7 @@ def test_successful_sessions_are_bounded_too() -> None:
 
 
 def test_many_agents_share_lanes() -> None:
-    """Agents that were not concurrent share a lane; concurrent agents do not, unless there are too many."""
+    """Agents that did not overlap share a lane; concurrent agents share one only if there are too many of them."""
     shared = [
         row("sub_agent", at, at + 1, lane=f"main/a{at}", label="scout")
         for at in range(MANY_LANES + 1)
@@ -451,15 +452,15 @@ def test_many_agents_share_lanes() -> None:
         f"scout x {MANY_LANES + 1}",
     ]
     beside = [row("sub_agent", at, 50, lane=f"main/a{at}", label="scout") for at in range(40)]
-    told = track_names(session_waterfall([row("request", 0, 50), *beside]))
-    assert told[2:] == [
+    result = track_names(session_waterfall([row("request", 0, 50), *beside]))
+    assert result[2:] == [
         *(f"scout a{n}" for n in range(MOST_OWN_TRACKS - 1)),
         f"and {40 - MOST_OWN_TRACKS + 1} more agents",
     ]
 
 
 def test_lanes_are_below_their_parents() -> None:
-    """The main lane is first; each agent is below its parent, in order of their starts."""
+    """The main lane is first; each agent is below its parent, in the order of the agents' starts."""
     lanes = {"main/b": 5, "main": 3, "main/b/x": 7, "main/a": 6, "main/b/w": 8, "other": 1}
     rows = [row("sub_agent", at, at + 20, lane=lane, label=lane) for lane, at in lanes.items()]
     assert track_names(session_waterfall(rows)) == [
@@ -472,8 +473,8 @@ def test_lanes_are_below_their_parents() -> None:
     ]
 
 
-def test_missing_values_and_markup(rich_session: Told) -> None:
-    """Without rows the figure contains a message; rows of nulls, and texts with markup, are drawn safely."""
+def test_missing_values_and_markup(rich_session: WaterfallData) -> None:
+    """Without rows, the figure contains a message; rows of nulls, and texts with markup, are drawn safely."""
     assert "nothing to show" in session_waterfall([]).layout.annotations[0].text
     assert "nothing to show" in session_waterfall([row("session", 0, 1)]).layout.annotations[0].text
     assert (
@@ -491,7 +492,7 @@ KINDS = [kind for kind, _, _ in GROUPS] + ["interaction", "sub_agent"]
 
 @st.composite
 def sessions(draw: st.DrawFn) -> Rows:
-    """Return rows of all kinds, in several lanes, of any length, some of them without an end."""
+    """Generate rows of all kinds, in several lanes, of any length, some of them without an end."""
     found = []
     for number in range(draw(st.integers(1, 30))):
         started = draw(TIMES)
@@ -547,7 +548,7 @@ def test_tracks_are_as_few_as_possible(intervals: list[Interval], most: int) -> 
 
 @given(STRETCHES, st.integers(0, 100))
 def test_merged_bars_add_up(intervals: list[Interval], narrow: int) -> None:
-    """A merged bar has the total duration of its intervals, and starts and ends with some of them."""
+    """A merged bar has the total duration of its intervals, and its start and end are those of some of them."""
     for made in (
         [merge_overlapping(intervals)],
         [merge_narrow(each, narrow) for each in pack(intervals, 100)],
@@ -565,9 +566,7 @@ BUSY = st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 500)), max_size=
 
 @given(BUSY)
 def test_an_axis_is_monotonic(busy: Sequence[tuple[int, int]]) -> None:
-    """Later times are never drawn before earlier ones, only idle time is cut out, and ticks show true times in
-    order.
-    """
+    """Later times are never drawn before earlier ones, only idle time is cut out, and ticks show true times."""
     spans = [(T0 + at * SECOND, T0 + (at + took) * SECOND) for at, took in busy]
     axis = elapsed(T0, T0, T0 + 10**6 * SECOND, spans)
     instants = sorted({axis.started_ns, axis.ended_ns, *(each for pair in spans for each in pair)})
@@ -585,7 +584,7 @@ def test_an_axis_is_monotonic(busy: Sequence[tuple[int, int]]) -> None:
 
 
 def test_the_labels_of_ticks() -> None:
-    """Labels are only as precise as the distance of the ticks, and use days and hours."""
+    """Labels of ticks are only as precise as the distance of the ticks, and use days and hours."""
 
     def texts(ns: int) -> list[str]:
         return ticks(elapsed(T0, T0, T0 + ns, [(T0, T0 + ns)]))[1]

@@ -1,4 +1,4 @@
-"""A collector for tests: it receives messages over HTTP or gRPC, keeps all bytes, and parses them strictly."""
+"""A collector for tests, which receives messages over HTTP or gRPC, keeps all bytes, and parses them strictly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Response:
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
-    """If set, the response is sent after this event."""
+    """An event to wait for before the response is sent."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,10 @@ class ReceivedMessage:
 
 
 class Collector:
-    """Receives messages while its context is open. `respond` returns the response to the n-th message of a signal."""
+    """Receives messages while its context is open.
+
+    `respond` returns the response to the n-th message of a signal.
+    """
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class Collector:
         return b"\n".join(json.dumps(each.headers).encode() + each.body for each in self.received)
 
     def spans(self) -> list[Span]:
-        """All spans, in the order of their arrival."""
+        """All spans in the order in which they arrived."""
         return [Span(each, resource) for resource, each in self._each("traces", "spans")]
 
     def span(self, name: str) -> Span:
@@ -175,7 +178,7 @@ class Collector:
 
 
 class Span:
-    """One span, with attributes as a dict and IDs as hex digits."""
+    """A span with attributes as a dict and IDs as hex digits."""
 
     def __init__(self, proto: Any, resource: dict[str, Any]) -> None:
         self.proto, self.resource = proto, resource

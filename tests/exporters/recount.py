@@ -1,4 +1,4 @@
-"""Counts the contents of session logs line by line, without code of the importer.
+"""Counts the contents of session logs line by line, without the code of the importer.
 
 python -m tests.exporters.recount          # writes transcripts.json next to this file
 """

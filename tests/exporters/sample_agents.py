@@ -49,7 +49,7 @@ def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
     assert start_recorder(str(home), Recording(backends=backends, **options)) is not None
     try:
         yield
-        assert flush(60)  # stopping alone waits a quarter of a second
+        assert flush(60)  # `stop_recorder` alone waits at most 0.25 s
     finally:
         agentobs.stop_recorder()
 
@@ -57,7 +57,7 @@ def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
 async def play(
     client: Any, prompt: str = "Hello", tools: Sequence[Any] = (look, write), **overrides: Any
 ) -> list[Event]:
-    """Run the agent to its end."""
+    """Run the agent loop until it ends."""
     live = overrides.pop("live", {})
     usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "max_retries": 2}
     usual["permissions"] = Permissions(mode="bypassPermissions", bypass_confirmed=True)

@@ -1,4 +1,4 @@
-"""The journal and the backends: neither has a reference to the other."""
+"""The journal and the backends have no references to each other."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ FIRST_PARTY = (Writer, Segment, Home, Recorder)
 THIRD_PARTY = (otlp.Backend, TraceFiles, Outbox)
 
 _CODE = (type, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
-"""Objects that are shared by the whole program; they refer only to global instances."""
+"""Objects that the complete program shares; they refer only to global instances."""
 
 
 def reachable(*roots: object) -> Iterator[object]:
-    """Yield everything that can be reached from some objects: through attributes, containers, closures, defaults and
-    bound methods, but not through modules, classes and the globals of functions.
+    """Yield every object that is reachable from the given objects.
+
+    References lead through attributes, containers, closures, defaults and bound methods, but not through modules,
+    classes and the globals of functions.
     """
     seen: set[int] = set()
     waiting: list[Any] = list(roots)
@@ -74,7 +76,7 @@ def test_the_journal_and_the_backends_have_no_references_to_each_other(tmp_path:
 
 
 def test_an_added_reference_is_found(tmp_path: Path) -> None:
-    """The search follows attributes, containers, closures, defaults, bound methods and threads."""
+    """The search finds references in attributes, containers, closures, defaults, bound methods and threads."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         with recording(tmp_path / "home", backend):

@@ -1,4 +1,4 @@
-"""Backfills send the same items as a live export, each record once."""
+"""A backfill sends the same items as a live export, and sends each record once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CONTENT = "gen_ai.input.messages"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Collector, str]:
-    """A home with three sessions (one opted in to content), the collector of their live export, and its label."""
+    """A home with three sessions (one opted in to content), the collector of its live export, and its label."""
     folder = tmp_path_factory.mktemp("acted")
     with Collector() as live:
         backend = otlp.standard(live.endpoint)
@@ -81,7 +81,7 @@ def home(recorded: tuple[Path, Collector, str], tmp_path: Path) -> Home:
 
 
 def send(home: Home, collector: Collector, profile: str = "both", **options: Any) -> Report:
-    """Send the recordings of a home, as the command does."""
+    """Send the recordings of a home, as the command `export otlp` does."""
     name = options.pop("name", None)
     with (
         sending(collector.endpoint, collector.protocol) as to,  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def points(collector: Collector) -> list[tuple[str, Any, Any]]:
 def test_a_backfill_sends_the_same_items_as_the_live_export(
     recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """Spans and events equal those of the live export; only the opted-in session has content."""
+    """The spans and events of a backfill equal those of the live export, with content only for the opted-in session."""
     with Collector() as collector:
         report = send(home, collector)
         assert report.is_complete
@@ -141,7 +141,10 @@ def test_a_backfill_sends_the_same_items_as_the_live_export(
 def test_metrics_are_deltas_over_the_times_of_the_recording(
     recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """Their sums equal the live metrics. Each data point covers the time of one session, and contains no IDs."""
+    """The sums of the metrics equal the live metrics.
+
+    Each data point covers the time of one session, and contains no IDs.
+    """
     with Collector() as collector:
         send(home, collector)
         data_points = points(collector)
@@ -178,7 +181,7 @@ def test_metrics_are_deltas_over_the_times_of_the_recording(
 
 
 def test_each_record_is_sent_once(home: Home) -> None:
-    """A second backfill sends nothing, even if the store was rebuilt; later recordings are sent."""
+    """A second backfill sends only new recordings, even if the store was rebuilt."""
     with Collector() as collector:
         assert send(home, collector).sessions == 3
         before = spans(collector)
@@ -201,7 +204,7 @@ def test_each_record_is_sent_once(home: Home) -> None:
 def test_an_interrupted_backfill_is_continued(
     recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """If the collector fails at a message, the next backfill sends the remaining items, and none twice."""
+    """If the collector fails at a message, the next backfill sends the remaining items, and no item is sent twice."""
     failing = {"traces": 3, "logs": 5, "metrics": 1}
     with Collector(
         respond=lambda signal, number: Response(503) if number == failing[signal] else None
@@ -224,8 +227,9 @@ def test_an_interrupted_backfill_is_continued(
 
 
 def test_a_killed_backfill_is_continued(home: Home, recorded: tuple[Path, Collector, str]) -> None:
-    """After SIGKILL between two messages, the next backfill sends the remaining items; at most one message arrives
-    twice.
+    """If a backfill is killed between two messages, the next backfill sends the remaining items.
+
+    At most one message is sent twice.
     """
     code = (
         "import sys; from exporters import otlp; from exporters.otlp import backfill\n"
@@ -257,7 +261,7 @@ def test_a_killed_backfill_is_continued(home: Home, recorded: tuple[Path, Collec
 
 
 def test_all_spans_that_one_record_completes_are_sent(tmp_path: Path) -> None:
-    """If one record completes two spans and the second one is not accepted, the next backfill sends it."""
+    """If a record completes two spans and the second one is not accepted, the next backfill sends the second span."""
     begun_ns, requested_ns, session_id, interaction_id = 10**18, 10**18 + 1000, "5" * 32, "7" * 32
     nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(Attempt)}
     numbers = {field.name: 0 for field in dataclasses.fields(Attempt) if field.type == "int"}
@@ -292,7 +296,10 @@ def test_all_spans_that_one_record_completes_are_sent(tmp_path: Path) -> None:
 
 
 def test_rejected_items_are_reported(home: Home) -> None:
-    """Items rejected by partial success are reported and recorded, the exit code is 1, and they are not sent again."""
+    """Items that the collector rejects by partial success are reported and recorded, and the exit code is 1.
+
+    They are not sent again.
+    """
     partial = RESPONSES["traces"]()
     partial.partial_success.rejected_spans = 4
     partial_success = Response(body=partial.SerializeToString())
@@ -336,8 +343,9 @@ def test_a_backfill_waits_for_an_overloaded_collector(home: Home) -> None:
 def test_an_address_without_a_collector_is_named(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A collector that never responds is tried four times, then once for each other signal, and the report names its
-    address.
+    """The report names the address of a collector that never responds.
+
+    The backfill tries the first signal four times and the other signals once.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -361,7 +369,7 @@ def test_an_address_without_a_collector_is_named(
 
 
 def test_a_rejected_signal_does_not_stop_the_others(home: Home) -> None:
-    """A collector that accepts only spans receives them; the rejected signals are reported, and can be excluded."""
+    """A collector that accepts only spans receives them; rejected signals are reported and can be excluded."""
     with Collector(
         respond=lambda signal, number: None if signal == "traces" else Response(404)
     ) as collector:
@@ -373,7 +381,7 @@ def test_a_rejected_signal_does_not_stop_the_others(home: Home) -> None:
 
 
 def test_only_the_rejected_span_is_lost(home: Home) -> None:
-    """If a collector rejects one span, it receives the others. The rejected span is counted and not sent again."""
+    """If a collector rejects one span, all others are sent. The rejected span is counted and not sent again."""
     with Collector() as collector:
 
         def respond(signal: str, number: int) -> Response | None:
@@ -395,7 +403,7 @@ def test_only_the_rejected_span_is_lost(home: Home) -> None:
 
 
 def test_only_the_span_that_is_too_large_is_lost(home: Home) -> None:
-    """A message that is too large is split into halves."""
+    """A message that is too large is split into halves, until only the span that is too large is lost."""
     with Collector(respond=lambda s, n: Response(413) if n == 1 else None) as collector:
         report = send(home, collector, signals=("traces",))
         assert report.is_complete
@@ -406,7 +414,7 @@ def test_only_the_span_that_is_too_large_is_lost(home: Home) -> None:
 def test_sessions_that_were_exported_live_are_skipped(
     recorded: tuple[Path, Collector, str], home: Home
 ) -> None:
-    """Sessions that were exported live are skipped and counted, unless `resend` is set."""
+    """Sessions that were exported live are skipped and counted unless `resend` is set."""
     with Collector() as collector:
         report = send(home, collector, name=recorded[2])
         assert (report.live, report.sessions, collector.received) == (3, 0, [])
@@ -418,7 +426,7 @@ def test_sessions_that_were_exported_live_are_skipped(
 
 
 def test_ended_spans_of_a_running_session_are_sent(tmp_path: Path) -> None:
-    """Ended spans are sent. Open spans are sent after they end, complete and not as abandoned."""
+    """Spans that have ended are sent. Open spans are sent once they have ended, complete and not as abandoned."""
     with Collector() as collector, recording(tmp_path / "home"), agentobs.session("runs"):
         with agentobs.span("outer"):
             with agentobs.span("inner"):
@@ -437,7 +445,7 @@ def test_ended_spans_of_a_running_session_are_sent(tmp_path: Path) -> None:
 
 
 def test_open_spans_of_a_killed_process_are_sent_as_abandoned(tmp_path: Path) -> None:
-    """An open span is sent once, as abandoned, when no process can end it any more."""
+    """An open span is sent once, as abandoned, if its process was killed and can never end it."""
     code = (
         "import sys, os, signal, agentobs\n"
         "from agentobs.recording.session import flush\n"
@@ -457,7 +465,7 @@ def test_open_spans_of_a_killed_process_are_sent_as_abandoned(tmp_path: Path) ->
 def test_the_page_size_does_not_change_the_output(
     recorded: tuple[Path, Collector, str], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page size does not change the sent items. Sessions are sent in sequence, and metrics once per page."""
+    """With any page size, the same items are sent. Sessions are sent in sequence, and metrics once per page."""
     monkeypatch.setattr(stored_facts, "PAGE", 7)
     monkeypatch.setattr(backfill, "PAGE", 7)
     with Collector() as collector:
@@ -477,7 +485,7 @@ def test_the_page_size_does_not_change_the_output(
 
 
 def test_sessions_are_selected_by_time_or_id(home: Home) -> None:
-    """Sessions are selected by start time or ID; an empty selection sends nothing."""
+    """Sessions can be selected by start time or ID; if no session is selected, nothing is sent."""
     with connect(home) as connection:
         sql = "SELECT session_id, started_ns FROM session_starts ORDER BY started_ns"
         [(first, _), (_, middle), _] = connection.sql(sql).fetchall()
@@ -488,8 +496,8 @@ def test_sessions_are_selected_by_time_or_id(home: Home) -> None:
         assert send(home, collector).sessions == 0
 
 
-def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
-    """The earlier session may have been recorded at any time, by any process."""
+def test_a_resumed_session_keeps_the_conversation_id(tmp_path: Path) -> None:
+    """A resumed session has the conversation ID of the earlier session, even if another process recorded it."""
 
     async def main(provider: Provider) -> None:
         async with provider.client() as client:
@@ -512,7 +520,7 @@ def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
 
 
 def test_concurrent_backfills_are_rejected(home: Home) -> None:
-    """Two concurrent backfills would send each record twice."""
+    """A backfill fails if another one is running, because both would send each record."""
     with Collector() as collector, export_lock(home):
         with pytest.raises(UsageError, match="another process is exporting"):
             send(home, collector)
@@ -522,8 +530,9 @@ def test_concurrent_backfills_are_rejected(home: Home) -> None:
 def test_the_command_reads_headers_from_a_named_variable(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Keys appear neither on the command line nor in messages, and OpenTelemetry's standard variables are not read by
-    default.
+    """Headers are read from the named environment variable, so keys are neither on the command line nor in messages.
+
+    OpenTelemetry's standard variables are not read unless they are named.
     """
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=hush%20hush, x-team=a")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -552,7 +561,7 @@ def test_the_command_reads_headers_from_a_named_variable(
 
 
 def test_content_without_an_opt_in_is_not_sent(home: Home) -> None:
-    """In every beta profile, only spans of the opted-in session have content; send positions have none."""
+    """In every beta profile, only the spans of the opted-in session have content; send positions have none."""
     words = ("nothing in", "Hello", "wrote x", "Look somewhere", "Done.")
     with connect(home) as connection:
         sql = "SELECT session_id FROM session_starts WHERE content = 'export'"
@@ -591,7 +600,7 @@ def session_start(session_id: str = "5" * 32) -> SessionStart:
 
 
 def test_orphaned_spans_are_sent_once(tmp_path: Path) -> None:
-    """Orphaned spans share one position. Spans that were accepted before a message failed are not sent again."""
+    """Several orphaned spans share one send position. If a later message fails, accepted spans are not sent again."""
     home = open_home(tmp_path / "home")
     write_facts(home, [session_start(), *(begun(n, 10**18 + n) for n in range(1, 41))])
     failing = {2, 5}
@@ -610,7 +619,10 @@ def test_orphaned_spans_are_sent_once(tmp_path: Path) -> None:
 
 
 def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> None:
-    """Its end, found later in another segment, is counted. Spans that started since are sent."""
+    """If an abandoned span has an end in another segment, the end is only counted.
+
+    Spans that started since the last backfill are sent.
+    """
     home = open_home(tmp_path / "home")
     write_facts(home, [session_start(), begun(1, 10**18), begun(2, 10**18)])
     with Collector() as collector:
@@ -628,9 +640,10 @@ def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> 
         assert send(home, collector).sessions == 0
 
 
-def test_only_the_record_without_a_time_is_skipped(tmp_path: Path) -> None:
-    """Other records of its session and later sessions are sent. Each export command reports the record and exits with
-    1.
+def test_only_a_record_without_a_time_is_skipped(tmp_path: Path) -> None:
+    """If a record has no time, all other records of its session and later sessions are sent.
+
+    Each export command reports the record and exits with 1.
     """
     home = open_home(tmp_path / "home")
     odd, good = "5" * 32, "8" * 32
@@ -652,10 +665,13 @@ def test_only_the_record_without_a_time_is_skipped(tmp_path: Path) -> None:
     assert [path.name.partition(".")[0] for path in (tmp_path / "traces").iterdir()] == [good]
 
 
-def test_a_session_recorded_with_a_disabled_sdk_is_sent(
+def test_a_session_recorded_with_a_disabled_sdk_is_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If OTEL_SDK_DISABLED is set, or in a child process with gRPC, no destination is recorded for the session."""
+    """A session that was recorded with `OTEL_SDK_DISABLED` is sent, because it was not exported live.
+
+    The same applies to a session that was recorded in a child process with gRPC.
+    """
     with Collector() as collector:
         monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
         backend = otlp.standard(collector.endpoint)
@@ -679,7 +695,7 @@ def test_a_session_recorded_with_a_disabled_sdk_is_sent(
 
 
 def test_only_the_invalid_session_is_missing_in_a_flame_graph(tmp_path: Path) -> None:
-    """The flame graph contains the other selected sessions; the error of the command names the missing session."""
+    """The flame graph contains all selected sessions except the invalid session, which the error names."""
     home, odd, good = open_home(tmp_path / "home"), "5" * 32, "8" * 32
     nowhen: Any = None
     prompt = InteractionStart(odd, "7" * 32, Label("main"), nowhen)

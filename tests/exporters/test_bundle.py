@@ -1,4 +1,4 @@
-"""Bundles: an import contains the same data as the original home, and a malicious bundle does no harm."""
+"""Bundles: an import results in the same data as in the original home, and a malicious bundle does no harm."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def failed() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Sessions of each kind: concurrent calls, a sub-agent, a failure, and an opt-in to content."""
+    """A home with sessions of each kind: concurrent calls, a sub-agent, a failure, and an opt-in to content."""
     path = tmp_path_factory.mktemp("bundle") / "home"
     with recording(path):
         run_agent(model="claude-sonnet-5", prompt=WORD)
@@ -70,7 +70,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def bundled(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All sessions, without content."""
+    """A bundle of all sessions, without content."""
     return made(home, tmp_path_factory.mktemp("made") / "all.bundle")
 
 
@@ -86,7 +86,7 @@ def elsewhere(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def bundle_with_content(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One session, with its content."""
+    """A bundle of one session, with its content."""
     return made(home, tmp_path_factory.mktemp("whole") / "one.bundle", "acting", "--with-content")
 
 
@@ -111,7 +111,7 @@ def id_of(home: Home, name: str) -> str:
 
 
 def sums(home: Home) -> list[Any]:
-    """Return the rows of all sessions."""
+    """Return the rows of the view `sessions`."""
     with connect(home) as connection:
         return connection.execute("FROM sessions ORDER BY session_id").fetchall()
 
@@ -134,7 +134,7 @@ def answers(home: Home) -> dict[str, Any]:
 
 
 def test_queries_return_the_same_results_on_another_machine(home: Home, elsewhere: Home) -> None:
-    """Every named query returns the same results, with exact costs, except for segment files."""
+    """Every named query returns the same results after an import, with exact costs, except for segment files."""
     assert verify(elsewhere).ok, verify(elsewhere).lines()
     mine, theirs = answers(home), answers(elsewhere)
     assert mine.keys() == theirs.keys()
@@ -143,7 +143,7 @@ def test_queries_return_the_same_results_on_another_machine(home: Home, elsewher
             assert len(mine[name]) == len(theirs[name]) == 1
             assert mine[name][0]["records"] == theirs[name][0]["records"]
         elif name.startswith("spent_today"):
-            continue  # it depends on the current day
+            continue  # depends on the current day
         else:
             assert theirs[name] == mine[name], name
     assert len(mine) > 40
@@ -152,7 +152,7 @@ def test_queries_return_the_same_results_on_another_machine(home: Home, elsewher
 def test_a_session_imported_with_content_freezes_to_the_same_fixture(
     home: Home, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """The fixture of the imported session is byte-for-byte identical to that of the recorded session, so it replays."""
+    """The fixture of an imported session is byte-for-byte identical to that of the recorded session."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundle_with_content).exit_code == 0
     session = id_of(home, "acting")
@@ -170,7 +170,7 @@ def test_a_session_imported_with_content_freezes_to_the_same_fixture(
 
 
 def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Path) -> None:
-    """Neither the same file nor another bundle of the same sessions, which has identical bytes."""
+    """Importing the same sessions again changes nothing, and a second bundle of them has identical bytes."""
     again = made(home, tmp_path / "again.bundle")
     assert again.read_bytes() == bundled.read_bytes()
     other = open_home(tmp_path / "other")
@@ -184,8 +184,9 @@ def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Pa
 def test_a_bundle_without_content_contains_no_text_of_the_session(
     elsewhere: Home, bundled: Path, tmp_path: Path
 ) -> None:
-    """The bundle contains no content and no names that are not labels, compressed or not. Freezing the session reports
-    why it is impossible.
+    """Without content, a bundle contains only labels and digests, but no other text of the session.
+
+    An attempt to freeze the imported session reports why this is impossible.
     """
     for text in plain(bundled, tmp_path):
         for word in (WORD, WORD.split(maxsplit=1)[0], "nothing in box", "Done."):
@@ -214,7 +215,10 @@ def plain(path: Path, tmp_path: Path) -> Iterator[bytes]:
 
 
 def test_content_without_an_opt_in_causes_a_warning(home: Home, tmp_path: Path) -> None:
-    """Content of a session that did not opt in is bundled with a warning. Without the option, no content is bundled."""
+    """With `--with-content`, a warning names the sessions that did not opt in to content.
+
+    Without the option, no content is bundled.
+    """
     opted = run(home, "bundle", "opted in", "--with-content", "-o", tmp_path / "a")
     assert opted.exit_code == 0, opted.exception
     assert "warning" not in opted.stderr
@@ -229,8 +233,11 @@ def test_content_without_an_opt_in_causes_a_warning(home: Home, tmp_path: Path) 
     )
 
 
-def test_45_an_unredacted_secret_prevents_the_bundle(tmp_path: Path) -> None:
-    """If the second search finds a secret, such as a token in base64, an error names its kind; no file is written."""
+def test_an_unredacted_secret_prevents_the_bundle(tmp_path: Path) -> None:
+    """If the search for secrets finds a secret in the bundle, an error names its kind and no file is written.
+
+    An example is a token in base64.
+    """
     import base64
 
     home = open_home(tmp_path / "home")
@@ -244,8 +251,9 @@ def test_45_an_unredacted_secret_prevents_the_bundle(tmp_path: Path) -> None:
 
 
 def test_organization_ids_are_removed_from_signed_values(tmp_path: Path) -> None:
-    """Values that the provider signed contain no organization ID any more, in responses and in requests that repeat
-    them. Each request can still be rebuilt.
+    """Signed values of the provider contain no organization ID in the bundle, in responses and in later requests.
+
+    Each request can still be rebuilt.
     """
     import base64
 
@@ -277,7 +285,10 @@ def test_organization_ids_are_removed_from_signed_values(tmp_path: Path) -> None
 def test_an_import_with_content_replaces_one_without_content(
     home: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """Content is added once, and never removed by an import without it. Query results do not change."""
+    """An import with content adds the content once; a later import without content does not remove it.
+
+    Query results do not change.
+    """
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
     before = sums(other)
@@ -298,7 +309,7 @@ def test_a_recorded_session_is_not_replaced_by_its_bundle(home: Home, bundled: P
 
 
 def test_a_deleted_session_is_not_imported_again(bundled: Path, tmp_path: Path) -> None:
-    """A repeated import, with or without content, does not restore the session, and reports that."""
+    """A repeated import, with or without content, does not restore a deleted session and reports this."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
     gone = ids(other)[0]
@@ -310,7 +321,7 @@ def test_a_deleted_session_is_not_imported_again(bundled: Path, tmp_path: Path) 
 
 
 def test_a_recorded_and_deleted_session_is_not_imported_again(tmp_path: Path) -> None:
-    """A bundle from this home does not restore the session; in another home it is imported."""
+    """If a recorded session was deleted, its bundle does not restore it in this home, but can be imported elsewhere."""
     home = open_home(tmp_path / "home")
     record(home, [start(1), attempt(1, 1), end(1)])
     facts = made(home, tmp_path / "facts", session_id(1))
@@ -334,9 +345,7 @@ def test_a_recorded_and_deleted_session_is_not_imported_again(tmp_path: Path) ->
 def test_an_interrupted_replacement_is_completed_by_the_next_import(
     home: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """If an import is killed between the removal of the old version and the new version, the next import adds the new
-    one.
-    """
+    """If an import is killed after it removed the old version of a session, the next import adds the new version."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
 
@@ -357,7 +366,7 @@ def test_an_interrupted_replacement_is_completed_by_the_next_import(
 
 
 def test_digests_of_names_keep_the_key_of_their_home(home: Home, elsewhere: Home) -> None:
-    """A name that is not a label is a digest with the key of its home; only this home finds it by the name."""
+    """A name that is not a label is a digest with the key of its home, so only that home finds the session by name."""
     with open_store(home) as mine, open_store(elsewhere) as theirs:
         sql = "SELECT name FROM sessions WHERE session_id = ?"
         [(name,)] = mine.sql(sql, [session_id(1)]).rows
@@ -395,7 +404,7 @@ def test_a_running_session_cannot_be_bundled(tmp_path: Path) -> None:
 
 
 def test_a_cost_that_differs_at_local_prices_is_reported(home: Home, tmp_path: Path) -> None:
-    """If the local prices result in another cost, both amounts are reported."""
+    """If the local prices result in a different cost, both amounts are reported."""
     path = made(home, tmp_path / "x", "acting")
     other = open_home(tmp_path / "other")
     record(other, [start(9), end(9)])
@@ -416,7 +425,7 @@ checked = 2026-11-22
     )
 
 
-# Attacks; the numbers in the names refer to the list of invalid inputs.
+# Attacks
 
 
 def refused(path: Path, tmp_path: Path, kind: type[AgentobsError] = DamagedError) -> str:
@@ -439,7 +448,7 @@ def forged(
     session: str = "1" * 32,
     **options: Any,
 ) -> Path:
-    """Write a bundle of one session with any lines; all digests and checksums are correct."""
+    """Write a bundle of one session with the given lines and with correct digests and checksums."""
     raw: dict[int, bytes] = options.get("raw", {})
     payloads = [(kind, raw.get(at, bundles.json_of(v))) for at, (kind, v) in enumerate(facts)]
     segment = container.segment_of(payloads, content_lines is not None)
@@ -489,7 +498,7 @@ def event(**changes: Any) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_valid_forged_bundle_is_imported(tmp_path: Path) -> None:
-    """This bundle is imported; the following tests each change one thing in it."""
+    """The import accepts the valid bundle in which each of the following tests changes one thing."""
     path = forged(tmp_path / "x", [EVENT])
     other = open_home(tmp_path / "other")
     assert import_bundle(other, path, remove_session=lambda *_: None).sessions[0].state == "new"
@@ -497,10 +506,8 @@ def test_a_valid_forged_bundle_is_imported(tmp_path: Path) -> None:
         assert connection.execute("SELECT kind FROM events").fetchall() == [("note",)]
 
 
-def test_30_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
-    """A block that exceeds the size limit when decompressed is not decompressed, nor is a file that declares such a
-    size.
-    """
+def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
+    """A block that would exceed the size limit is not decompressed, and neither is a file that declares such a size."""
     segment = container.segment_of([], False)
     seed = zlib.crc32(segment.encode())
     packed = compression.compressed(bytes(50_000_000))
@@ -524,7 +531,7 @@ def test_30_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
 def rewritten(
     path: Path, to: Path, change: Callable[[dict[str, Any]], Any], data: bytes | None = None
 ) -> Path:
-    """Write a bundle with a changed manifest, or with changed entries and correct digests."""
+    """Write a bundle with a changed manifest, or with changed entries and their correct digests."""
     data = data or path.read_bytes()
     length = int(data[-59:].split(b" ")[0], 16)
     entries, manifest = data[: -59 - length], json.loads(data[-59 - length : -59])
@@ -578,10 +585,10 @@ def twice(manifest: dict[str, Any]) -> dict[str, Any]:
         (lambda m: b'{"format":"\xff\xfe"}\n', "the manifest is invalid: 'utf-8' codec"),
     ],
 )  # fmt: skip
-def test_31_an_invalid_manifest_is_rejected(
+def test_an_invalid_manifest_is_rejected(
     tmp_path: Path, change: Callable[[dict[str, Any]], Any], why: str
 ) -> None:
-    """Invalid names, duplicates, overlaps and sizes are rejected; a name in a bundle is never used as a path."""
+    """Invalid names, duplicates, overlaps and sizes are rejected; names in a bundle are never used as paths."""
     path = rewritten(forged(tmp_path / "x", [EVENT]), tmp_path / "y", change)
     error_text = refused(path, tmp_path)
     assert why in error_text or why == "a manifest", error_text
@@ -604,8 +611,8 @@ def test_31_an_invalid_manifest_is_rejected(
     ],
     ids=range(11),
 )  # fmt: skip
-def test_32_33_34_35_an_invalid_fact_is_rejected(tmp_path: Path, payload: bytes, why: str) -> None:
-    """Invalid depth, numbers, encodings and duplicate names: the error names the record; nothing is imported."""
+def test_an_invalid_fact_is_rejected(tmp_path: Path, payload: bytes, why: str) -> None:
+    """A fact with invalid depth, numbers, encoding or duplicate names is rejected; the error names the record."""
     path = forged(tmp_path / "x", [EVENT, EVENT], raw={1: payload})
     assert why in (error_text := refused(path, tmp_path)), error_text
     assert "record 3" in error_text
@@ -639,16 +646,16 @@ def test_32_33_34_35_an_invalid_fact_is_rejected(tmp_path: Path, payload: bytes,
         ),
     ],
 )
-def test_37_an_unexpected_record_is_rejected(
+def test_an_unexpected_record_is_rejected(
     tmp_path: Path, fact: tuple[str, dict[str, Any]], why: str
 ) -> None:
-    """A record must have the fields and types of its table and the ID of its session; no record deletes anything."""
+    """A record is rejected if its fields or types are wrong, it belongs to another session, or it deletes data."""
     message = refused(forged(tmp_path / "x", [EVENT, fact]), tmp_path)
     assert why in message, message
 
 
-def test_36_a_file_that_is_not_a_bundle_is_rejected(bundled: Path, tmp_path: Path) -> None:
-    """Wrong, missing, unknown and future versions each have a specific error."""
+def test_a_file_that_is_not_a_bundle_is_rejected(bundled: Path, tmp_path: Path) -> None:
+    """Files without a bundle header, and bundles of a future version, each give a specific error."""
     data = bundled.read_bytes()
     for bad in (b"", b"agentobs bundle\n", b"agentobs bundle x\n", b"\x80\x04.", b"{}", data[5:]):
         (tmp_path / "x").write_bytes(bad)
@@ -667,10 +674,13 @@ def test_36_a_file_that_is_not_a_bundle_is_rejected(bundled: Path, tmp_path: Pat
     assert "no such file" in str(result.exception)
 
 
-def test_37_a_truncated_or_spliced_file_is_rejected(
+def test_a_truncated_or_spliced_file_is_rejected(
     bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """Truncated anywhere, with trailing data, with an entry of another bundle, or with lines in the wrong order."""
+    """A file is rejected if it is truncated or has trailing data.
+
+    It is also rejected if it has an entry of another bundle, or lines in the wrong order.
+    """
     data = bundled.read_bytes()
     for bad in (data[:-1], data[: len(data) // 2], data + b"x", data[:-59], data + data):
         (tmp_path / "x").write_bytes(bad)
@@ -704,8 +714,8 @@ def test_37_a_truncated_or_spliced_file_is_rejected(
     assert "its facts do not match the ID of its segment" in refused(tmp_path / "x", tmp_path)
 
 
-def test_41_foreign_databases_and_tables_are_not_opened(home: Home, tmp_path: Path) -> None:
-    """A DuckDB file, a Parquet file, a zip and a pickle are refused by their first bytes."""
+def test_foreign_databases_and_tables_are_not_opened(home: Home, tmp_path: Path) -> None:
+    """DuckDB, Parquet and zip files are recognized by their first bytes and rejected."""
     assert run(home, "ingest").exit_code == 0
     assert run(home, "export", "attempts", "-o", tmp_path / "x.parquet").exit_code == 0
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + b"\0" * 100)
@@ -715,11 +725,12 @@ def test_41_foreign_databases_and_tables_are_not_opened(home: Home, tmp_path: Pa
         assert run(open_home(tmp_path / "victim"), "import", "bundle", path).exit_code == 1
 
 
-def test_43_the_error_names_the_entry_with_a_changed_byte(
+def test_the_error_names_the_entry_with_a_changed_byte(
     bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """For any changed byte, the error names its entry. A changed manifest does not match its checksum, and another
-    bundle has another digest.
+    """For any changed byte, the error names its entry.
+
+    A changed manifest does not match its checksum, and another bundle has another digest.
     """
     opened = container.open_bundle(bundle_with_content)
     for entry in opened.entries:
@@ -769,17 +780,17 @@ def request(
     ],
     ids=range(11),
 )  # fmt: skip
-def test_30_37_invalid_content_is_rejected(tmp_path: Path, content_lines: Lines, why: str) -> None:
-    """Requests that would expand to terabytes or refer to themselves or to missing requests, and malformed lines."""
+def test_invalid_content_is_rejected(tmp_path: Path, content_lines: Lines, why: str) -> None:
+    """Malformed lines, and requests that would exceed the size limit or refer to missing requests, are rejected."""
     message = refused(forged(tmp_path / "x", [EVENT], content_lines), tmp_path)
     assert why in message, message
     assert "content of session" in message
 
 
-def test_30_the_size_of_a_rebuilt_request_is_limited(
+def test_the_size_of_a_rebuilt_request_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that is rebuilt from a chain of other requests cannot exceed the size limit."""
+    """A request that is rebuilt from a chain of requests cannot exceed the size limit."""
     content_lines: Lines = [("request", request("r0", None, 0, 0, "x" * 60))]
     content_lines += [("request", request("r1", "r0", 60, 0, "y" * 60))]
     monkeypatch.setattr("agentobs.importers.bundle.validation.BODY_BYTES_MAX", 100)
@@ -788,9 +799,7 @@ def test_30_the_size_of_a_rebuilt_request_is_limited(
     )
 
 
-def test_40_content_that_facts_refer_to_must_exist(
-    bundle_with_content: Path, tmp_path: Path
-) -> None:
+def test_content_that_facts_refer_to_must_exist(bundle_with_content: Path, tmp_path: Path) -> None:
     """A bundle is rejected if a line of content, or all of its content, is missing."""
     facts, content_lines = (
         facts_of(bundle_with_content, tmp_path),
@@ -807,7 +816,7 @@ def test_40_content_that_facts_refer_to_must_exist(
 
 
 def test_an_imported_session_has_no_export_destination(tmp_path: Path) -> None:
-    """The importing home has not exported the session, even if the original home exported it live."""
+    """In the importing home, a session has no export destination, even if the original home exported it live."""
     home = open_home(tmp_path / "home")
     begun = start(1)
     sent = replace(begun.start, live_exports={"there": "genai"})
@@ -824,7 +833,7 @@ def test_an_imported_session_has_no_export_destination(tmp_path: Path) -> None:
 def test_an_import_removes_the_files_of_a_killed_import(
     bundle_with_content: Path, tmp_path: Path
 ) -> None:
-    """The next import deletes the files that a killed import extracted."""
+    """The next import deletes the files that a killed import has extracted."""
     other = open_home(tmp_path / "other")
     stale = other.path / ".landing-dead" / "segments"
     stale.mkdir(parents=True)

@@ -1,6 +1,4 @@
-"""Import of Claude Code's logs: counts match a simple recount, repeated imports add nothing, and invalid lines are
-skipped.
-"""
+"""Imports of Claude Code's logs: counts match a simple recount, and invalid lines are skipped."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDB
 
 @NEEDED
 def test_the_committed_counts_match_the_logs() -> None:
-    """The committed table equals a new count of the logs."""
+    """The committed table of counts equals a new count of the logs."""
     assert TRANSCRIPTS is not None
     assert {name: count(TRANSCRIPTS / name) for name in COUNTS} == COUNTS
 
@@ -80,7 +78,7 @@ def test_the_committed_counts_match_the_logs() -> None:
 def test_a_session_is_imported_completely(
     imported: duckdb.DuckDBPyConnection, client_id: str
 ) -> None:
-    """Responses, models, calls, results, agents, compactions and tokens match the simple count."""
+    """Responses, models, calls, results, agents, compactions and tokens of each session match the simple count."""
     expected: Counter[str] = Counter()
     models: set[str] = set()
     for counts in COUNTS.values():
@@ -135,8 +133,9 @@ def test_every_session_is_in_the_views(imported: duckdb.DuckDBPyConnection) -> N
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
 def test_every_session_is_in_every_query(imported: duckdb.DuckDBPyConnection) -> None:
-    """Queries that list all sessions contain every imported session, and queries about one session return rows. All
-    other queries, such as those about failures, run without an error. A new query must be added to `QUERIES`.
+    """Queries that list all sessions contain every imported session, and queries about one session return rows.
+
+    All other queries, such as those about failures, run without an error. A new query must be added to `QUERIES`.
     """
     sessions = {our_id(each) for each in SESSIONS}
     kinds = {name: kind for kind, names in QUERIES.items() for name in names}
@@ -180,7 +179,7 @@ QUERIES = {
         "unpriced_models", "waits_for_people",
     ),
 }  # fmt: skip
-"""The named queries, by the required result for imported sessions."""
+"""The named queries, grouped by the result that imported sessions must have."""
 
 
 def answered(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
@@ -235,7 +234,7 @@ def written(path: Path, entries: list[dict[str, Any]]) -> Path:
 
 
 def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> None:
-    """Its lane is below its parent's lane, and its span below the span of the call, wherever its file is."""
+    """The agent's lane is below its parent's lane, and its span is below the span of the call, wherever its file is."""
     home = open_home(tmp_path / "home")
     written(tmp_path / "logs" / f"{SESSION}.jsonl", CONVERSATION)
     written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
@@ -259,7 +258,7 @@ def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> No
 
 
 def test_an_impossible_time_is_replaced(tmp_path: Path) -> None:
-    """A line with a year that the store cannot represent gets the time of the previous line."""
+    """A line whose year the store cannot represent gets the time of the previous line."""
     home = open_home(tmp_path / "home")
     log = [*CONVERSATION[:3], {**CONVERSATION[3], "timestamp": "9999-12-31T00:00:00.000Z"}]
     bring_in(home, written(tmp_path / "log.jsonl", log))
@@ -271,7 +270,7 @@ def test_an_impossible_time_is_replaced(tmp_path: Path) -> None:
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
-    """The same log results in the same segment, which already exists."""
+    """The second import of a log creates the same segment, which already exists."""
     home = open_home(tmp_path / "home")
     log = written(tmp_path / "log.jsonl", CONVERSATION)
     [first] = bring_in(home, log).sessions
@@ -333,7 +332,7 @@ def test_facts_contain_no_text_and_no_file_names(tmp_path: Path) -> None:
 
 
 def test_a_longer_log_replaces_its_earlier_import(tmp_path: Path) -> None:
-    """The earlier import is removed, each entry is imported once, and a rebuilt store contains the same data."""
+    """The longer log replaces the earlier import: each entry exists once, also in a rebuilt store."""
     home = open_home(tmp_path / "home")
     log = tmp_path / "log.jsonl"
     taken: list[str] = []
@@ -372,7 +371,7 @@ def messages(home: Home) -> list[str]:
 
 
 def test_a_shorter_log_replaces_nothing(tmp_path: Path) -> None:
-    """An import of some of a session's files, or of an old copy, is skipped with a message and changes nothing."""
+    """An import of only some of a session's files, or of an old copy, is skipped with a message and changes nothing."""
     home = open_home(tmp_path / "home")
     main = written(tmp_path / "logs" / f"{SESSION}.jsonl", CONVERSATION)
     agent = written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
@@ -396,9 +395,7 @@ def test_a_shorter_log_replaces_nothing(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_logs_are_skipped(tmp_path: Path) -> None:
-    """Pipes, dangling links and malformed lines are reported, the other files are imported, and the command exits with
-    1.
-    """
+    """Pipes, dangling links and malformed lines are reported, the other files are imported, and the exit code is 1."""
     home = open_home(tmp_path / "home")
     logs = tmp_path / "logs"
     written(logs / "a.jsonl", CONVERSATION)
@@ -443,7 +440,7 @@ def test_paths_without_sessions_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line above the limit is reported with its length, and the following lines are read."""
+    """A line above the limit is reported with its length, and the following lines are imported."""
     monkeypatch.setattr("agentobs.importers.claude_code.transcript_entries.LINE_BYTES_MAX", 1000)
     monkeypatch.setattr("agentobs.importers.claude_code.transcript_import.LINE_BYTES_MAX", 1000)
     home = open_home(tmp_path / "home")
@@ -457,7 +454,7 @@ def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_repeated_import_reads_only_changed_sessions(tmp_path: Path) -> None:
-    """Unchanged sessions are not read again; if a session grew, all of its files are read."""
+    """Sessions that did not change are not read again; if a session grew, all of its files are read."""
     home, seen = open_home(tmp_path / "home"), Seen()
     later = "99999999-2222-3333-4444-555555555555"
     other = json.loads(json.dumps(CONVERSATION).replace("msg_", "msg_x"))
@@ -481,9 +478,7 @@ def test_a_repeated_import_reads_only_changed_sessions(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_sum_of_the_requests(tmp_path: Path) -> None:
-    """Each request repeats the previous one, but an import needs memory for the log only, not for the sum of all
-    requests.
-    """
+    """The memory of an import grows with the log, and not with the sum of all requests, which repeat their history."""
     log_entries, size = [entry("user", "u-0", None, "go")], 20_000
     for number in range(60):
         call = {"type": "tool_use", "id": f"toolu_{number}", "name": "Read", "input": {}}
@@ -508,7 +503,7 @@ def test_memory_does_not_grow_with_the_sum_of_the_requests(tmp_path: Path) -> No
 
 
 def test_an_imported_session_cannot_be_frozen(tmp_path: Path) -> None:
-    """The log does not contain complete requests, and the error explains that."""
+    """Freezing an imported session fails, and the error explains that the log does not contain complete requests."""
     home = open_home(tmp_path / "home")
     bring_in(home, written(tmp_path / "log.jsonl", CONVERSATION))
     recording = read_session(home, our_id(SESSION), segment_ids(home))
@@ -519,7 +514,7 @@ def test_an_imported_session_cannot_be_frozen(tmp_path: Path) -> None:
 
 
 def test_the_reason_why_a_session_cannot_be_replayed_is_shown(tmp_path: Path) -> None:
-    """No log contains complete requests. If the client removed results, even the conversation is incomplete."""
+    """The reason is that no log contains complete requests, or that the client removed results of the session."""
     home = open_home(tmp_path / "home")
     later = "99999999-2222-3333-4444-555555555555"
     cleared = {
@@ -554,7 +549,7 @@ def test_the_reason_why_a_session_cannot_be_replayed_is_shown(tmp_path: Path) ->
 
 
 def test_progress_counts_the_sessions(tmp_path: Path) -> None:
-    """The progress function receives the number of finished sessions and the total."""
+    """The progress callback receives the number of finished sessions and the total."""
     home = open_home(tmp_path / "home")
     seen: list[tuple[int, int]] = []
     log = written(tmp_path / "log.jsonl", CONVERSATION)
@@ -563,8 +558,9 @@ def test_progress_counts_the_sessions(tmp_path: Path) -> None:
 
 
 def test_a_killed_import_leaves_only_complete_sessions(tmp_path: Path) -> None:
-    """If an import is killed after one session, only this session exists, complete. The next import adds the others
-    once.
+    """An import that is killed after one session leaves only this session, complete.
+
+    The next import adds the other sessions once.
     """
     home = open_home(tmp_path / "home")
     later = "99999999-2222-3333-4444-555555555555"

@@ -1,4 +1,4 @@
-"""Delivery to unavailable, slow, overloaded and hostile collectors never affects the agent."""
+"""Delivery to unavailable, slow, overloaded or hostile collectors never affects the agent."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tests.marks import mark_all_but_first
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Limits(backoff_seconds=0.001, backoff_seconds_max=0.002, timeout_seconds=20, tries=3)
-NEVER = Limits(backoff_seconds=10_000, backoff_seconds_max=10_000)
-"""Limits with which a retry is in time only if the collector requests a short delay."""
+SLOW_BACKOFF = Limits(backoff_seconds=10_000, backoff_seconds_max=10_000)
+"""Limits with a backoff so long that only a retry delay requested by the collector is short enough."""
 
 
 def spans(backend: otlp.Backend, count: int, first: int = 0) -> None:
@@ -45,8 +45,8 @@ def spans(backend: otlp.Backend, count: int, first: int = 0) -> None:
         emit_facts(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
 
 
-def first(answer: Response) -> Callable[[str, int], Response | None]:
-    """Respond like this to the first message of spans, and accept all others."""
+def answer_first(answer: Response) -> Callable[[str, int], Response | None]:
+    """Return a function that sends this response to the first message of spans, and accepts all other messages."""
     return lambda signal, number: answer if (signal, number) == ("traces", 1) else None
 
 
@@ -67,7 +67,7 @@ def adds_up(statistics: DeliveryStatistics) -> bool:
     ),
 )
 def test_a_burst_is_delivered_completely(protocol: Any, count: int) -> None:
-    """Up to 10,000 spans in a burst reach a healthy collector, each once and in order."""
+    """A burst of up to 10,000 spans reaches a healthy collector, each span once and in order."""
     with Collector(protocol) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
         spans(backend, count)
@@ -86,13 +86,13 @@ def test_a_burst_is_delivered_completely(protocol: Any, count: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_items_rejected_by_partial_success_are_counted(protocol: Any) -> None:
-    """Items rejected by partial success are counted, and `flush` returns False."""
+    """Items that the collector rejects by partial success are counted, and `flush` returns False."""
     partial = RESPONSES["traces"]()
     partial.partial_success.rejected_spans = 3
     body = partial.SerializeToString()
     if protocol == "http/json":
         body = b'{"partialSuccess": {"rejectedSpans": "3"}}'
-    with Collector(protocol, first(Response(body=body))) as collector:
+    with Collector(protocol, answer_first(Response(body=body))) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
         spans(backend, 10)
         assert not backend.flush(20)
@@ -116,15 +116,15 @@ def test_items_rejected_by_partial_success_are_counted(protocol: Any) -> None:
 def test_the_retry_delay_of_the_collector_is_respected(
     protocol: Any, status: int, headers: dict[str, str]
 ) -> None:
-    """The requested delay replaces the backoff, and the overload is counted."""
+    """The retry delay that the collector requests replaces the backoff, and the overload is counted."""
     if protocol == "grpc":
         packed = Packed()
         packed.Pack(RetryInfo(retry_delay=Duration(nanos=1000)))
         headers = {
             n: Status(details=[packed]).SerializeToString().decode("latin-1") for n in headers
         }
-    with Collector(protocol, first(Response(status, headers=headers))) as collector:
-        backend = otlp.standard(collector.endpoint, protocol=protocol, limits=NEVER)
+    with Collector(protocol, answer_first(Response(status, headers=headers))) as collector:
+        backend = otlp.standard(collector.endpoint, protocol=protocol, limits=SLOW_BACKOFF)
         spans(backend, 5)
         assert backend.flush(30)
         statistics = backend.statistics()
@@ -134,7 +134,7 @@ def test_the_retry_delay_of_the_collector_is_respected(
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_temporary_outage_loses_nothing(status: int) -> None:
-    """Temporary failures are retried."""
+    """If the collector fails temporarily, all items are delivered by retries."""
     away = [Response(status), Response(status)]
     with Collector(respond=lambda signal, number: away.pop() if away else None) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
@@ -157,7 +157,7 @@ def test_a_temporary_outage_loses_nothing(status: int) -> None:
 def test_undelivered_items_are_counted_by_reason(
     answer: Response, reason: str, messages: int
 ) -> None:
-    """A rejection is not retried, an outage is retried a few times, and a message that is too large is split."""
+    """An outage is retried a few times, a rejection is not retried, and a message that is too large is split."""
     with Collector(respond=always(answer)) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
         spans(backend, 4)
@@ -171,7 +171,10 @@ def test_undelivered_items_are_counted_by_reason(
 @pytest.mark.parametrize("body", [b"<!doctype html><html>log in</html>", b"OK", b"[]", b'"x"'])
 @pytest.mark.parametrize("kind", ["text/html", "application/json", "application/x-protobuf"])
 def test_a_response_that_is_not_otlp_is_a_rejection(body: bytes, kind: str) -> None:
-    """A page such as a login form is not an acceptance: `flush` returns False, and one warning is printed."""
+    """A response that is not OTLP, such as a login page, counts as a rejection: `flush` returns False.
+
+    One warning is printed.
+    """
     answer = Response(body=body, headers={"content-type": kind})
     with Collector(respond=always(answer)) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
@@ -190,7 +193,7 @@ def test_a_response_that_is_not_otlp_is_a_rejection(body: bytes, kind: str) -> N
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"partialSuccess": {}}'])
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/x-protobuf"])
 def test_success_responses_of_any_form_are_accepted(body: bytes, kind: str) -> None:
-    """An empty or JSON body with any content type is an acceptance."""
+    """A success response with an empty or JSON body counts as an acceptance, whatever its content type."""
     with Collector(
         respond=always(Response(body=body, headers={"content-type": kind}))
     ) as collector:
@@ -202,7 +205,7 @@ def test_success_responses_of_any_form_are_accepted(body: bytes, kind: str) -> N
 
 
 def test_redirects_are_not_followed() -> None:
-    """A redirect by the collector sends neither telemetry nor its key to another server."""
+    """If the collector redirects, neither telemetry nor its key is sent to the other server."""
     with Collector() as elsewhere:
         for status in (301, 302, 303, 307, 308):
             answer = Response(status, headers={"location": f"{elsewhere.endpoint}/v1/traces"})
@@ -216,7 +219,7 @@ def test_redirects_are_not_followed() -> None:
 
 
 def test_a_full_queue_drops_and_counts() -> None:
-    """Within the limits nothing is lost; items above the limits are dropped. The counts always add up."""
+    """Within its limits the queue loses nothing; items above the limits are dropped, and the counts always add up."""
     hold = threading.Event()
     limits = Limits(queue_items=20, batch_items=5)
     with Collector(respond=always(Response(hold=hold))) as collector:
@@ -237,7 +240,7 @@ def test_a_full_queue_drops_and_counts() -> None:
 
 
 def test_the_queue_is_limited_in_bytes() -> None:
-    """A few large items fill the queue like many small items."""
+    """A few large items fill the queue like many small items, because its size in bytes is limited."""
     hold = threading.Event()
     with Collector(respond=always(Response(hold=hold))) as collector:
         backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=10_000))
@@ -266,7 +269,7 @@ def test_flush_respects_its_timeout_and_returns_false() -> None:
 
 
 def test_a_closed_backend_counts_later_items() -> None:
-    """A second `close` does nothing; later facts raise no error and are counted as dropped."""
+    """A second `close` has no effect; facts after `close` raise no error and are counted as dropped."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         assert backend.close(20)
@@ -278,7 +281,7 @@ def test_a_closed_backend_counts_later_items() -> None:
 
 @contextlib.contextmanager
 def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Run a server that calls `answer` with each connection after the first bytes."""
+    """Run a server that receives the first bytes of each connection, then calls `answer` with the connection."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -303,7 +306,7 @@ def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def drips(connection: socket.socket) -> None:
-    """Send a header without end, one byte at a time."""
+    """Send an endless header, one byte at a time."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nx-long: ")
     while True:
         connection.sendall(b"x")
@@ -311,7 +314,7 @@ def drips(connection: socket.socket) -> None:
 
 
 def floods(connection: socket.socket) -> None:
-    """Send a body without end."""
+    """Send an endless body."""
     connection.sendall(b"HTTP/1.1 500 No\r\nconnection: close\r\n\r\n")
     while True:
         connection.sendall(b"x" * 65536)
@@ -334,7 +337,7 @@ def babbles(connection: socket.socket) -> None:
     [(drips, "gave_up"), (floods, "refused"), (hangs_up, "gave_up"), (babbles, "gave_up")],
 )
 def test_a_hostile_response_is_aborted(answer: Callable[..., None], reason: str) -> None:
-    """Slow, endless and invalid responses are aborted at the timeout and take little memory."""
+    """A slow, endless or invalid response is aborted at the timeout and takes little memory."""
     limits = Limits(timeout_seconds=0.3, tries=1)
     with raw(answer) as endpoint:
         backend = otlp.standard(endpoint, limits=limits)
@@ -345,13 +348,13 @@ def test_a_hostile_response_is_aborted(answer: Callable[..., None], reason: str)
 
 
 def test_a_closed_persistent_connection_is_replaced() -> None:
-    """If the server closed a persistent connection, the message is sent on a new connection immediately."""
+    """If the server closed a persistent connection, the message is immediately sent on a new connection."""
 
     def once(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
     with raw(once) as endpoint:
-        backend = otlp.standard(endpoint, limits=NEVER)
+        backend = otlp.standard(endpoint, limits=SLOW_BACKOFF)
         for number in range(3):
             spans(backend, 1, first=number)
             assert backend.flush(30)
@@ -362,7 +365,7 @@ def test_a_closed_persistent_connection_is_replaced() -> None:
 def test_a_child_process_has_a_separate_outbox() -> None:
     """The parent sends its waiting items; the child sends its own items, with its own connection and thread."""
     with Collector() as collector:
-        backend = otlp.standard(collector.endpoint, limits=NEVER)
+        backend = otlp.standard(collector.endpoint, limits=SLOW_BACKOFF)
         spans(backend, 2)
         child = os.fork()
         if child == 0:
@@ -453,8 +456,9 @@ def overloaded() -> Iterator[str]:
 
 
 def test_unreachable_collectors_do_not_affect_the_agent(tmp_path: Path) -> None:
-    """With dead, hung and overloaded collectors, the agent ends in time and with limited memory; all losses are
-    counted.
+    """With dead, hung and overloaded collectors, the agent ends in time and with limited memory.
+
+    All losses are counted.
     """
     with dead() as nobody, hung() as silent, overloaded() as busy:
         places = [f"{nobody} http/protobuf", f"{silent} http/json"]
@@ -531,7 +535,7 @@ def certified(folder: Path) -> tuple[Path, Path]:
 
 
 def test_content_is_released_when_its_interval_ends() -> None:
-    """Content is kept until its interval is sent; the content of open intervals is limited."""
+    """Content is kept until its interval is sent, and the content of open intervals is limited in size."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         large = ExchangeContent(b'{"messages": []}' + b" " * 5_000_000, b"")

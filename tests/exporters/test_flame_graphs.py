@@ -1,4 +1,4 @@
-"""Flame graphs: stacks add up exactly, in nanoseconds and in picodollars, in the formats of other tools."""
+"""Flame graphs: stacks add up exactly to nanoseconds and picodollars, in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.store.recordings import T0, a_home, attempt, end, record, session_id,
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Three sessions, with concurrent calls, a sub-agent, and a model without a price."""
+    """A home with three sessions, concurrent calls, a sub-agent, and a model without a price."""
     path = tmp_path_factory.mktemp("flames") / "home"
     with recording(path):
         run_agent(model="claude-sonnet-5")
@@ -71,7 +71,7 @@ def covered_ns(rows: list[tuple[int, int]]) -> int:
 def test_time_adds_up_to_the_wall_time_of_each_lane(
     connection: duckdb.DuckDBPyConnection, name: str
 ) -> None:
-    """The weights of a lane add up to its wall time: the time that its interactions or its sub-agent spans cover."""
+    """The weights of a lane add up to its wall time, which is the time that interactions or sub-agent spans cover."""
     session = id_of(connection, name)
     totals = {
         profile.name: profile.total for profile in profiles_of(port_of(connection), [session])
@@ -87,7 +87,10 @@ def test_time_adds_up_to_the_wall_time_of_each_lane(
 
 
 def test_cost_adds_up_to_the_cost_of_the_session(connection: duckdb.DuckDBPyConnection) -> None:
-    """The cost is exact to the picodollar, has its certainty in the name, and is below the frames of its call."""
+    """The stacks add up to the session's cost, exact to the picodollar; the name states the certainty.
+
+    Costs are below the frames of their call.
+    """
     session = id_of(connection, "acting")
     [profile] = profiles_of(port_of(connection), [session], "cost")
     row = connection.execute(
@@ -112,7 +115,7 @@ def test_calls_without_a_price_are_counted_in_the_name(
 
 
 def test_concurrent_operations_count_once() -> None:
-    """Of two concurrent calls, the time belongs to the call that ended last."""
+    """If two calls are concurrent, the time belongs to the call that ended last."""
     rows = [
         ("i", None, "interaction", 0, 100),
         ("span", "i", "interaction", 0, 100),
@@ -142,8 +145,8 @@ def stacks_of(rows: list[tuple[Any, ...]]) -> list[tuple[Any, int]]:
     return list(flame_graphs._lane_stacks(list(flame_graphs._nodes(intervals).values())))
 
 
-def test_38_the_depth_of_stacks_is_limited() -> None:
-    """Chains of 20,000 parents and cyclic parents are drawn; no stack is deeper than the limit."""
+def test_the_depth_of_stacks_is_limited() -> None:
+    """Chains of 20,000 parents and cyclic parents are drawn, and no stack is deeper than the limit."""
     rows: list[tuple[Any, ...]] = [("i", None, "interaction", 0, 1_000_000)]
     rows += [(f"s{n}", f"s{n - 1}" if n else "i", "s", n, 1_000_000 - n) for n in range(20_000)]
     stacks = stacks_of(rows)
@@ -154,7 +157,7 @@ def test_38_the_depth_of_stacks_is_limited() -> None:
 
 
 def test_the_speedscope_file_follows_the_schema(home: Home, tmp_path: Path) -> None:
-    """The file follows speedscope's schema: frames, and profiles whose samples refer to frames by index."""
+    """The file follows speedscope's schema: it has frames, and profiles whose samples refer to frames by index."""
     path = tmp_path / "x.speedscope.json"
     result = run(home, "export", "speedscope", "acting", "delegating", "-o", path)
     assert result.exit_code == 0, result.exception
@@ -205,7 +208,7 @@ def test_folded_stacks_add_up_to_the_totals(home: Home, tmp_path: Path, of: str)
 
 
 def test_an_existing_file_is_not_overwritten(home: Home, tmp_path: Path) -> None:
-    """An existing file is replaced only with --force, an unknown session is reported, and no other file remains."""
+    """An existing file is replaced only with `--force`, and an unknown session leaves no file."""
     path = tmp_path / "x.folded"
     path.write_text("mine")
     assert "the file exists" in str(run(home, "export", "folded", "acting", "-o", path).exception)

@@ -185,7 +185,7 @@ def test_metrics_have_the_conventions_units_and_buckets_and_no_ids(tmp_path: Pat
 
 
 def test_ids_come_first_and_content_last(tmp_path: Path) -> None:
-    """A collector that drops the last attributes drops neither IDs nor names."""
+    """In each span, IDs are the first attributes and content the last, so that a limit on attributes drops no IDs."""
     collector = collected(tmp_path, lambda: run_agent(content="export"))
     for span in collector.spans():
         names = [each.key for each in span.proto.attributes]
@@ -200,15 +200,15 @@ def test_ids_come_first_and_content_last(tmp_path: Path) -> None:
 
 
 def test_sub_agents_are_nested_in_the_tool_call_that_started_them(tmp_path: Path) -> None:
-    """The agent, its sub-agent and their calls are one trace."""
+    """The agent, its sub-agent and the calls of both are in one trace."""
     found = parents(collected(tmp_path, run_delegation))
     assert ("agentobs.subagent.spawn", "execute_tool agent") in found
     assert ("chat claude-test-1", "agentobs.subagent.spawn") in found
     assert ("execute_tool agent", "invoke_agent main") in found
 
 
-def test_hooks_are_beta(tmp_path: Path) -> None:
-    """Only the beta backend has hook spans and the additional attributes; spans inside a hook are always exported."""
+def test_only_the_beta_backend_exports_hooks(tmp_path: Path) -> None:
+    """Only the beta backend exports hook spans and additional attributes; spans inside a hook are always exported."""
     standard = collected(tmp_path / "one", run_agent)
     beta = collected(tmp_path / "two", run_agent, beta=True)
     assert "agentobs.hook" not in {name for name, _ in parents(standard)}
@@ -220,8 +220,8 @@ def test_hooks_are_beta(tmp_path: Path) -> None:
     assert first.attributes["agentobs.depth"] == 1
 
 
-def test_the_parent_of_a_hidden_span_becomes_the_parent_of_its_children() -> None:
-    """Standard telemetry has no hook spans, and no span whose parent is not exported."""
+def test_children_of_a_hidden_span_move_to_its_parent() -> None:
+    """Without hook spans, a span inside a hook becomes a child of the hook's parent, so every parent is exported."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         emit_facts(
@@ -239,7 +239,7 @@ def test_the_parent_of_a_hidden_span_becomes_the_parent_of_its_children() -> Non
 
 
 def test_errors_are_named_by_their_class(tmp_path: Path) -> None:
-    """A failed model call and a failed tool call have the status error and `error.type`, never an error text."""
+    """A failed model call and a failed tool call have the status error and an `error.type`, but no error text."""
 
     def fails() -> None:
         from tests.agent.provider import error
@@ -268,7 +268,7 @@ def test_errors_are_named_by_their_class(tmp_path: Path) -> None:
 
 
 def test_a_client_without_spans_has_complete_traces(tmp_path: Path) -> None:
-    """Interactions, calls and tools of an agent that opens no spans are exported."""
+    """If an agent opens no spans itself, its interactions, calls and tools are exported."""
 
     def foreign() -> None:
         answers = (answered(called(1, "look", where="box")), answered(text_block("ok"), number=2))
@@ -303,7 +303,7 @@ def test_a_client_without_spans_has_complete_traces(tmp_path: Path) -> None:
 
 
 def test_calls_with_the_same_id_have_separate_spans(tmp_path: Path) -> None:
-    """Some servers use one ID for all calls; each call still has a separate span with its tool and result."""
+    """If a server uses one ID for all calls, each call still has a separate span with its tool and result."""
 
     def foreign() -> None:
         def same(name: str) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def test_calls_with_the_same_id_have_separate_spans(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_chosen_by_its_name() -> None:
-    """All profiles are available, on the command line as well; the error about an unknown name lists them."""
+    """Each profile can be chosen by name, also on the command line; an unknown name gives an error that lists them."""
     assert list(semconv.PROFILES) == list(PROFILES)
     with pytest.raises(UsageError, match="profile: unknown profile") as raised:
         otlp.standard(profile="genai-0.1")
@@ -367,7 +367,7 @@ def test_events_are_log_records(tmp_path: Path) -> None:
     assert [record.severity_text for record in attempts] == ["ERROR", "INFO", "INFO"]
 
 
-def test_a_resumed_session_is_the_same_conversation() -> None:
+def test_a_resumed_session_keeps_the_conversation_id() -> None:
     """`gen_ai.conversation.id` is the ID of the resumed session; the session's own ID is a separate attribute."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
@@ -433,7 +433,7 @@ def test_a_call_is_linked_to_the_programs_own_span(tmp_path: Path) -> None:
 
 
 def test_a_number_of_any_size_is_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Numbers that do not fit into 64 bits are sent as floats, in spans and events, without a log message."""
+    """Numbers that do not fit into 64 bits are sent as floats in spans and events, and nothing is logged."""
 
     def count() -> None:
         with agentobs.session("numbers"), agentobs.span("big", n=2**70):
@@ -448,7 +448,10 @@ def test_a_number_of_any_size_is_sent(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_open_spans_are_limited_and_sent_as_abandoned() -> None:
-    """The number of open spans is limited: the oldest are sent as abandoned, the others when the backend is closed."""
+    """The number of open spans is limited: the oldest are sent as abandoned.
+
+    The others are sent when the backend is closed.
+    """
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=64 * 1024 * 1024))
         for number in range(REMEMBERED_MAX + 5):
@@ -479,15 +482,17 @@ def test_work_that_outlives_its_interaction_is_linked() -> None:
 
 
 def test_no_global_provider_is_set_or_used(tmp_path: Path) -> None:
-    """Other uses of OpenTelemetry in the process are not affected."""
+    """The export changes no global provider of OpenTelemetry, and uses none."""
     before = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
     collected(tmp_path, run_agent)
     after = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
     assert before == after
 
 
-def test_the_environment_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the arguments count, not the environment variables of OpenTelemetry or of other products."""
+def test_environment_variables_do_not_affect_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environment variables of OpenTelemetry and of other products do not affect the export."""
     plain = collected(tmp_path / "one", run_agent)
     elsewhere = "http://127.0.0.1:9"
     for name, value in {
@@ -525,7 +530,7 @@ def test_the_environment_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_no_proxy_is_taken_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, protocol: Any
 ) -> None:
-    """Telemetry is sent directly to the endpoint."""
+    """Proxies in the environment are ignored, and telemetry is sent directly to the endpoint."""
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "nowhere")
@@ -536,10 +541,10 @@ def test_no_proxy_is_taken_from_the_environment(
         assert [span.name for span in collector.spans()] == ["execute_tool x"]
 
 
-def test_the_sdk_can_be_disabled_as_a_whole(
+def test_otel_sdk_disabled_prevents_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`OTEL_SDK_DISABLED` is the only variable that is respected, with a warning."""
+    """With `OTEL_SDK_DISABLED`, nothing is sent and a warning is printed."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     monkeypatch.setattr("agentobs.errors._reported", set())
     with pytest.warns(RuntimeWarning, match="OTEL_SDK_DISABLED is set"):
@@ -576,7 +581,7 @@ def test_the_sdk_can_be_disabled_as_a_whole(
     ],
 )
 def test_invalid_arguments_are_rejected(arguments: dict[str, Any], error_text: str) -> None:
-    """Each error is specific and contains no secret."""
+    """Invalid arguments give a specific error that contains no secret."""
     with pytest.raises(UsageError) as raised:
         otlp.standard(**arguments)
     assert str(raised.value).startswith(error_text)
@@ -585,7 +590,7 @@ def test_invalid_arguments_are_rejected(arguments: dict[str, Any], error_text: s
 
 
 def test_a_secret_header_is_never_shown(tmp_path: Path) -> None:
-    """A header with a secret is sent to the collector, and is in no repr."""
+    """A secret in a header is sent to the collector, and is not part of any repr."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, headers={"Authorization": "Bearer hush"})
         with recording(tmp_path / "home", backend):
@@ -599,7 +604,7 @@ def test_a_secret_header_is_never_shown(tmp_path: Path) -> None:
 
 
 def test_an_invalid_id_is_replaced_by_its_digest() -> None:
-    """IDs that are not hex digits, or only zeros, are replaced by their digest, which is always the same."""
+    """An ID that is not in hex digits, or has only zeros, is always replaced by the same digest of it."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         emit_facts(

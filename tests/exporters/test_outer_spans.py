@@ -1,4 +1,4 @@
-"""Runs inside a span of the program: each interaction is a separate trace, in the store and in every export."""
+"""If an agent runs inside a span of the program, each interaction is a separate trace, in the store and in exports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def query(where: str) -> str:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A recording, as the store, a replay and each backend show it."""
+    """A recording as the store, a replay and the backends represent it."""
 
     collector: Collector
     drawn: Read
@@ -105,7 +105,7 @@ def runs(count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_agent_runs_inside_a_span_of_the_program(tmp_path: Path, count: int) -> None:
-    """Each run is a separate trace, linked to the span; otherwise, the span changes nothing."""
+    """Each run is a separate trace that is linked to the program's span; otherwise, the span changes nothing."""
     found = record_run(tmp_path, lambda: runs(count))
     # The store: separate traces, sub-agents within tool calls, and spans of a tool within its call.
     by_trace = {each: [row for row in found.spans if row[2] == each] for each in found.interactions}
@@ -141,7 +141,7 @@ def test_agent_runs_inside_a_span_of_the_program(tmp_path: Path, count: int) -> 
 
 
 def foreign(count: int) -> None:
-    """Send `count` prompts with a client other than our agent loop, in one span."""
+    """Send `count` prompts with another client than our agent loop, in one span."""
     answers = [
         answer
         for each in range(count)
@@ -170,9 +170,7 @@ def foreign(count: int) -> None:
 def test_interactions_of_another_client_inside_a_span_of_the_program(
     tmp_path: Path, count: int
 ) -> None:
-    """Calls are children of the program's span and name their interaction, which is a separate trace linked to that
-    span.
-    """
+    """Calls are children of the program's span and name their interaction, which is a separate trace with a link."""
     found = record_run(tmp_path, lambda: foreign(count))
     [outer] = [row for row in found.spans if row[0] == "app.request"]
     assert len(found.interactions) == count

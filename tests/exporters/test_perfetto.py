@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Read:
-    """A trace as Perfetto interprets it: packets sorted by time, slices nested per track."""
+    """A trace as Perfetto interprets it, with packets sorted by time and nested slices on each track."""
 
     def __init__(self, data: bytes) -> None:
         trace = Trace.FromString(data)
@@ -104,7 +104,7 @@ def test_slices_are_nested_like_the_recorded_spans(tmp_path: Path) -> None:
 
 
 def test_arrows_lead_from_a_response_to_its_tool_calls(tmp_path: Path) -> None:
-    """Each call has one flow. It starts within the slice of the request and ends at the start of the tool."""
+    """Each call has one flow, from the slice of the request to the start of the tool."""
     read = drawn(tmp_path)
     ends = []
     for flow in read.flows.values():
@@ -161,7 +161,10 @@ def queried(path: Path) -> tuple[list[Any], int, list[float]]:
 
 @pytest.mark.parametrize("what", [run_agent, run_delegation])
 def test_the_trace_of_a_recorded_session_equals_the_live_trace(tmp_path: Path, what: Any) -> None:
-    """Both traces have the same slices, arrows, counters and notes. An existing file is replaced only with --force."""
+    """Both traces have the same slices, arrows, counters and notes.
+
+    An existing file is replaced only with `--force`.
+    """
     live_read = drawn(tmp_path, what)
     [live] = (tmp_path / "traces").iterdir()
     name = "acting" if what is run_agent else "delegating"
@@ -201,7 +204,7 @@ def _value(note: Any) -> Any:
 
 
 def test_counters_show_the_context_and_the_cost(tmp_path: Path) -> None:
-    """The counters contain the tokens of each call, and the running total of the cost."""
+    """The counters contain the tokens of each call and the running total of the cost."""
     read = drawn(tmp_path, lambda: run_agent(model="claude-sonnet-5"))
     assert read.counters["context tokens, main"] == [18, 18]
     one, two = read.counters["cost"]
@@ -209,7 +212,7 @@ def test_counters_show_the_context_and_the_cost(tmp_path: Path) -> None:
 
 
 def test_a_sub_agent_has_a_separate_track(tmp_path: Path) -> None:
-    """Its slices are on the track of its lane, below the session."""
+    """The slices of a sub-agent are on the track of its lane, below the session."""
     read = drawn(tmp_path, run_delegation)
     spawned = read.named("agentobs.subagent.spawn")
     assert spawned["track"] == "main/toolu_1"
@@ -219,7 +222,7 @@ def test_a_sub_agent_has_a_separate_track(tmp_path: Path) -> None:
 
 
 def test_overlapping_intervals_never_share_a_track(tmp_path: Path) -> None:
-    """Concurrent siblings, a child that outlives its parent, and calls that are reported late all keep their times."""
+    """Concurrent siblings, a child that outlives its parent, and calls that are reported late keep their times."""
     backend = perfetto.trace_file(tmp_path)
     times = {
         "1": ("interaction", None, 0, 100),
@@ -249,7 +252,7 @@ def test_overlapping_intervals_never_share_a_track(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
-    """The modes are 0600 and 0700 regardless of the umask, and links are not followed."""
+    """The modes of file and folder are 0600 and 0700 regardless of the umask, and links are not followed."""
     before = os.umask(0)
     try:
         drawn(tmp_path)
@@ -278,7 +281,10 @@ def test_a_session_id_never_becomes_a_path(tmp_path: Path) -> None:
 
 
 def test_a_full_file_and_a_full_disk_are_counted(tmp_path: Path) -> None:
-    """No error is raised, and no packet is written partially."""
+    """If the file or the disk is full, dropped packets are counted.
+
+    No error is raised, and no packet is written partially.
+    """
     backend = perfetto.trace_file(tmp_path / "small", file_bytes=600)
     for number in range(20):
         emit_facts(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
@@ -309,7 +315,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_process_leaves_a_readable_trace(tmp_path: Path) -> None:
-    """Ended spans have an end; open spans are in the file without an end."""
+    """After a kill, ended spans have an end in the file, and open spans have none."""
     ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)
     assert ran.returncode == -signal.SIGKILL
     [path] = tmp_path.iterdir()
@@ -361,7 +367,7 @@ def test_a_number_of_any_size_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_span_without_a_written_start_has_no_written_end(tmp_path: Path) -> None:
-    """If the start of a span cannot be written, its end is not written, either; the enclosing span ends correctly."""
+    """If the start of a span cannot be written, neither is its end; the enclosing span ends correctly."""
     backend = perfetto.trace_file(tmp_path)
     numbers: Any = {"n": object()}
     strange = dataclasses.replace(opened("tool", "2", parent="1", at=1_100)[0], numbers=numbers)
@@ -376,7 +382,10 @@ def test_a_span_without_a_written_start_has_no_written_end(tmp_path: Path) -> No
 
 
 def test_a_dropped_session_is_continued_in_its_file(tmp_path: Path) -> None:
-    """Above 1,000 sessions, the oldest is dropped: its open spans end. Later facts are appended to the same file."""
+    """Above 1,000 sessions, the oldest session is dropped and its open spans end.
+
+    Later facts of this session are appended to the same file.
+    """
     backend = perfetto.trace_file(tmp_path, file_bytes=3_000)
     emit_facts(backend, *opened("interaction", "0", session=f"{1:032x}"))
     for number in range(2, 1_003):

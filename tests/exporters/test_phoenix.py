@@ -1,7 +1,7 @@
-"""Phoenix reads our spans: an optional check with an independent product (`make test-phoenix`).
+"""An optional check with an independent product: Phoenix reads our spans (`make test-phoenix`).
 
-The variable PHOENIX contains the path of its program. Phoenix is not installed with the tests, because it has 440 MB.
-If the variable is not set, this module contains no tests.
+The variable PHOENIX contains the path of its program, which takes 440 MB and is not installed with the tests. If the
+variable is not set, this module contains no tests.
 """
 
 from __future__ import annotations

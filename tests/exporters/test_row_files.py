@@ -1,4 +1,4 @@
-"""Rows as files: complete, exact, written a batch at a time, and absent after an error."""
+"""Rows as files: complete and exact, written a batch at a time, and absent after an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMS = ("parquet", "csv", "jsonl", "arrows")
 
 
 def read(path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a file, read by a library."""
+    """Return the rows of a file, read by a library that is independent of agentobs."""
     if path.suffix == ".arrows":
         with nanoarrow.ArrayStream.from_path(str(path)) as stream:
             return [tuple(row.values()) for row in stream.read_all().to_pylist()]
@@ -42,7 +42,7 @@ def read(path: Path) -> list[tuple[Any, ...]]:
 
 
 def test_an_arrow_file_contains_the_values_of_the_table(tmp_path: Path) -> None:
-    """The Arrow file contains each value of a table, with exact costs; only its owner can read it."""
+    """The Arrow file contains each value of a table, with exact costs, and only its owner can read it."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     with connect(home) as connection:
@@ -94,7 +94,7 @@ def write(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_larger_than_the_memory(tmp_path: Path, form: str) -> None:
-    """Rows are written a batch at a time: 190 MB of rows with a memory limit of 128 MB."""
+    """Rows of 190 MB are written with a memory limit of 128 MB, a batch at a time."""
     path = tmp_path / f"rows.{form}"
     sql = "SELECT range AS n, repeat(md5(range::VARCHAR), 6) AS text FROM range($rows)"
     with duckdb.connect(config={"memory_limit": "128MB", "threads": 1}) as connection:
@@ -145,16 +145,17 @@ for _ in range(30):
 
 
 def test_an_export_ends_when_its_query_fails(tmp_path: Path) -> None:
-    """DuckDB's writer threads could hang in C code, where pytest's timeout has no effect, so the query runs in a
-    process.
+    """An export ends when its query fails, instead of waiting for DuckDB's writer threads.
+
+    The query runs in a process, because pytest's timeout cannot interrupt C code.
     """
     command = [sys.executable, "-c", ENDLESSLY, str(tmp_path / "rows.parquet")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert done.stdout.count("no") == 30
 
 
-def test_54_formulas_are_quoted_only_in_csv(tmp_path: Path) -> None:
-    """A leading quote is added only in CSV, and only to text values."""
+def test_formulas_are_quoted_only_in_csv(tmp_path: Path) -> None:
+    """In CSV, a formula in a text value gets a leading quote; other formats and types are unchanged."""
     sql = "SELECT '=1+1' AS a, -5 AS b, ['=2'] AS c, '@x' AS d"
     with duckdb.connect() as connection:
         for form in FORMS:
@@ -169,7 +170,7 @@ def test_54_formulas_are_quoted_only_in_csv(tmp_path: Path) -> None:
     "sign", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"]
 )
 def test_every_start_of_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
-    """Both CSV writers add a leading quote; a text with the sign at another position is unchanged."""
+    """Both CSV writers add a leading quote to a text that starts with the sign, and to no other text."""
     out = io.StringIO()
     write_csv(out, ["a", "b"], [[f"{sign}1", f"x{sign}1"]])
     with duckdb.connect() as connection:
@@ -199,6 +200,6 @@ def test_every_public_table_and_view_can_be_exported(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix_is_rejected(tmp_path: Path) -> None:
-    """The error lists the supported suffixes."""
+    """An unknown suffix gives an error that lists the supported suffixes."""
     with duckdb.connect() as connection, pytest.raises(UsageError, match=r"\.arrows"):
         write(connection, "SELECT 1", {}, tmp_path / "x.arrow")

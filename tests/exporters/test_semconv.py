@@ -1,4 +1,4 @@
-"""Profiles: the complete output of each profile for one session, read by an independent decoder."""
+"""The complete output of each profile for one session, read by an independent decoder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def messages(collector: Collector) -> Iterator[TelemetryItem]:
 
 
 @pytest.mark.parametrize(("name", "beta"), PROFILE_VARIANTS)
-def test_the_whole_output(
+def test_the_complete_output(
     items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
     name: str,
     beta: bool,
@@ -149,7 +149,7 @@ def test_the_attributes_contain_the_numbers_of_the_store(
         ):
             sums[what] += span.attributes.get(names[what], 0)
     *counts, usd = stored
-    assert [sums[each] for each in TOLD] == counts
+    assert [sums[each] for each in TOKEN_COUNTS] == counts
     assert sums["usd"] == pytest.approx(float(usd))
     found = {
         what: Counter(s.attributes[n] for s in spans if n in s.attributes)
@@ -178,7 +178,7 @@ STORED = """
         (SELECT sum(cost_usd) FROM costs)
     FROM usage WHERE billed
 """
-TOLD = ("prompt", "output", "read", "written", "written_5m", "written_1h", "reasoning")
+TOKEN_COUNTS = ("prompt", "output", "read", "written", "written_5m", "written_1h", "reasoning")
 
 
 def test_openinference_names_kinds_parts_and_messages(

@@ -1,4 +1,4 @@
-"""Import of exchanges recorded by other tools: the sessions can be queried, priced, frozen and replayed."""
+"""Imports of exchanges that other tools recorded: their sessions can be queried, priced, frozen and replayed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ ALWAYS = frozenset(
 
 
 def test_cost_uses_the_prices_of_the_recorded_day(tmp_path: Path) -> None:
-    """Each exchange has the price of its time in the file; without a time, it has the time of the previous exchange."""
+    """An exchange is priced at its time in the file; without a time, it gets the time of the previous exchange."""
     home = open_home(tmp_path / "home")
     path = written(
         tmp_path / "times.jsonl", line(1), line(2, "2026-02-03T04:05:06Z"), line(3),
@@ -142,7 +142,7 @@ def test_cost_uses_the_prices_of_the_recorded_day(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("far", ["9999-12-31T00:00:00Z", "2300-01-01T00:00:00Z"])
 def test_an_impossible_time_is_replaced(tmp_path: Path, far: str) -> None:
-    """An exchange with a year that the store cannot represent is treated as an exchange without a time."""
+    """An exchange whose year the store cannot represent is treated as an exchange without a time."""
     home = open_home(tmp_path / "home")
     bring_in(home, written(tmp_path / "a.jsonl", line(1, "2026-02-03T04:05:06Z"), line(2, far)))
     with connect(home) as connection:
@@ -151,8 +151,9 @@ def test_an_impossible_time_is_replaced(tmp_path: Path, far: str) -> None:
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
-    """Neither from the same path, nor from another path, nor after the session was deleted; a changed file is a new
-    session.
+    """An unchanged file is not imported again: not from another path, and not after its session was deleted.
+
+    A changed file is a new session.
     """
     home = open_home(tmp_path / "home")
     path = written(tmp_path / "a.jsonl", line(1), line(2))
@@ -171,9 +172,7 @@ def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_only_invalid_lines_are_skipped(tmp_path: Path) -> None:
-    """An invalid line is reported with its file and number, the other lines are imported, and the session is
-    incomplete.
-    """
+    """An invalid line is reported with its file and number; other lines are imported into an incomplete session."""
     home = open_home(tmp_path / "home")
     deep = '{"request":' + "[" * 100_000
     path = written(
@@ -220,7 +219,7 @@ def test_only_unreadable_files_are_skipped(tmp_path: Path) -> None:
 def test_a_file_that_changes_during_the_import_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is imported from it until the next import reads the changed file."""
+    """A file that changes during an import is not imported; the next import reads the changed file."""
     home, path = open_home(tmp_path / "home"), written(tmp_path / "a.jsonl", line(1))
     real = segment_import.import_segment
 
@@ -238,7 +237,10 @@ def test_a_file_that_changes_during_the_import_is_skipped(
 
 
 def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line above the limit is reported with its length; files that differ only in such a line are two sessions."""
+    """A line above the limit is reported with its length.
+
+    Two files that differ only in this line are two sessions.
+    """
     monkeypatch.setattr(wire_files, "LINE_BYTES_MAX", 2000)
     home = open_home(tmp_path / "home")
     paths = [written(tmp_path / f"{x}.jsonl", line(1), x * 9999, line(2)) for x in "xy"]
@@ -248,8 +250,9 @@ def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
-    """Facts and the store contain neither content nor file names that are not labels; secrets are not even in the
-    content.
+    """Facts and the store contain neither content, nor file names that are not labels, nor secrets.
+
+    Secrets are not in the content, either.
     """
     home = open_home(tmp_path / "home")
     secret = "ghp_" + "Ab1" * 12
@@ -266,7 +269,7 @@ def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
 
 
 def test_progress_is_shown_only_on_a_terminal(tmp_path: Path) -> None:
-    """If the output is not a terminal, an import prints no control characters."""
+    """Without a terminal, an import prints no control characters."""
     home = open_home(tmp_path / "home")
     path = written(tmp_path / "a.jsonl", line(1))
     seen: list[tuple[int, int]] = []
@@ -280,7 +283,7 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path) -> None:
 
 
 def on_terminal(home: Home, path: Path) -> str:
-    """Return the standard error of an import on a terminal, without its lines."""
+    """Run an import whose standard error is a terminal, and return this output."""
     import pty
     import subprocess
     import sys
@@ -304,13 +307,13 @@ def on_terminal(home: Home, path: Path) -> str:
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    """The error names the reason."""
+    """If the file is missing, the error gives the reason."""
     result = run(open_home(tmp_path / "home"), "import", "wire", tmp_path / "nothing")
     assert "no such file" in str(result.exception)
 
 
 def test_files_without_headers_are_reported(tmp_path: Path) -> None:
-    """A replay compares recorded headers, so the import reports that a file contains none."""
+    """If a file contains no headers, the import reports this, because a replay compares recorded headers."""
     home = open_home(tmp_path / "home")
     exchange = line(1)
     exchange["request"]["headers"] = {"anthropic-version": "2023-06-01"}

@@ -1,1 +1,1 @@
-"""Failing agents in the style of third parties, and the proof that their failures become tests."""
+"""Failing agents in the style of other authors, and the proof that their failures become tests."""

@@ -1,4 +1,4 @@
-"""Prove each failing agent and print a table.
+"""Proves each failing agent and prints a table.
 
 python -m tests.failing_agents --replays 100 --agent refund_desk --output table.md
 """

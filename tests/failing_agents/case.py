@@ -1,4 +1,4 @@
-"""The description of a failing agent: its provider, its right fixes and its wrong fixes."""
+"""The description of a failing agent, with its provider, its right fixes and its wrong fixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Edit:
     new: str
 
     def apply(self, project: Path) -> None:
-        """Edit the file below `project`.
+        """Edit the file in the folder `project`.
 
         Raises:
             ValueError: the old text does not occur exactly once.
@@ -35,20 +35,22 @@ class Edit:
 
 @dataclass(frozen=True)
 class Change:
-    """A change to the agent: a right fix, or a wrong one that does not remove the failure."""
+    """A change to the agent: a right fix, or a wrong fix that does not remove the failure."""
 
     description: str
     edits: tuple[Edit, ...]
     assertion: str | None = None
-    """The line that the agent's author adds to `test_fixed`, if any."""
+    """The line that the author of the agent adds to `test_fixed`, if any."""
     needs_provider: bool = False
-    """Whether the fix changes the prompt, so that only a run with the provider can verify it. Offline, `test_fixed`
-    stays red and says so."""
+    """Whether the fix changes the prompt, so that only a run with the provider can verify it.
+
+    Offline, `test_fixed` stays red, and its message states this.
+    """
     turn: int | None = None
     """The earlier turn in which the fix changes a tool result, if any. `test_fixed` of the turn that `freeze` chooses
     then stays red and names `--turn`; `test_fixed` of this turn passes."""
     only_with_assertion: bool = False
-    """Whether the wrong fix changes the failing turn, so that only the author's assertion detects it."""
+    """Whether the wrong fix changes the failing turn, so that only the assertion of the agent's author detects it."""
 
 
 @dataclass(frozen=True)
@@ -56,35 +58,35 @@ class Case:
     """A failing agent."""
 
     name: str
-    """Folder of its sources in `agents/`."""
+    """The folder of its sources in `agents/`."""
     shape: str
     tools: str
     """How its tools are recorded: `record_tool`, `own loop` (by the loop of agentobs), `plain` (not recorded) or `none`
     (it has no tools)."""
     failure: str
     run: tuple[str, ...]
-    """Arguments for the interpreter that start the agent."""
+    """The interpreter's arguments that start the agent."""
     answer: Callable[[Request], Reply]
-    """The provider's rules: returns the response to a request, given its content."""
+    """The rules of the provider, which return the response to a request, depending on the request's content."""
     fails: str
-    """Regular expression that the output of the buggy agent must match."""
+    """A regular expression that the output of the buggy agent must match."""
     succeeds: str
-    """Regular expression that the output of the fixed agent must match."""
+    """A regular expression that the output of the fixed agent must match."""
     fixes: tuple[Change, ...]
     wrong: tuple[Change, ...]
     named: str
-    """Regular expression that the message of a red `test_fixed` must match, so that it is red for the right reason."""
+    """A regular expression that the message of a red `test_fixed` must match, so that the reason is right."""
     turns: tuple[int, ...]
-    """Turns that a person would choose as the failing turn."""
+    """The turns that a person would choose as the failing turn."""
     freeze: tuple[str, ...] = ("--last-failed",)
-    """Arguments of `agentobs freeze`; `SESSION` stands for the ID of the session."""
+    """The arguments of `agentobs freeze`; `SESSION` represents the ID of the session."""
     completes: bool = False
-    """Whether the buggy session completes, with a wrong answer."""
+    """Whether the buggy session completes with a wrong answer."""
     tampered: Change | None = None
-    """A change of the returned value only, on top of the first fix: `test_same_path` must detect it."""
+    """A change after the first fix that affects only the returned value, and that `test_same_path` must detect."""
     needs: tuple[str, ...] = ()
-    """Packages to install into a separate environment; empty if the project's own environment suffices."""
+    """The packages to install into a separate environment; empty if the environment of the project suffices."""
     source_root: str = "."
-    """Folder of the project to put on `PYTHONPATH`, in place of installing the project."""
+    """The folder of the project to add to `PYTHONPATH`, instead of installing the project."""
     is_quick: bool = False
-    """Whether `make test` includes it."""
+    """Whether `make test` includes the agent."""

@@ -1,8 +1,8 @@
-"""Prove one failing agent end to end: its frozen failure becomes tests that are red with the bug, green after a right
-fix, red after a wrong fix, and never flaky.
+"""The proof of one failing agent, from its failure to reliable tests.
 
-The proof uses only the command line and pytest, as a user does. It judges the names and outcomes of the generated
-tests, exit codes, and whether the message of the red test names the failure.
+The tests that are generated from a frozen failure must be red with the bug, green after a right fix, red after a wrong
+fix, and never flaky. The proof uses only the command line and pytest, as a user does. It checks the names and outcomes
+of the generated tests, exit codes, and whether the message of the red test names the failure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.third_party_agents.__main__ import environment, own_requirements
 ROOT = Path(__file__).parents[2]
 REACHES, FIXED, SAME = "test_reaches_the_failure", "test_fixed", "test_same_path"
 TIMEOUT = 300
-"""Seconds after which a process is considered to hang."""
+"""The number of seconds after which a process is considered to hang."""
 ZONES = ("UTC", "Asia/Tokyo", "America/New_York", "Pacific/Kiritimati", "Europe/Berlin")
 
 
@@ -55,7 +55,7 @@ class Verdicts:
     output: str
     seconds: float
     outcomes: dict[str, str]
-    """`passed`, `failed`, `error` or `skipped` by the name of the test."""
+    """`passed`, `failed`, `error` or `skipped`, by the name of the test."""
     messages: dict[str, str]
 
     def mismatches(self, **expected: str) -> str:
@@ -73,7 +73,7 @@ class Verdicts:
 
 @dataclass
 class Proof:
-    """Results for one agent; each cell is `ok` or describes the defect."""
+    """The results for one agent; each cell is `ok` or describes the defect."""
 
     case: Case
     live: str = "-"
@@ -81,9 +81,9 @@ class Proof:
     turn: str = "-"
     verdict: str = "-"
     freeze_cpu: str = "-"
-    """CPU time of `freeze` and of the agent itself."""
+    """The CPU time of `freeze` and of the agent itself."""
     seconds: str = "-"
-    """Wall time of a run of pytest on the generated tests."""
+    """The wall time of a run of pytest on the generated tests."""
     before: str = "-"
     fixed: str = "-"
     wrong: str = "-"
@@ -94,7 +94,7 @@ class Proof:
 
     @property
     def cells(self) -> dict[str, str]:
-        """All cells that were evaluated, by name."""
+        """All evaluated cells by name."""
         names = ("live", "verdict", "before", "fixed", "wrong", "back", "same_path", "flakes")
         cells = {name: getattr(self, name) for name in names}
         return {name: cell for name, cell in cells.items() if cell != "-"}
@@ -107,7 +107,7 @@ class Proof:
 
 
 class Bench:
-    """A scratch directory with the agent's project, its own home directory and the provider's URL."""
+    """A scratch directory with the agent's project, a separate home directory, and the URL of the provider."""
 
     def __init__(self, case: Case, folder: Path, url: str) -> None:
         self.case = case
@@ -125,18 +125,18 @@ class Bench:
         self.reset()
 
     def reset(self, *changes: Change) -> None:
-        """Restore the buggy agent, then apply changes."""
+        """Restore the buggy agent, then apply the changes."""
         write_sources(self.case, self.project, changes)
 
     def environ(self, project: Path, **additional: str) -> dict[str, str]:
-        """Return the environment of a child process; nothing is inherited."""
+        """Return the environment of a child process, which inherits nothing."""
         return {
             "PATH": f"{self.python.parent}:/usr/bin:/bin",
             "HOME": str(self.folder / "home"),
             "TMPDIR": str(self.folder / "tmp"),
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(project / self.case.source_root),
-            # If an edit keeps the size and the mtime in seconds, a stale .pyc would hide it.
+            # If an edit kept the size and the mtime in seconds, a stale .pyc file would hide the edit.
             "PYTHONDONTWRITEBYTECODE": "1",
             "ANTHROPIC_API_KEY": "sk-ant-a-made-up-key-0123456789",
             "ANTHROPIC_BASE_URL": self.url,
@@ -183,7 +183,7 @@ class Bench:
         return self._sessions[run]
 
     def freeze(self, run: str, arguments: Iterable[str]) -> tuple[CompletedProcess, Path | None]:
-        """Freeze the session of a run; return the command's result and the new folder, None if there is none."""
+        """Freeze the session of a run; return the command's result and the new folder, or None instead of a folder."""
         before = set(self.project.glob("fixtures/**/recording.jsonl"))
         session = self.session(run)["session_id"]
         resolved = [session if each == "SESSION" else each for each in arguments]
@@ -205,7 +205,10 @@ class Bench:
 def prove(
     case: Case, folder: Path, *, is_complete: bool = True, replays: int = 0, jobs: int = 1
 ) -> Proof:
-    """Prove one agent in an empty directory; if `is_complete` is False, only the short form that `make test` runs."""
+    """Prove one agent in an empty directory.
+
+    If `is_complete` is False, run only the short form of the proof, as `make test` does.
+    """
     proof = Proof(case)
     with serve_provider(case.answer) as traffic:
         bench = Bench(case, folder, traffic.url)
@@ -270,7 +273,7 @@ def _verdict(frozen: CompletedProcess, fixture: Path | None) -> str:
 
 
 def _turn(fixture: Path, output: str) -> str:
-    """Return the failing turn, from the generated test or else from the output of `freeze`."""
+    """Return the failing turn from the generated test, or from the output of `freeze`."""
     test = "".join(file.read_text() for file in fixture.glob("test_*.py"))
     found = re.search(r"turn=(\d+)", test) or re.search(r"turn (\d+)", output)
     return found[1] if found else "-"
@@ -282,7 +285,7 @@ def _before(case: Case, verdicts: Verdicts) -> str:
 
 
 def _reason(case: Case, verdicts: Verdicts) -> str:
-    """Return `ok` if a red `test_fixed` names the failure, else the defect."""
+    """Return `ok` if a red `test_fixed` names the failure, otherwise the defect."""
     message = verdicts.messages[FIXED]
     if "DIVERGED" in message:
         return "red because of a divergence"
@@ -319,7 +322,10 @@ def _fixed(bench: Bench, fixture: Path, *, is_complete: bool) -> str:
 
 
 def _fixed_at(bench: Bench, fix: Change, turn: int, message: str) -> str:
-    """Freeze the session at another turn, as the red test suggests; its tests must be red, and green after the fix."""
+    """Freeze the session at another turn, as the red test suggests.
+
+    The generated tests must be red before the fix and green after it.
+    """
     if "agentobs freeze --turn" not in " ".join(message.split()):
         return "the message of fixed does not name --turn"
     bench.reset()
@@ -414,7 +420,7 @@ def _replay(
     *,
     all_fixtures: bool,
 ) -> dict[str, Any] | None:
-    """Replay once under noise; return a description if an outcome is unexpected, else None."""
+    """Replay once under noise; return a description of an unexpected outcome, or None."""
     noise = {
         "PYTHONHASHSEED": str(chance.randrange(2**32)),
         "TZ": chance.choice(ZONES),
@@ -425,7 +431,7 @@ def _replay(
     is_loaded = chance.random() < 0.34
     targets = [str(folder.parent if all_fixtures else folder)]
     if not all_fixtures and chance.random() < 0.5:
-        # Reversed order: no test may depend on an earlier one.
+        # Tests run in reverse order, because no test may depend on an earlier test.
         targets = [
             f"{file}::{each}" for file in folder.glob("test_*.py") for each in (FIXED, REACHES)
         ]
@@ -458,7 +464,7 @@ def _unexpected(case: Case, verdicts: Verdicts, *, is_fixed: bool, all_fixtures:
 
 
 def interpreter(case: Case) -> Path:
-    """Return the interpreter for an agent; creates a separate environment once if the agent needs one."""
+    """Return the interpreter for an agent; if the agent needs a separate environment, create it once."""
     if not case.needs:
         return Path(sys.executable)
     python = environment(f"failing_{case.name}", (*case.needs, *own_requirements()))
@@ -469,7 +475,7 @@ def interpreter(case: Case) -> Path:
 
 
 def write_sources(case: Case, project: Path, changes: Iterable[Change]) -> None:
-    """Write the agent's files and apply changes."""
+    """Write the files of the agent, and apply changes."""
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(SOURCES / case.name, project, dirs_exist_ok=True, ignore=ignore)
     for change in changes:
@@ -525,21 +531,21 @@ def run_pytest(
             name = each.get("name", "").partition("[")[0]
             parts = [part for part in each if part.tag in ("failure", "error", "skipped")]
             outcome = {"failure": "failed"}.get(parts[0].tag, parts[0].tag) if parts else "passed"
-            # Parametrized tests share a name; the first outcome that is not `passed` counts.
+            # The tests of a parametrized function share a name; the first outcome that is not `passed` counts.
             outcomes[name] = outcome if outcomes.get(name, "passed") == "passed" else outcomes[name]
             messages[name] = messages.get(name, "") + "\n".join(map(_message, parts))
     return Verdicts(result.code, result.output, result.seconds, outcomes, messages)
 
 
 def _message(part: ElementTree.Element) -> str:
-    """Return the message of a failed test without the source of the test, which may contain any name."""
+    """Return the message of a failed test without the source of the test, which may contain any word."""
     text = part.text or ""
     raised = [line for line in text.splitlines() if line.startswith("E ")]
     return "\n".join([part.get("message", ""), *(raised or [text])])
 
 
 def run_process(command: Iterable[str], cwd: Path, environ: dict[str, str]) -> CompletedProcess:
-    """Run a process and wait for it; if it hangs, its process group is killed and its exit code is -9."""
+    """Run a process and wait for it; if it hangs, kill its process group and return the exit code -9."""
     cpu_before, started_at = _cpu_of_children(), time.monotonic()
     child = subprocess.Popen(
         [str(part) for part in command],

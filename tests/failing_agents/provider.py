@@ -1,6 +1,6 @@
 """A loopback provider that chooses each response by the content of the request, never by the order of requests.
 
-Each response has a new message ID and new tool_use IDs, as a real provider's has.
+Each response has a new message ID and new tool_use IDs, like the responses of a real provider.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def prompt(self) -> str:
-        """Text of the first message."""
+        """The text of the first message."""
         return _text(self.body["messages"][0]["content"])
 
     @property
@@ -59,7 +59,7 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """Number of assistant messages in the request."""
+        """The number of assistant messages in the request."""
         return sum(message["role"] == "assistant" for message in self.body["messages"])
 
     @property
@@ -69,7 +69,7 @@ class Request:
 
     @property
     def results(self) -> list[Result]:
-        """All tool results, oldest first."""
+        """All tool results, from oldest to newest."""
         calls: dict[str, Block] = {}
         results = []
         for block in self._blocks():
@@ -83,7 +83,7 @@ class Request:
         return results
 
     def result(self, name: str) -> Result | None:
-        """Return the last result of a tool, None if there is none."""
+        """Return the last result of a tool, or None."""
         return next((each for each in reversed(self.results) if each.name == name), None)
 
     def _blocks(self) -> Iterator[Block]:
@@ -139,7 +139,7 @@ def serve_provider(answer: Callable[[Request], Reply]) -> Iterator[Traffic]:
 
 
 def _validation_error(body: dict[str, Any]) -> ErrorReply | None:
-    """Return the error of the real provider if tool_use and tool_result blocks do not match, else None."""
+    """Return the error with which the real provider rejects mismatched tool_use and tool_result blocks, or None."""
     call_ids: set[str] = set()
     for message in body["messages"]:
         blocks = message["content"] if isinstance(message["content"], list) else []

@@ -13,7 +13,7 @@ from tests.failing_agents.proof import prove, run_pytest, with_assertion, write_
 
 QUICK = sorted(name for name, case in CASES.items() if case.is_quick)
 REPLAYS = 20
-"""Number of replays per agent; `python -m tests.failing_agents --replays 100` runs more."""
+"""The number of replays per agent; `python -m tests.failing_agents --replays 100` runs more."""
 
 
 @pytest.mark.timeout(600)
@@ -67,7 +67,7 @@ def test_verdicts_contain_the_outcomes_of_pytest(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_failure_becomes_a_test_in_all_forms(name: str, tmp_path: Path) -> None:
+def test_the_complete_proof_of_each_agent(name: str, tmp_path: Path) -> None:
     proof = prove(CASES[name], tmp_path / name, replays=REPLAYS)
     assert proof.failures == {}
     assert proof.flaky == []

@@ -1,10 +1,8 @@
-"""Processes that record, ingest and read one home, and are killed at random.
+"""Processes that record, ingest and read one home are killed at random times.
 
 `python -m tests.soak.kills HOME SEED KILLS MAX_RECORDERS` prints one JSON object. MAX_RECORDERS is the maximum number
-of concurrent recorders.
-
-Every process is forked from this one, which has only one thread. Each recorder reports acknowledged records through a
-pipe; each of these records must be in the journal exactly once.
+of concurrent recorders. Every process is forked from this one, which has only one thread. Each recorder reports
+acknowledged records through a pipe; each of these records must be in the journal exactly once.
 """
 
 from __future__ import annotations
@@ -50,17 +48,17 @@ class Outcome:
     findings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     rows: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By table, the number of rows in SQL and of records in the journal, if they differ."""
+    """The numbers of rows in SQL and of records in the journal, for each table in which they differ."""
 
 
 @dataclass
 class Victim:
-    """A process to be killed."""
+    """A process that will be killed."""
 
     process_id: int
     pipe: int
     dies: float
-    """When it is killed, by the monotonic clock; 0 after that."""
+    """The time of its kill by the monotonic clock; 0 afterward."""
     output: bytes = b""
 
 
@@ -85,7 +83,7 @@ def _write(pipe: int, text: str) -> None:
 
 
 def record_forever(home: Path, seed: int, report: Report) -> None:
-    """Record sessions without end, and report records as soon as they are acknowledged."""
+    """Record sessions endlessly, and report records as soon as they are acknowledged."""
     chance = random.Random(seed)
     sync: Any = chance.choice(["process", "interval", "interval", "always"])
     recorder = Recorder(open_home(home), Options(sync=sync))
@@ -102,7 +100,7 @@ def record_forever(home: Path, seed: int, report: Report) -> None:
 
 
 def acknowledge(recorder: Recorder, names: list[str], report: Report) -> list[str]:
-    """Report the records if they can be flushed; return the names that still have to be acknowledged: none."""
+    """Report the records if they can be flushed; return an empty list of records that are still to be acknowledged."""
     if recorder.flush(30):
         for each in names:
             report(each)
@@ -149,7 +147,7 @@ def ingest_forever(home: Path, report: Report) -> None:
 
 
 def read_forever(home: Path, report: Report) -> None:
-    """Count the attempts repeatedly; report an error if the count decreases."""
+    """Count the attempts again and again; report an error if the count decreases."""
     previous = 0
     while True:
         with connect(home, ingest=False) as connection:

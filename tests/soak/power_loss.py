@@ -1,4 +1,4 @@
-"""Power losses: trace the system calls of the write path, and build disk images that a power loss could leave.
+"""Power losses: traces the system calls of the write path, and builds disk images that a power loss could leave.
 
 Synced data is present. Each sector that was not synced may be present or missing, in any order, so a file may be
 shorter or have holes. A file name may be missing if its directory was not synced.
@@ -94,17 +94,17 @@ def record_traced(folder: Path, seed: int, sync: Any) -> TracedFiles:
 class _File:
     data: bytearray = field(default_factory=bytearray)
     durable: int = 0
-    """The number of bytes from the start that were synced."""
+    """The number of synced bytes at the start of the file."""
     is_named: bool = False
-    """Whether its directory was synced after it was created."""
+    """Whether the file's directory was synced after the file was created."""
 
 
 def disk_image(
     traced: TracedFiles, home: Home, folder: Path, seed: int
 ) -> tuple[Home, dict[str, int], set[str]]:
-    """Build a disk image as it may be after a power loss at a random point of the trace.
+    """Build a disk image that a power loss at a random point of the trace could leave.
 
-    Returns its home, the number of synced bytes by file, and the records that had been acknowledged.
+    Returns its home, the number of synced bytes by file, and the acknowledged records.
     """
     chance = random.Random(seed)
     end = chance.randint(1, len(traced.trace))

@@ -1,4 +1,4 @@
-"""Kills of processes at work: clients that stream responses, and processes that ingest or prune."""
+"""Kills of busy processes: clients that stream responses, and processes that ingest or prune."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ COMMANDS: tuple[tuple[Scope | None, tuple[int, ...]], ...] = (
     ("all", (1, 3)),
     ("content", (2,)),
 )
-"""The killed commands: an ingest (None), or a prune of everything or the content of some sessions."""
+"""The commands to kill: an ingest (None), or a prune of all data or of the content of some sessions."""
 
 
 def kill_streaming_clients(home: Path, chance: random.Random, kills: int) -> None:
     """Kill clients in the middle of streams, with occasional ingests.
 
-    Each acknowledged response is in the store exactly once, and each session has the status `crashed`.
+    Check that each acknowledged response is in the store exactly once, and that each session has the status `crashed`.
     """
     acknowledged: set[str] = set()
     numbers = itertools.count(1)
@@ -95,8 +95,8 @@ def _answers(numbers: Iterator[int]) -> Iterator[Reply]:
 def kill_ingests_and_prunes(folder: Path, chance: random.Random, kills: int) -> None:
     """Kill ingests and prunes at random points.
 
-    Immediately after the kill, nothing is damaged. After the next ingest, the store is in the state before or after the
-    prune, and a rebuilt store has the same contents.
+    Check that nothing is damaged right after the kill. After the next ingest, the store must be in the state before or
+    after the prune, and a rebuilt store must have the same contents.
     """
     source = a_home(folder)
     for number in range(1, 5):
@@ -143,7 +143,7 @@ def _copy(source: Home, folder: Path) -> Home:
 
 
 def _state(home: Home) -> dict[str, Any]:
-    """Return all rows of the store, except the times of prunings."""
+    """Return all rows of the store, without the times of prunings."""
     with connect(home, ingest=False) as connection:
         rows = everything(connection)
     prunings = [(row[2], row[4]) for row in rows.pop("prunings")]

@@ -1,7 +1,7 @@
-"""Test each agent in a separate environment, and write docs/agents.md: `make test-agents`.
+"""Tests each agent in a separate environment, and writes docs/agents.md: `make test-agents`.
 
-An environment is created once, and again if its requirements change. agentobs is not installed in it; it is imported
-from the work tree.
+An environment is created once, and again if its requirements change. agentobs is not installed in it, but imported from
+the work tree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGENTS = {
     "instructor_agent": ("instructor[anthropic]==1.17.0",),
     "crewai_agent": ("crewai[anthropic]==1.15.30",),
 }
-"""The packages that are installed for each agent, as of November 2026."""
+"""The packages to install for each agent, as of November 2026."""
 HEAD = """\
 # Third-party agents
 
@@ -106,7 +106,7 @@ def main() -> int:
 
 
 def proof(name: str) -> Any:
-    """Return the proof of one agent as JSON, or the error output of its process if it failed."""
+    """Return the proof of one agent as JSON, or the error output if its process failed."""
     python = environment(name, (*AGENTS[name], *own_requirements()))
     run = [str(python), "-m", "tests.third_party_agents.proof", name]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "LLM_USER_PATH": str(python.parents[1])}
@@ -119,19 +119,19 @@ def proof(name: str) -> Any:
 
 
 def own_requirements() -> list[str]:
-    """Return the requirements of agentobs and of its pytest plugin."""
+    """Return the requirements of agentobs and its pytest plugin."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["pytest"]]
 
 
 def environment(name: str, requirements: tuple[str, ...]) -> Path:
-    """Return the Python interpreter of an environment that has all `requirements`; create it if necessary."""
+    """Return the Python interpreter of an environment with all `requirements`; create the environment if necessary."""
     folder = ENVIRONMENTS / name
     python, stamp = folder / "bin" / "python", folder / "requirements.json"
     if not stamp.exists() or json.loads(stamp.read_text()) != list(requirements):
         print(f"creating {folder.relative_to(ROOT)}", file=sys.stderr)
         venv.create(folder, clear=True, with_pip=True)
-        # The constraints of the project's own environment conflict with the requirements of some agents.
+        # The constraints of the project's environment conflict with the requirements of some agents.
         environ = {k: v for k, v in os.environ.items() if not k.endswith("_CONSTRAINT")}
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*install, *requirements], env=environ, check=True)

@@ -1,4 +1,4 @@
-"""An agent of CrewAI, which creates its client itself."""
+"""An agent of CrewAI, which creates the client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDED_WITH = "`agentobs.record(llm)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let CrewAI plan the trip."""
+    """Plan the trip with CrewAI."""
     places = {**PLACES, "Rome": rome}
     llm = LLM(
         model="anthropic/claude-sonnet-4-5",

@@ -1,4 +1,4 @@
-"""An agent on instructor: a loop over its client, which returns each decision of the model as an object."""
+"""An agent on instructor: a loop that sends requests with instructor's client."""
 
 from __future__ import annotations
 

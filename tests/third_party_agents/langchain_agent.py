@@ -17,7 +17,7 @@ RECORDED_WITH = "`agentobs.record(model)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let langchain plan the trip."""
+    """Plan the trip with langchain."""
     places = {**PLACES, "Rome": rome}
     model = agentobs.record(
         ChatAnthropic(

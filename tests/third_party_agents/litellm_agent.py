@@ -18,7 +18,7 @@ litellm.suppress_debug_info = True
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let litellm plan the trip, with parallel tools."""
+    """Plan the trip with litellm and parallel tools."""
     places = {**PLACES, "Rome": rome}
 
     async def tool(name: str, arguments: dict[str, Any]) -> str:
@@ -32,7 +32,7 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
         return {"role": "tool", "tool_call_id": call.id, "content": content}
 
     async def complete(messages: list[Any]) -> Any:
-        """Return the next message; the first request is rejected, and litellm does not retry it by itself."""
+        """Return the next message; repeat the first request, which the provider rejects and litellm does not retry."""
         for _ in range(2):
             with contextlib.suppress(litellm.InternalServerError):
                 found = await litellm.acompletion(

@@ -15,7 +15,7 @@ RECORDED_WITH = "`with agentobs.record_all():`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let llm plan the trip."""
+    """Plan the trip with llm."""
     places = {**PLACES, "Rome": rome}
     model = llm.get_async_model("claude-sonnet-4.5")
     model.base_url = url

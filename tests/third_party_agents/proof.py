@@ -33,21 +33,21 @@ class Proof:
 
     versions: dict[str, str]
     recorded_with: str
-    """The call that records its client."""
+    """The call that records the client of the agent."""
     sent: int
-    """Requests that the provider received."""
+    """The number of requests that the provider received."""
     recorded: int
-    """Requests in the fixture."""
+    """The number of requests in the fixture."""
     matched: tuple[int, ...]
-    """Requests that each replay matched."""
+    """The number of requests that each replay matched."""
     prompt: str
-    """The divergence of a replay with a changed prompt: request, path and cause."""
+    """The divergence of a replay with a changed prompt: the request, the path and the cause."""
     tool: str
     """The divergence of a replay with a changed tool result."""
 
 
 def prove(run: Run, folder: Path, provider: Provider | None = None) -> tuple[Fixture, Proof]:
-    """Record and replay an agent; return its fixture and the proof."""
+    """Record and replay an agent; return the fixture and the proof."""
     provider = provider or Provider()
     with raw_provider([provider.play] * 50) as raw, recording(folder / "home"):
         live = run(raw.url)
@@ -70,7 +70,7 @@ def prove(run: Run, folder: Path, provider: Provider | None = None) -> tuple[Fix
 
 
 def divergence_of(fixture: Fixture, run: Run, **changed: str) -> str:
-    """Replay a changed agent; return the request that diverges, the path in its body, and the cause."""
+    """Replay a changed agent; return the diverging request, the path in its body, and the cause."""
     try:
         with Replayer(fixture) as replay:
             replay.run(run, NOWHERE, **changed)

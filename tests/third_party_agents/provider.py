@@ -1,6 +1,7 @@
-"""A provider with the script of one trip: an overload, parallel tools, two parallel sub-agents, and a tool that fails.
+"""A provider with the script of one trip.
 
-Each response depends only on the messages of its request, so the order of requests does not matter.
+The trip has an overload, parallel tools, two parallel sub-agents, and a tool that fails. Each response depends only on
+the messages of its request, so the order of requests does not matter.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from tests.replay.raw_provider import JSON, SSE, Call, play_chunks
 
 PROMPT = "Trip: where does the sun shine?"
 PLACES = {"Oslo": "rain", "Rome": "sun", "Cairo": "heat", "Quito": "fog"}
-"""The results of the tool `weather`, which fails for any other place."""
+"""The results of the tool `weather`, which fails for all other places."""
 TOPICS = {"desert": "Cairo", "mountain": "Quito"}
-"""The place that a sub-agent looks up for its topic."""
+"""The place whose weather a sub-agent looks up, by the topic of the sub-agent."""
 FINAL_TEXT = "Rome it is."
 
 
 class Provider:
-    """The responses of one conversation and of the sub-agents that it starts."""
+    """The responses of one conversation, and of the sub-agents that it starts."""
 
     def __init__(self, *, has_threads: bool = False) -> None:
-        """Start without a history; without threads, requests that continue an earlier response are rejected."""
+        """Start without a history; unless `threads` is set, reject requests that continue an earlier response."""
         self.overloads = 1
         self._has_threads = has_threads
         self._histories: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
         self.continued = self.refused = 0
-        """The number of requests that continued an earlier response, and of those that were rejected."""
+        """The number of requests that continued an earlier response, and the number of rejected requests."""
 
     def play(self, call: Call) -> None:
-        """Respond to one request."""
+        """Return the response to one request."""
         request = json.loads(call.body)
         with self._lock:
             respond = self._response(request)

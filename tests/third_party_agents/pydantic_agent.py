@@ -16,7 +16,7 @@ RECORDED_WITH = "`agentobs.record(agent)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let pydantic-ai plan the trip."""
+    """Plan the trip with pydantic-ai."""
     places = {**PLACES, "Rome": rome}
     provider = AnthropicProvider(api_key="sk-ant-a-made-up-key-0123456789", base_url=url)
     model = AnthropicModel("claude-sonnet-5", provider=provider)

@@ -1,4 +1,4 @@
-"""A plain loop on the SDK, async, for any version of it; SDKs before 1.0 use httpx."""
+"""A plain async loop that works with any version of the SDK; SDKs before 1.0 use httpx."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDED_WITH = "`agentobs.record(client)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let a loop plan the trip, with parallel tools."""
+    """Plan the trip with a loop and parallel tools."""
     places = {**PLACES, "Rome": rome}
     client = agentobs.record(
         AsyncAnthropic(api_key="sk-ant-a-made-up-key-0123456789", base_url=url)

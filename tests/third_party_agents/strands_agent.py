@@ -1,4 +1,4 @@
-"""An agent of Strands, whose SDK uses httpx."""
+"""An agent of Strands, which uses an SDK on httpx."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDED_WITH = "`agentobs.record(model)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
-    """Let Strands plan the trip."""
+    """Plan the trip with Strands."""
     places = {**PLACES, "Rome": rome}
     model = agentobs.record(
         AnthropicModel(

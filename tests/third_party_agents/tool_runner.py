@@ -17,7 +17,7 @@ RECORDED_WITH = "`agentobs.record(client)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"], thread: Any = False) -> str:
-    """Let the runner plan the trip; `thread` is passed to it unless it is None."""
+    """Plan the trip with the tool runner; `thread` is passed to the runner unless it is None."""
     return asyncio.run(_run(url, prompt, {**PLACES, "Rome": rome}, thread))
 
 
@@ -62,7 +62,7 @@ async def _run(url: str, prompt: str, places: dict[str, str], thread: Any) -> st
 def run_sync(
     url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"], thread: Any = False
 ) -> str:
-    """Do the same as `run` with the sync client and streams."""
+    """Plan the trip with the sync client and streams."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
     places = {**PLACES, "Rome": rome}
     thread_option: dict[str, Any] = {} if thread is None else {"thread": thread}

@@ -86,10 +86,10 @@ def import_bundle(
         on_imported: a function that is called with the outcome of each session when the session is finished.
 
     Raises:
-        ForeignError: it is not a bundle, or has a newer version.
+        ForeignError: the file is not a bundle, or has a newer version.
         DamagedError: the bundle is damaged or invalid; nothing was imported.
-        UsageError: its digest differs.
-        OSError: it cannot be read, or the home cannot be written; finished sessions are kept.
+        UsageError: the bundle's digest is not `digest`.
+        OSError: the bundle cannot be read, or the home cannot be written; finished sessions are kept.
     """
     bundle = container.open_bundle(path)
     if digest is not None and digest != bundle.digest:

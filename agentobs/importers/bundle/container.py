@@ -101,7 +101,7 @@ class Bundle:
 
     @property
     def session_ids(self) -> list[str]:
-        """The sessions in it."""
+        """The IDs of the sessions in the bundle."""
         return [entry.session_id for entry in self.entries if entry.side == "facts"]
 
 
@@ -158,8 +158,8 @@ def open_bundle(path: Path) -> Bundle:
     """Read the manifest of a bundle, and check its limits; nothing is decompressed.
 
     Raises:
-        ForeignError: it is not a bundle, or has a newer version.
-        DamagedError: it is truncated, was changed, or has an invalid manifest.
+        ForeignError: the file is not a bundle, or has a newer version.
+        DamagedError: the bundle is truncated, was changed, or has an invalid manifest.
         OSError: it cannot be read.
     """
     with _opened(path) as file:

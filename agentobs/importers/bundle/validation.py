@@ -47,7 +47,7 @@ class BadLine(ValueError):
 
 @dataclass(slots=True)
 class Facts:
-    """The data in the facts of a session that must be consistent with other lines."""
+    """Data collected from the facts of a session, to be compared with its other lines."""
 
     named: set[str] = field(default_factory=set)
     """The content IDs in the facts."""
@@ -220,7 +220,7 @@ def _is_float(value: Any) -> bool:
 
 
 class Contents:
-    """The data in the content lines of a session that must be consistent with other lines."""
+    """Data collected from the content lines of a session, to be compared with each other and with its facts."""
 
     def __init__(self, session_id: str) -> None:
         """Start without any content."""

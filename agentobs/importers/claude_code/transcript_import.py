@@ -87,7 +87,7 @@ class Seen:
         files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         for path in paths:
             try:
-                # Get the stamp before reading, so that data written meanwhile is noticed by the next call.
+                # Get the stamp before reading, so that the next call notices data that is written during the read.
                 stamp = _stamp(path)
                 before, named = self._files.get(path, ((), ()))
                 if stamp != before:

@@ -1,4 +1,4 @@
-"""Write responses and requests of the Messages API: scripted, injected or imported ones."""
+"""Write responses and requests of the Messages API, for scripts, fault injection and imports."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ _FIELD_NAMES = frozenset(
         "top_k", "top_p", "budget_tokens", "service_tier", "output_config", "signature", "data", "citations",
     )
 )  # fmt: skip
-"""Source: https://docs.claude.com/en/api/messages, 2026-11."""
+"""The field names of requests. Source: https://docs.claude.com/en/api/messages, 2026-11."""
 
 
 class Anthropic(Dialect):

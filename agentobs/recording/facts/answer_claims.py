@@ -70,11 +70,11 @@ def claim_of(answer: Answer, last_turns: Sequence[Turn], dialect: Dialect) -> bo
 
     Args:
         answer: a response without tool calls.
-        last_turns: the turns that it answers.
+        last_turns: the turns to which it responds.
         dialect: the dialect of the provider.
 
     Returns:
-        None if no result is an error, if the response has no text, or if it is incomplete.
+        None if no tool result is an error, if the response has no text, or if the response is incomplete.
     """
     results = [result for turn in last_turns for result in turn.results]
     if not any(result.is_error for result in results) or answer.ending != "complete":

@@ -270,7 +270,7 @@ class Interpreter:
             case SessionEnd() | SessionReturn():
                 return self._end(record, mode)
             case Event() if lost := _lost_exchanges(record):
-                # The recorder counts one of the losses, because the record is incomplete.
+                # The recorder counts one lost record for every incomplete record, so that one is not counted here.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
                 return _Parts((), (record,), is_complete=False)
             case _:
@@ -296,7 +296,7 @@ class Interpreter:
     def _exchange_content(
         self, session_id: str, body: Body, response: dict[str, Any]
     ) -> ExchangeContent | None:
-        """Return the content of an exchange; None if its request is not in memory any more, because too many other
+        """Return the content of an exchange; None if its request is no longer in memory, because too many other
         requests have started since then.
         """
         try:

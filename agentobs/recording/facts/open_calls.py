@@ -33,7 +33,7 @@ class OpenCalls:
             del self._calls[next(iter(self._calls))]
 
     def take(self, lane: str, tool_use_id: str) -> tuple[str, int] | None:
-        """Close the first open call with an ID; return its attempt and its position there, or None if there is none."""
+        """Close the first open call with an ID; return its attempt and its position in the response, or None."""
         calls = self._calls.get((lane, tool_use_id))
         if calls is None:
             return None

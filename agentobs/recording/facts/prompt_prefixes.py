@@ -2,8 +2,8 @@
 
 A prompt is cached from its start: betas, model, tools, system, parameters, then message by message. A request is
 compared with the earlier request whose messages it repeats, or else with the request that shares the most bytes. Only
-values that are parsed for other reasons are read, and each zone or message is hashed once, when it is new. No text
-leaves this module, and its digests are keyed, so that nobody can guess a short prompt.
+values that have already been parsed for other purposes are read, and each zone or message is hashed once, when it is
+new. No text leaves this module, and its digests are keyed, so that a short prompt cannot be guessed from them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 class _Zone(NamedTuple):
     value: Any
     digest: str | None
-    """None if the request has no such zone."""
+    """The keyed digest of the value; None if the request does not have this zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt, in the form in which it is compared with later ones."""
+    """A prompt in a form that can be compared with later prompts."""
 
     attempt_id: str
     lane: str
     zones: tuple[_Zone, ...]
     messages: Sequence[bytes] | None
-    """For each message a digest of all messages up to it; None if an earlier body is not in memory any more."""
+    """For each message a digest of all messages up to it; None if an earlier body is no longer in memory."""
 
 
 class Prefixes:

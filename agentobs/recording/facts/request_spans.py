@@ -1,4 +1,4 @@
-"""Request spans: the spans of LLM requests, derived from attempts, for clients that open no spans themselves.
+"""Request spans: the spans of LLM requests, derived from attempts, for clients that do not open spans themselves.
 
 A request that may be retried stays open until no retry can follow. The time between its attempts is a span as well.
 """
@@ -70,7 +70,7 @@ class Requests:
             yield _end(self._open.pop(next(iter(self._open))))
 
     def _ends_of_old(self, now_ns: int) -> Iterator[Fact]:
-        """Yield the ends of requests for which no retry is expected any more."""
+        """Yield the ends of requests for which a retry is no longer expected."""
         for request_id, each in list(self._open.items()):
             if now_ns - each.ended_ns > RETRY_NS or len(self._open) >= OPEN_MAX:
                 yield _end(self._open.pop(request_id))

@@ -37,7 +37,7 @@ else:
     from backports import zstd
 
 FORMAT = 1
-"""The version of this format; a reader rejects newer ones."""
+"""The version of this format; a reader rejects newer versions."""
 ENDING = ".zst"
 """The suffix that is added to the name of the plain file."""
 LEVEL = 6
@@ -73,7 +73,9 @@ class Summary:
     sessions: tuple[str, ...] = ()
     """The sessions that its records belong to."""
     contents: tuple[str, ...] = ()
-    """The content ID of each of its lines in order, an empty string for a line without one; no entries for facts."""
+    """The content ID of each of its lines in order, an empty string for a line without a content ID; no entries for
+    facts.
+    """
 
 
 @dataclass(frozen=True, slots=True)

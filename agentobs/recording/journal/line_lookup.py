@@ -22,7 +22,7 @@ Our choice.
 
 
 ENDS = ("start", "end")
-"""The kinds of the lines that a session has only once: its start with the arguments, and its end."""
+"""The kinds of lines that occur once per session: its start with the arguments, and its end."""
 
 
 def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:

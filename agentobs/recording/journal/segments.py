@@ -35,7 +35,7 @@ from agentobs.recording.journal.file_system import OS, Files, Refused
 from agentobs.recording.journal.home import Home
 
 FORMAT = 1
-"""The version of the line format; a reader rejects newer ones."""
+"""The version of the line format; a reader rejects newer versions."""
 
 Side = Literal["facts", "content"]
 REPLACED_KINDS = ("pruned", "lost")
@@ -283,7 +283,7 @@ class Segment:
         for each in files:
             each.sync()
         if not named:
-            # If the content file is created meanwhile, its name is synced by the next call.
+            # If the content file is created during this call, the next call syncs its name.
             for path in (self._home.segments, self._home.path):
                 self._files.sync_names(path)
             with contextlib.suppress(OSError):  # it may belong to another user

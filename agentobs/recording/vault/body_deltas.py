@@ -57,9 +57,9 @@ class Body:
     shared_messages: int
     """The number of leading messages that the base also contains."""
     new_messages: tuple[Any, ...] = field(repr=False)
-    """The messages after the shared ones, parsed."""
+    """The messages after the shared messages, parsed."""
     origin: str | None
-    """The content ID of the longest earlier body whose messages this one repeats and continues.
+    """The content ID of the longest earlier body whose messages this body repeats and continues.
 
     Cache breakpoints, which move from request to request, are ignored here.
     """
@@ -178,7 +178,7 @@ class Bodies:
     ) -> tuple[str | None, int]:
         """Return the longest kept body whose messages a new body repeats, and the number of these messages."""
         best: tuple[str | None, int] = (None, 0)
-        # The base comes first: it is nearly always the right one, and then no shorter body is compared.
+        # The base comes first, because it is nearly always the longest match. Shorter bodies are then not compared.
         for content_id in [base_id, *reversed(self._kept)] if base_id else reversed(self._kept):
             kept = self._kept[content_id]
             count = len(kept.parts.ends)

@@ -49,7 +49,8 @@ def with_clean_headers(exchange: ModelExchange, redactor: Redactor) -> ModelExch
 def _clean_headers(
     headers: dict[str, str], secrets: Sequence[bytes], redactor: Redactor
 ) -> dict[str, str]:
-    # Headers rarely contain secrets, and one search over all of them shows that. A rule may need the complete value.
+    # Headers rarely contain secrets, so all values are searched at once first. If there are rules, each value is
+    # searched separately, because a rule may only match a complete value.
     values = "\n".join(headers.values())
     if not redactor.rules and redactor.redact_text(values, secrets) == values:
         return headers

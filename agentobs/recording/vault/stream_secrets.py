@@ -22,7 +22,8 @@ _LINE_END = re.compile(rb"[\r\n]|\Z")
 _ESCAPE = re.compile(rb"(?:\\u[0-9A-Fa-f]{4})+|\\.")
 _SHORT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _PLAIN = re.compile(rb"\\u00[2-7]|\\/")
-"""Escape sequences of characters that do not need one. They could hide a secret from a search in the bytes."""
+"""Escape sequences of characters that do not need to be escaped. They could hide a secret from a search in the bytes.
+"""
 
 
 @dataclass(slots=True)
@@ -95,7 +96,8 @@ def writable_length(raw: bytes, found: Sequence[Finding]) -> int:
     safe = _event_end(raw, max(safe, len(raw) - HELD_BYTES_MAX))
     end = 0
     for each in reversed(found):
-        # The other parts of a secret follow the part that is replaced by the placeholder; they belong together.
+        # In a stream, the part of a secret that the placeholder replaces comes before the other parts. All of them must
+        # be written together.
         end = max(end, each.end)
         if each.replacement_bytes:
             if each.start < safe < end:

@@ -189,7 +189,7 @@ NOTHING_SEEN = (
 
 
 class State:
-    """How the transports of this process are patched."""
+    """The patches of the transports in this process."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -252,7 +252,7 @@ def _transports() -> Iterator[tuple[type, str, Callable[..., Callable[..., Any]]
         yield library.HTTPTransport, "handle_request", _recording
         yield library.AsyncHTTPTransport, "handle_async_request", _recording_async
         if library is not httpx2:
-            # Frameworks pass transports of their own to this client, such as litellm's over aiohttp.
+            # Frameworks pass their own transports to this client, for example litellm, whose transport uses aiohttp.
             yield library.AsyncClient, "_transport_for_url", _recording_transport
     if (module := sys.modules.get(SDK_AIOHTTP)) is not None:
         yield module.AiohttpTransport, "handle_async_request", _recording_async

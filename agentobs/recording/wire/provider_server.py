@@ -2,7 +2,7 @@
 
 Set ANTHROPIC_BASE_URL to use it with any client. A request is answered from the first unused exchange with the same
 request; secrets may differ, as long as equal secrets stay equal within a request. With `match="order"`, each request is
-answered from the next exchange, whatever the request is. An unknown request gets status 410 with `x-should-retry:
+answered from the next exchange, even if the requests differ. An unknown request gets status 410 with `x-should-retry:
 false`, so that clients do not retry it; the error names the most similar recorded request and the first difference.
 Responses can be sent in other chunks, at the recorded pace, and with injected faults.
 """

@@ -56,7 +56,9 @@ KEPT_BYTES = 32 * 1024 * 1024
 """How many bytes of one body are kept. The rest passes through and is counted, and the session is incomplete."""
 
 RECORDED = "agentobs.request"
-"""The extension that marks a recorded request with its identity. A redirect copies it, but is a separate request."""
+"""The extension that marks a recorded request with its identity. A redirected request has a copy of it, but is a
+separate request.
+"""
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
@@ -112,7 +114,7 @@ def _guarded(method: F) -> F:
 
 
 def _warn(error: Exception) -> None:
-    with contextlib.suppress(Exception):  # even the text of an error may fail
+    with contextlib.suppress(Exception):  # describing the error may raise an exception
         text = f"an exchange was not recorded: {error_kind(error)}. The agent continues."
         warn_once(text, about=f"exchange {type(error).__name__}")
 
@@ -189,7 +191,7 @@ class _OpenExchange:
 
     @_guarded
     def partial_exchange(self) -> ModelExchange | None:
-        """Return the part of the exchange that has arrived; None if it is not in progress any more."""
+        """Return the part of the exchange that has arrived; None if it is no longer in progress."""
         return None if self.is_taken else self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
 
     def last_ns(self) -> int:
@@ -589,7 +591,7 @@ class _AsyncRecordedRequestBody(httpx2.AsyncByteStream):
 def _forwarded_request(
     forward: ForwardRequest, request: httpx2.Request, exchange: _OpenExchange | None
 ) -> httpx2.Request:
-    """Return the request to send to the provider; it is recorded instead of the original one."""
+    """Return the request to send to the provider; it is recorded instead of the original request."""
     request = forward.request(request)
     if exchange:
         exchange.request, exchange.question = request, None

@@ -38,7 +38,7 @@ class Verdict:
     signature: str
     is_found: bool
     strength: float
-    """The ratio of the strongest evidence to the threshold: 1 at the threshold, 2 at twice; 0 if not found."""
+    """The strongest evidence divided by the threshold: 1 at the threshold, 2 at twice the threshold; 0 if not found."""
     evidence: tuple[Mapping[str, Any], ...]
     """The rows of its query, in time order."""
     unknown_reason: str | None

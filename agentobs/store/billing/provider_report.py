@@ -87,7 +87,7 @@ class Report:
     is_listed: bool = False
     """Whether time spans without usage are omitted."""
     has_list_prices: bool = False
-    """Whether it has amounts at list prices in addition to billed ones."""
+    """Whether it has amounts at list prices in addition to billed amounts."""
     billed_usd: Decimal = Decimal(0)
     """The billed amount after discounts."""
     list_usd: Decimal = Decimal(0)

@@ -32,7 +32,7 @@ MOST_TOLERANCE = Decimal("0.01")
 """The maximum tolerance for rounding, as a share of the reported amount."""
 
 STANDARD = "standard"
-"""The service tier of a call whose usage does not contain one."""
+"""The service tier of a call whose usage does not name a tier."""
 
 
 @dataclass(frozen=True, slots=True)

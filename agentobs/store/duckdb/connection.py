@@ -41,7 +41,9 @@ SECONDS_SIZE = 64 * 1024 * 1024
 tenth of a second.
 """
 TRIES = 3
-"""How many times opening a store is tried while another process replaces it, which may delete archives in use."""
+"""How many times the opening of a store is tried. It fails if another process replaces the store and deletes its
+archives in the meantime.
+"""
 
 
 def connect(

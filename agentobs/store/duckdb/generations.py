@@ -85,7 +85,8 @@ class Generation:
 
 @contextlib.contextmanager
 def locked(home: Home, wait_seconds: float) -> Iterator[bool]:
-    """Hold the home's lock while the context is open. Yield False if another process held it during the whole wait.
+    """Hold the home's lock while the context is open. Yield False if another process still holds it at the end of the
+    wait.
 
     Raises:
         OSError: the home cannot be written.
@@ -298,10 +299,10 @@ def made_durable(path: Path) -> os.stat_result:
 
 
 def refuse_without_segments(home: Home) -> None:
-    """Check that a store file that cannot be read can be rebuilt, as the only copy of its rows must not be replaced.
+    """Refuse to replace an unreadable store file if there are no segments from which it could be rebuilt.
 
     Raises:
-        DamagedError: there is a store file, but no segment, as after this file was copied without its home.
+        DamagedError: there is a store file but no segment, for example because the file was copied without its home.
     """
     if not _is_there(home.database) or segment_ids(home):
         return

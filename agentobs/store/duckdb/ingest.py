@@ -34,7 +34,7 @@ class IngestReport:
     """The result of an ingest."""
 
     busy: bool = False
-    """Whether nothing was done because another process was ingesting during the whole wait."""
+    """Whether nothing was done because another process was still ingesting at the end of the wait."""
     published: bool = False
     """Whether a new generation was published; False if there was nothing new."""
     generation: int = 0

@@ -66,7 +66,7 @@ def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
     """Repair the home as far as possible.
 
     Raises:
-        HomeError: another process held the lock during the whole wait, or the home cannot be written.
+        HomeError: another process still held the lock at the end of the wait, or the home cannot be written.
         ForeignError: the store file was not written by agentobs.
         DamagedError: the store file is damaged, and there are no segments from which it could be rebuilt.
     """
@@ -196,7 +196,7 @@ def _repair_file(home: Home, path: Path, rows: Known, last: int, report: RepairR
 def _move_orphaned_content(home: Home, report: RepairReport) -> None:
     """Move content files without a facts file to the directory of damaged files, because no fact refers to them."""
     # A writer creates the facts file first. The content files are therefore listed before the segments, so that the
-    # content of an agent that starts meanwhile is not moved away.
+    # content of an agent that starts in the meantime is not moved.
     contents = sorted(home.segments.glob("*.content*"))
     known = set(segment_ids(home))
     for path in contents:

@@ -2,7 +2,7 @@
 
 Only an ingest that holds the home's lock compresses files. The compressed file is written next to the plain file,
 synced to disk, read back and compared with the plain file, and renamed. Then the directory is synced to disk, and only
-then is the plain file deleted. While both files exist, readers use the compressed one.
+then is the plain file deleted. While both files exist, readers use the compressed file.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ OUT_OF_MEMORY = 77
 
 _INHERITED = ("TZ", "LD_LIBRARY_PATH", "AGENTOBS_PRICES")
 """The environment variables that a worker inherits: the local time zone, the library path, which the interpreter may
-need to start, and the path of the price file. (The last name is defined in `ledger.book`, which is slow to import.)
+need to start, and the path of the price file. (The last name is defined in `ledger.price_book`, which is slow to
+import.)
 """
 
 _KINDS = {kind.__name__: kind for kind in (UsageError, HomeError, ForeignError, DamagedError)}
@@ -117,7 +118,7 @@ class Worker:
     """A process that opens the store of a home and runs queries on it, one at a time.
 
     It sees the data recorded before it was started. Use it in one thread only. After a query that had to be stopped
-    from outside, the worker cannot be used any more.
+    from outside, the worker can no longer be used.
     """
 
     def __init__(

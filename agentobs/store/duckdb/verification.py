@@ -58,7 +58,7 @@ class Finding:
 
     path: Path
     offset: int | None
-    """The position in the file, in bytes; None if the problem concerns the whole file."""
+    """The position in the file, in bytes; None if the problem affects the entire file."""
     found: str
     """A description of the problem."""
     lost: str
@@ -131,7 +131,7 @@ def verify(home: Home) -> VerifyReport:
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
     # List the content files before the segments: a writer creates the facts file first, so the segment of each of these
-    # files is in the later list, even if an agent starts meanwhile.
+    # files is in the later list, even if an agent starts in the meantime.
     contents = sorted(home.segments.glob("*.content*"))
     # Read the watermarks first, so that the segments that are read below contain all records up to them.
     with _published(home, report) as (connection, archived, marks):
@@ -156,7 +156,7 @@ def verify(home: Home) -> VerifyReport:
                     f"{each.path}: {each.found}; it is still open" for each in unpruned
                 ]
         for path in contents:
-            # A segment may have been pruned meanwhile.
+            # A segment may have been pruned in the meantime.
             if segment_of(path) not in counted and path.exists():
                 lost = "no record references its content"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))

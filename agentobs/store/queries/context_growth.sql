@@ -3,7 +3,7 @@
 -- $session_id: the session. One row for each request with a token count, in order. Auxiliary requests of a lane
 -- (compaction, hooks, classifiers) are excluded, because they are not part of its conversation. context_tokens is the
 -- size of the complete prompt: input, cache reads and cache writes. window_tokens is the size of the context window as
--- recorded by the agentobs loop, else determined by the model's name, else NULL. compacted is the reason of a
+-- recorded by the agentobs loop, else determined by the model's name, else NULL. compacted is the reason for a
 -- compaction since the previous request of the lane, and was_tokens the number of tokens before the compaction; both
 -- are NULL if there was none.
 WITH prompts AS (

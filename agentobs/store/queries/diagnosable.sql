@@ -1,7 +1,7 @@
 -- For which failure signatures does a session have the required data?
 --
--- $session_id: the session. If a count is 0, or less than the count of which it is a part, the absence of a finding
--- means nothing. This is also the case if hook events were sampled or are missing.
+-- $session_id: the session. If a count is 0, or less than the count that includes it, the absence of a finding means
+-- nothing. This is also the case if hook events were sampled or are missing.
 SELECT
     (SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR) AS calls,
     (

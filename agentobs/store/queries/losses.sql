@@ -3,7 +3,7 @@
 -- $session_id: only this session, or NULL. $since_ns: only losses at or after this time, or NULL. $until_ns: only
 -- losses before this time, or NULL. where_lost is `queue` if the queue of the recorder was full, or `recorder` if a
 -- record could not be written; what is the kind of the records. Both are NULL for a session that ended with dropped
--- records of which nothing else is recorded.
+-- records about which nothing else is recorded.
 WITH known_losses AS (
     SELECT session_id, 'queue' AS where_lost, label AS what, numbers['count']::BIGINT AS records, at_ns
     FROM events

@@ -3,7 +3,7 @@
 -- $session_id: only this session, or NULL. $since_ns: only calls requested at or after this time, or NULL. $limit: the
 -- maximum number of tools, or NULL for all. Percentiles are exact. timed_calls is the number of calls whose run time
 -- was recorded. For other calls, the time is measured from the response with the call to the request with its result,
--- so it includes other work of the client. The time excludes approval waits, also of an agent that the tool runs. Calls
+-- so it includes other work of the client. The time excludes approval waits, even in an agent that the tool runs. Calls
 -- that never ran, such as denied calls, are counted but have no time.
 WITH calls AS (
     SELECT

@@ -1,4 +1,4 @@
-"""A storm of rejected requests, until the agent's own retries are used up."""
+"""The provider rejects all requests until the agent's own retries are used up."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import ErrorReply, Reply, Request, text

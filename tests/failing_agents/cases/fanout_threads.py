@@ -1,4 +1,4 @@
-"""Agents in threads, whose results are read as they complete; they differ only in the block that they receive."""
+"""Agents in threads that differ only in the block that they receive; their results are read as they complete."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -53,7 +53,7 @@ CASE = Case(
         ),
     ),
     named=r"missing in the answer|read_source|delegate",
-    # Agents in the same lane share its turns.
+    # Agents in the same lane share the turns of the lane.
     turns=tuple(range(1, 9)),
     tampered=Change(
         "a changed return value",

@@ -1,4 +1,4 @@
-"""A langchain agent that is ended by an exception in a tool."""
+"""A langchain agent that ends with an exception in a tool."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text

@@ -1,4 +1,4 @@
-"""A recorded tool is wrong in the first turn, and a check at the end detects it; frozen with --turn."""
+"""A recorded tool is wrong in the first turn, and a check at the end detects this; frozen with `--turn`."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text

@@ -1,4 +1,4 @@
-"""State in the module (a history and caches), and a check of the final answer."""
+"""An agent with state in its module (a history and caches) and a check of the final answer."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text

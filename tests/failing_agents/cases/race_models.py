@@ -1,4 +1,4 @@
-"""Two models race, and the slower one is cancelled; the answer of the faster one cannot be converted."""
+"""Two models race, and the slower one is canceled; the answer of the faster one cannot be converted."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""An agent that sleeps 20 seconds between turns and polls until its own limit raises an exception."""
+"""An agent that sleeps 20 seconds between turns, and polls until its own limit raises an exception."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text

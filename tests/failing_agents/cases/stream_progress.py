@@ -1,4 +1,4 @@
-"""An async generator that yields progress; an answer cannot be parsed."""
+"""An async generator that yields progress; one answer of the model cannot be parsed."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, text

@@ -1,4 +1,4 @@
-"""Two agents with the same prompt in a TaskGroup; a tool is wrong early, and a check at the end detects it."""
+"""Two agents with the same prompt in a TaskGroup; a tool is wrong early, and a check at the end detects this."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -50,7 +50,7 @@ CASE = Case(
         ),
     ),
     named=r"counted 78|\bcount\b",
-    # Agents in the same lane share its turns.
+    # Agents in the same lane share the turns of the lane.
     turns=tuple(range(1, 7)),
     tampered=Change(
         "a changed return value", (Edit(PATH, "    return found\n", '    return "WRONG"\n'),)

@@ -694,7 +694,7 @@ COMMENT ON COLUMN zones.parameters IS 'Digest of tool choice and thinking; NULL 
 COMMENT ON COLUMN zones.system_dynamic IS 'Digest of the system prompt after its first cache breakpoint; NULL if there is nothing after it.';
 COMMENT ON COLUMN zones.messages IS 'Digest of all messages; NULL if the recorder no longer had the first messages.';
 COMMENT ON COLUMN zones.repeated_messages IS 'The number of messages in the earlier prompt; NULL without an earlier prompt. [messages]';
-COMMENT ON COLUMN zones.repeated IS 'Digest of the same number of first messages of this prompt. It equals `messages` of the earlier prompt if this prompt continues it. NULL if this prompt has fewer messages.';
+COMMENT ON COLUMN zones.repeated IS 'Digest of the first repeated_messages messages of this prompt. It equals `messages` of the earlier prompt if this prompt continues the earlier prompt. NULL if this prompt has fewer messages.';
 COMMENT ON COLUMN zones.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
 
 CREATE TABLE gaps (
@@ -762,5 +762,5 @@ COMMENT ON COLUMN exports.items IS 'The number of spans, log records or data poi
 COMMENT ON COLUMN exports.rejected IS 'The number of items that the destination rejected in the last message of this step, from any session in that message; they are not sent again.';
 COMMENT ON COLUMN exports.complete IS 'Whether the session has ended and was sent completely.';
 COMMENT ON COLUMN exports.at_ns IS 'When the step was recorded. [ns since 1970 UTC]';
-COMMENT ON COLUMN exports.partial_items IS 'The number of accepted items that belong to the next record or to orphaned spans; 0 unless the step ended between such items.';
+COMMENT ON COLUMN exports.partial_items IS 'If the step ended among the items of one record, or among the items of orphaned spans, the number of these items that were accepted; else 0.';
 COMMENT ON COLUMN exports.session_sequence IS 'Always NULL, because the record is written outside the session.';

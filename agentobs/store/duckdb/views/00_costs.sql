@@ -111,7 +111,7 @@ COMMENT ON COLUMN costs.sent_at IS 'The same time as a timestamp. [UTC]';
 COMMENT ON COLUMN costs.day IS 'The day on which the attempt was sent. [UTC]';
 COMMENT ON COLUMN costs.kind IS 'What the model generated: `message`, `compaction` and others.';
 COMMENT ON COLUMN costs.model IS 'The billed model.';
-COMMENT ON COLUMN costs.canonical_model IS 'The canonical name of the billed model, also if an alias or a dated ID was billed.';
+COMMENT ON COLUMN costs.canonical_model IS 'The canonical name of the billed model, even if an alias or a dated ID was billed.';
 COMMENT ON COLUMN costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN costs.speed IS '`standard` or `fast`, or NULL.';

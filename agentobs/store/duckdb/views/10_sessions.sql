@@ -397,7 +397,7 @@ WITH ids AS (
         ids.session_id,
         started.first,
         coalesce(started.started_ns, requests.first_ns) AS started_ns,
-        -- If the session was started again, an end before the last start belongs to an earlier run.
+        -- If the session was started again, an end before the last start belongs to an earlier start.
         coalesce(ended.ended_ns >= coalesce(started.resumed_ns, 0), false) AS has_ended,
         ended.ended_ns,
         active.at_ns AS active_ns,

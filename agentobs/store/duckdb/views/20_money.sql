@@ -45,7 +45,7 @@ COMMENT ON COLUMN audited_costs.sent_at IS 'The same time as a timestamp. [UTC]'
 COMMENT ON COLUMN audited_costs.day IS 'The day on which the attempt was sent. [UTC]';
 COMMENT ON COLUMN audited_costs.kind IS 'What the model generated: `message`, `compaction` and others.';
 COMMENT ON COLUMN audited_costs.model IS 'The billed model.';
-COMMENT ON COLUMN audited_costs.canonical_model IS 'The canonical name of the billed model, also if an alias or a dated ID was billed.';
+COMMENT ON COLUMN audited_costs.canonical_model IS 'The canonical name of the billed model, even if an alias or a dated ID was billed.';
 COMMENT ON COLUMN audited_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN audited_costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN audited_costs.speed IS '`standard` or `fast`, or NULL.';
@@ -99,7 +99,7 @@ COMMENT ON COLUMN call_costs.sent_at IS 'The same time as a timestamp. [UTC]';
 COMMENT ON COLUMN call_costs.day IS 'The day on which the attempt was sent. [UTC]';
 COMMENT ON COLUMN call_costs.kind IS 'What the model generated: `message`, `compaction` and others.';
 COMMENT ON COLUMN call_costs.model IS 'The billed model.';
-COMMENT ON COLUMN call_costs.canonical_model IS 'The canonical name of the billed model, also if an alias or a dated ID was billed.';
+COMMENT ON COLUMN call_costs.canonical_model IS 'The canonical name of the billed model, even if an alias or a dated ID was billed.';
 COMMENT ON COLUMN call_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN call_costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN call_costs.speed IS '`standard` or `fast`, or NULL.';
@@ -494,7 +494,7 @@ COMMENT ON COLUMN cache_efficiency.input_tokens IS 'Input tokens that were neith
 COMMENT ON COLUMN cache_efficiency.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
 COMMENT ON COLUMN cache_efficiency.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
 COMMENT ON COLUMN cache_efficiency.hit_ratio IS 'The share of all input that was read from the cache, from 0 to 1; NULL without input.';
-COMMENT ON COLUMN cache_efficiency.read_saved_usd IS 'The savings by cache reads: their cost as uncached input, minus their actual cost. [USD]';
+COMMENT ON COLUMN cache_efficiency.read_saved_usd IS 'The savings from cache reads: their cost as uncached input, minus their actual cost. [USD]';
 COMMENT ON COLUMN cache_efficiency.write_premium_usd IS 'The extra cost of cache writes compared with uncached input. [USD]';
 COMMENT ON COLUMN cache_efficiency.saved_usd IS 'The net savings: read_saved_usd minus write_premium_usd; negative if caching cost more than it saved. [USD]';
 COMMENT ON COLUMN cache_efficiency.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
@@ -592,7 +592,7 @@ COMMENT ON COLUMN cached_calls.previous_cached_tokens IS 'Tokens in the cache af
 COMMENT ON COLUMN cached_calls.lifetime_ns IS 'How long the cache keeps the prompt: 1 hour if this call or the previous attempt wrote it for 1 hour, else 5 minutes. [ns]';
 COMMENT ON COLUMN cached_calls.changed IS 'The first zone that changed, as in prefixes; NULL if no zone changed, or if unknown.';
 COMMENT ON COLUMN cached_calls.changed_message IS 'The number of the message that changed, from 1; NULL unless `changed` is `messages`.';
-COMMENT ON COLUMN cached_calls.miss_reason IS 'The reason of the cache miss, as reported by the provider, or NULL.';
+COMMENT ON COLUMN cached_calls.miss_reason IS 'The reason for the cache miss, as reported by the provider, or NULL.';
 COMMENT ON COLUMN cached_calls.missed_tokens IS 'The estimated number of missed tokens, as reported by the provider; NULL if it does not report them. [tokens]';
 
 CREATE OR REPLACE VIEW zone_changes AS
@@ -637,7 +637,7 @@ WITH missed AS (
     FROM cached_calls
     WHERE previous_cached_tokens > 0
 ), split AS (
-    -- Missed tokens were first written again for 1 hour, then for 5 minutes; the rest was uncached input.
+    -- Missed tokens are assigned to cache writes for 1 hour first, then for 5 minutes, and the rest to uncached input.
     SELECT
         *,
         least(missed_tokens, greatest(cache_write_1h_tokens, 0)) AS again_1h,
@@ -780,7 +780,7 @@ SELECT
     count(*) FILTER (WHERE cache_usd IS NULL AND is_call) AS unpriced_calls
 FROM priced
 GROUP BY session_id;
-COMMENT ON VIEW cache_lifetimes IS 'The cache cost of each session as it was, and as it would have been with a cache lifetime of 5 minutes or 1 hour. The time between calls makes the difference.';
+COMMENT ON VIEW cache_lifetimes IS 'The actual cache cost of each session, and its estimated cost with a cache lifetime of 5 minutes or 1 hour, which depends on the time between calls.';
 COMMENT ON COLUMN cache_lifetimes.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN cache_lifetimes.calls IS 'The number of calls that read from or wrote to the cache.';
 COMMENT ON COLUMN cache_lifetimes.gaps_over_5m IS 'The number of calls that were sent more than 5 minutes after the call that they continue.';

@@ -117,7 +117,7 @@ COMMENT ON COLUMN rising_costs.at_ns IS 'When the finding occurred. [ns since 19
 COMMENT ON COLUMN rising_costs.about IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN rising_costs.value IS 'How many times in a row a turn cost more than the previous turn. [turns]';
 COMMENT ON COLUMN rising_costs.threshold IS 'The minimum value for this finding. [turns]';
-COMMENT ON COLUMN rising_costs.detail IS 'The cost of a turn before the rise and at its end.';
+COMMENT ON COLUMN rising_costs.detail IS 'The cost of the turn before the rise, and of the last turn of the rise.';
 COMMENT ON COLUMN rising_costs.evidence_id IS 'The ID of the attempt of the last turn.';
 
 CREATE OR REPLACE VIEW full_contexts AS

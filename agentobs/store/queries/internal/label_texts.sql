@@ -1,4 +1,4 @@
--- Which content contains the texts of some digests, in the newest sessions with each digest?
+-- Which content contains the texts of the given digests, in the newest sessions with each digest?
 --
 -- $digests: a list of digests. $most: the maximum number of sessions for each digest.
 SELECT digest, field, segment_id, content_id, row_number() OVER (PARTITION BY digest ORDER BY at_ns DESC) AS place

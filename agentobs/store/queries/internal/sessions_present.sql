@@ -1,4 +1,4 @@
--- Which of some sessions have records?
+-- Which of the given sessions have records?
 --
 -- $session_ids: a list of IDs.
 SELECT DISTINCT session_id FROM (

@@ -1,4 +1,4 @@
--- Which of some names and reasons occur in the facts?
+-- Which of the given names and reasons occur in the facts?
 --
 -- $texts: a list of names and reasons.
 SELECT name FROM session_starts WHERE list_contains($texts::VARCHAR[], name)

@@ -12,7 +12,7 @@ LOG = [f"line {n}: pump {n % 7} reports {'OK' if n % 13 else 'PRESSURE LOW'}" fo
 
 
 class Overwhelmed(RuntimeError):
-    """The provider would not take it."""
+    """The provider rejected all attempts."""
 
 
 def ask_model(text):

@@ -27,7 +27,7 @@ def read_source(topic):
 
 
 def do(block):
-    """One researcher; works in a thread."""
+    """Run one researcher in a thread."""
     messages = [{"role": "user", "content": "Read your source and tell the number in millions."}]
     while True:
         answer = create([READ], messages)

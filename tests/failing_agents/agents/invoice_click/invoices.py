@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""invoices: ask what an order costs."""
+"""invoices: prints the total of an order."""
 import os
 import random
 import time

@@ -13,7 +13,7 @@ BOXES = {"2019": ["tax", "rent"], "2020": ["tax"], "2021": []}
 
 @tool(read_only=True)
 async def find_box(year: int) -> str:
-    """What is in the box of a year.
+    """Return the content of the box of a year.
 
     Args:
         year: The year.

@@ -47,7 +47,7 @@ def payroll(name):
                 paid = b.input['amount']
             out.append({'type': 'tool_result', 'tool_use_id': b.id, 'content': str(value)})
         msgs.append({'role': 'user', 'content': out})
-    # the bank tells us afterwards
+    # the bank reports the correct amount later
     due = sum(HOURS[name]) * WAGE[name]
     if paid != due:
         agentobs.fail(f'{name} got {paid} and not {due}')

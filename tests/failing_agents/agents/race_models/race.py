@@ -1,4 +1,4 @@
-"""Ask a fast and a good model; whoever answers first wins."""
+"""Query a fast and a good model, and use the first answer."""
 import asyncio
 import contextlib
 import os

@@ -15,7 +15,7 @@ FREE = {"ICE 602": {"1": [11, 12], "2": [61]}, "ICE 604": {"2": [4, 5, 6]}}
 @beta_async_tool
 @agentobs.record_tool
 async def free_seats(train: str, first_class: bool) -> str:
-    """Free seats of a train.
+    """Return the free seats of a train.
 
     Args:
         train: such as ICE 602

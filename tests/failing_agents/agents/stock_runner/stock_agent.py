@@ -11,7 +11,7 @@ SHELVES = [("4470", 12), ("4471", 3), ("4472", 0)]
 
 @beta_tool
 def stock_level(sku: str) -> str:
-    """How many pieces of an article are in stock.
+    """Return the number of pieces of an article in stock.
 
     Args:
         sku: the number of the article
@@ -28,7 +28,7 @@ def reserve(sku: str, pieces: int) -> str:
 
     Args:
         sku: the number of the article
-        pieces: how many
+        pieces: the number of pieces
     """
     return f"reserved {pieces} of {sku}"
 

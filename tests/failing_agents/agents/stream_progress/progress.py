@@ -10,7 +10,7 @@ SECTIONS = ("intro", "method", "results")
 
 
 def words_of(text: str) -> int:
-    """The model ends with: WORDS=123"""
+    """Return the number at the end of a response, such as 123 for WORDS=123."""
     return int(text.rpartition("WORDS=")[2])
 
 

@@ -1,4 +1,4 @@
-"""Two agents count two halves of the warehouse at the same time."""
+"""Two agents count two halves of the warehouse concurrently."""
 import asyncio
 import os
 import random
