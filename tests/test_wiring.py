@@ -129,6 +129,7 @@ def is_mutable(kind: ast.ClassDef) -> bool:
 
 
 def test_few_functions_bind_module_globals() -> None:
+    """At most GLOBALS_MAX `global` statements exist."""
     found = [
         f"{module}:{node.lineno}"
         for module in modules()
@@ -139,6 +140,7 @@ def test_few_functions_bind_module_globals() -> None:
 
 
 def test_few_module_globals_change() -> None:
+    """Exactly the listed module globals are mutable, and their number is limited."""
     assert mutable_globals() == MUTABLE.keys() | CONSTANT.keys()
     assert len(MUTABLE) <= MUTABLE_MAX
 
@@ -148,6 +150,7 @@ class Kept:
 
 
 def test_runtimes_and_processes_have_separate_state() -> None:
+    """The state of a runtime is kept until the runtime is replaced; the state of a process is separate."""
     shared, outer = runtime.process.state(Kept), runtime.current().state(Kept)
     with runtime.replaced() as inner:
         assert runtime.current() is inner
@@ -158,6 +161,8 @@ def test_runtimes_and_processes_have_separate_state() -> None:
 
 
 def test_runtimes_nest_and_restore_the_previous_one() -> None:
+    """A replaced runtime applies to all threads, and the previous runtime is restored at the end."""
+
     def answered(status: int) -> runtime.Answerer:
         return lambda question, place: Answer(status, {}, (), "complete")
 
@@ -177,6 +182,7 @@ def test_runtimes_nest_and_restore_the_previous_one() -> None:
 
 
 def test_the_active_runtime_observes_reads() -> None:
+    """Reads are passed to the active runtime's observer, but not after that runtime has ended."""
     seen: list[str] = []
     with runtime.replaced(read_observer=lambda name, value, frame: seen.append(name)):
         with patched(["uuid"]), runtime.replaced(answerer=None):

@@ -178,9 +178,9 @@ def test_a_different_tool_result_in_a_request_is_a_change() -> None:
     """A different tool result in the next request is a difference; different call IDs are not."""
     base: dict[str, Any] = {"system": "s", "messages": [{"role": "user", "content": "Look."}]}
 
-    def then(number: int, message: str) -> dict[str, Any]:
+    def then(number: int, content: str) -> dict[str, Any]:
         use = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {"id": 1}}
-        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": message}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": content}
         marked = [{**base["messages"][0], "cache_control": {"type": "ephemeral"}}]
         more = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
         return {**base, "messages": [*marked, *more]}

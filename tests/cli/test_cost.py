@@ -229,8 +229,8 @@ def test_reprice_prints_its_assumptions(shell: Shell) -> None:
         "claude-sonnet-5-5      2  $0.0031  $0.0091     $0.0059          0                  2",
         "all                    2  $0.0031  $0.0091     $0.0059          0                  2",
     ]
-    message = [line for line in lines(result.out) if line.startswith("assumed: ")]
-    assert len(message) == 2
+    assumptions = [line for line in lines(result.out) if line.startswith("assumed: ")]
+    assert len(assumptions) == 2
     assert "price version 0.2.3" in result.out
     rows = shell("reprice", "--batch", "--json").rows
     assert rows[-1]["model"] is None

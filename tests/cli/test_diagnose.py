@@ -138,7 +138,11 @@ def test_invalid_options_give_a_one_line_error(
     ],
 )
 def test_a_judge(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, answer_text: str, verdict: bool | None, words: str
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    answer_text: str,
+    verdict: bool | None,
+    words: str,
 ) -> None:
     """The judge receives the answer and the tool results; its request is recorded with the source `classifier`."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")

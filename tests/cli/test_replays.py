@@ -170,8 +170,8 @@ def test_a_single_fixture_whose_agent_raises(shell: Shell) -> None:
     """One line contains the error and the line in the agent; then only the frames of the agent follow; exit code 1."""
     modes(a="raises")
     ended = shell("replay", "fixtures/a")
-    said, first, *rest = ended.out.splitlines()
-    assert (ended.code, ended.err, said) == (1, "", "said by the agent")
+    agent_output, first, *rest = ended.out.splitlines()
+    assert (ended.code, ended.err, agent_output) == (1, "", "said by the agent")
     verdict = (
         r"RAISED  shop  main, after request 1 of 1: LookupError: no such order  shop_agent.py:\d+"
     )

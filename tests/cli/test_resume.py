@@ -51,10 +51,10 @@ def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.Monke
         third = ids(shell)[-1]
         forking = ("--fork", second, "--at-turn", "2", "--name", "other", "--model", PRICED)
         assert shell("run", "Else", *forking).out == "Other.\n"
-        said = [[m["content"] for m in each["messages"]] for each in provider.requests]
+        contents = [[m["content"] for m in each["messages"]] for each in provider.requests]
     one, two = ([{"type": "text", "text": word}] for word in ("One.", "Two."))
-    assert _plain(said[2]) == ["First", one, "Second", two, "Third"]
-    assert _plain(said[3]) == ["First", one, "Second", two, "Else"]
+    assert _plain(contents[2]) == ["First", one, "Second", two, "Third"]
+    assert _plain(contents[3]) == ["First", one, "Second", two, "Else"]
     shown = shell("show", first).out
     assert "3 sessions cost $0.0540" in shown
     assert second in shown

@@ -223,9 +223,8 @@ def test_old_states_are_bounded_and_closed_by_their_last_reader(home: Home, read
     states = {id(view.store): len(names(view)) for view in views}
     assert len(set(states.values())) == MOST_OPEN
     revisions = {view.revision for view in views}
-    assert (
-        len(revisions) <= MOST_OPEN + 1
-    )  # the signatures of one state may have been completed meanwhile
+    # The signatures of one state may have been completed meanwhile.
+    assert len(revisions) <= MOST_OPEN + 1
     for context in contexts:
         context.__exit__(None, None, None)
     for view in views:

@@ -19,6 +19,7 @@ REPLAYS = 20
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_failure_becomes_a_test(name: str, tmp_path: Path) -> None:
+    """The short form of the proof finds no defect, and freezes a turn that a person would choose."""
     proof = prove(CASES[name], tmp_path / name, is_complete=False)
     assert proof.failures == {}
     assert int(proof.turn) in CASES[name].turns
@@ -26,6 +27,7 @@ def test_a_failure_becomes_a_test(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_each_change_applies_to_its_agent(name: str, tmp_path: Path) -> None:
+    """Each agent has a right and a wrong fix, and each change results in valid Python files."""
     case = CASES[name]
     changes = [*case.fixes, *case.wrong, *filter(None, [case.tampered])]
     assert len(case.fixes) >= 1
@@ -37,18 +39,21 @@ def test_each_change_applies_to_its_agent(name: str, tmp_path: Path) -> None:
 
 
 def test_an_edit_of_an_ambiguous_text_is_an_error(tmp_path: Path) -> None:
+    """If the old text of an edit occurs more than once, the edit raises an error."""
     (tmp_path / "bot.py").write_text("a = 1\nb = 1\n")
     with pytest.raises(ValueError, match="found it 2 times"):
         Edit("bot.py", "= 1", "= 2").apply(tmp_path)
 
 
 def test_an_assertion_is_appended_to_test_fixed() -> None:
+    """The assertion becomes the last line of `test_fixed`."""
     source = "def test_fixed(replay):\n    x = 1\n\n\ndef test_other():\n    pass\n"
     expected = "def test_fixed(replay):\n    x = 1\n    assert x\n\n\ndef test_other():\n    pass\n"
     assert with_assertion(source, "assert x") == expected
 
 
 def test_verdicts_contain_the_outcomes_of_pytest(tmp_path: Path) -> None:
+    """Verdicts contain the outcome and the message of each test, without the source of the test."""
     (tmp_path / "test_bot.py").write_text(
         "def test_reaches_the_failure():\n    pass\n\n\n"
         "def test_fixed():\n    names = []  # only in the source\n    assert len(names) == 2, 'KeyError in lookup'\n"
@@ -68,6 +73,7 @@ def test_verdicts_contain_the_outcomes_of_pytest(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_complete_proof_of_each_agent(name: str, tmp_path: Path) -> None:
+    """The complete proof finds no defect and no flaky test, and freezes a turn that a person would choose."""
     proof = prove(CASES[name], tmp_path / name, replays=REPLAYS)
     assert proof.failures == {}
     assert proof.flaky == []
