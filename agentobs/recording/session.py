@@ -119,15 +119,15 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
     `with_options()` copies, custom HTTP clients and the aiohttp transport are all recorded.
 
     Args:
-        client: an `Anthropic`, `AsyncAnthropic` or platform client, an `httpx2` client, or an object that holds one: an
-            agent, a model or a provider of a framework.
+        client: an `Anthropic`, `AsyncAnthropic` or platform client, a client of httpx2 or httpx, or an object that
+            holds one: an agent, a model or a provider of a framework.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         sdk_span: how to handle the OpenTelemetry span that the SDK creates for each call. `off`: no span. `adopt`: the
             span has no content, and the record refers to it. `leave`: the client's own setting applies. Default `off`
             if a backend exports spans, else `adopt`.
 
     Raises:
-        UsageError: `client` does not contain a client that can be recorded.
+        UsageError: `client` does not contain a client that can be recorded, or only one of another provider's SDK.
     """
     recorder = start_recorder(home)
 
@@ -146,9 +146,10 @@ def record_all(*, home: str | None = None) -> AllClients:
         with agentobs.record_all():
             ...
 
-    This is for clients that cannot be passed to `record`. The transports of httpx2, which the SDK and frameworks share,
-    are patched until then. Other traffic of httpx2 is not recorded, and no client is recorded twice. The SDK's own
-    spans are not changed, because they can only be disabled through a known client.
+    This is for clients that cannot be passed to `record`. The transports of httpx2 and httpx, which the SDK and
+    frameworks use, are patched until then, also if the library is imported later. Other traffic is not recorded, and no
+    client is recorded twice. The SDK's own spans are not changed, because they can only be disabled through a known
+    client. If no request to the provider was seen, a warning says so at the end.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
