@@ -212,7 +212,7 @@ class Run:
             here: the place of the turn.
             source: the source of the request; by default the agent itself.
             lane: the lane of a maintenance request (see `child_lane`), so that the agent's lane
-                contains only its turns; by default that of `here`.
+                contains only its turns; by default the lane of `here`.
         """
         self.progress.depth += 1
         return telemetry.request_place(

@@ -83,7 +83,7 @@ def turn_occasion(
 def apply_hook_decision(
     decision: Decision, hook_behavior: Behavior | None, tool: str, mode: Mode
 ) -> Decision:
-    """Apply the decision of the hooks before a call to the decision of the rules.
+    """Combine the decision of the rules on a call with the decision of the hooks that run before the call.
 
     Hooks may require an approval. They may also allow a call that needs an approval, unless a rule requires that
     approval. A call that the rules, the safety checks or the mode deny stays denied. In the mode `dontAsk` no approval

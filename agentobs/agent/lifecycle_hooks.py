@@ -61,7 +61,7 @@ async def run_start_hooks(run: Run, here: Place | None) -> AsyncGenerator[HookRa
 async def run_stop_hooks(
     run: Run, state: State, here: Place | None
 ) -> AsyncGenerator[HookRan, None]:
-    """Run the hooks before a run ends with a final response; if one objects, the run continues."""
+    """Run the hooks before a run ends with a final response. If a hook objects, the run continues."""
     event: HookEvent = "sub_agent_stop" if run.inputs.source == "sub_agent" else "stop"
     text = text_of(run.totals.responses[-1].get("content"))
     facts = {"text": text, "blocked_before": state.stop_blocks, "agent": run.inputs.options.agent}

@@ -466,8 +466,9 @@ def _extra_fields(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dic
 def _without_unusable_thinking(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments without a thinking budget if the provider would refuse a budget.
 
-    The model cannot start to think between its calls and their results. This happens if the
-    thinking before the calls was removed, for example because another model signed it.
+    The provider refuses a budget if the thinking before the last calls was removed, for example
+    because another model signed it: the model cannot start to think between its calls and their
+    results.
     """
     extra = arguments.get("extra_body", {})
     settings = (arguments.get("thinking"), extra.get("thinking"))
@@ -521,7 +522,7 @@ def _is_complete(block: Any, answered_ids: set[Any]) -> bool:
 
 
 def _with_user(messages: tuple[Json, ...], blocks: Sequence[Json]) -> tuple[Json, ...]:
-    """Return the messages with these blocks added to the last message if it is from the user, or else as a new one."""
+    """Add blocks to the last message if it is from the user, or else in a new message; return all messages."""
     if not messages or messages[-1].get("role") != "user":
         return (*messages, {"role": "user", "content": list(blocks)})
     content = messages[-1]["content"]

@@ -52,7 +52,7 @@ share is low because the count was obviously wrong. Our choice.
 
 FILES_SHARE = 0.25
 """Files that are attached again take at most this share of the removed part and of the threshold. Our choice: without
-this limit, a short conversation could be as long as before.
+this limit, a short conversation could be as long after the compaction as it was before.
 """
 
 HEAVY_TOKENS = 20_000
@@ -366,7 +366,7 @@ async def _request_summary(
 
 
 def _options_with_known_prompt(run: Run) -> Options:
-    """Return the options. A `SystemPrompt` in them is rendered without the sections that have not been written yet."""
+    """Return the options, with a `SystemPrompt` rendered without the sections that have not been written yet."""
     prompt = run.inputs.options.system
     if not isinstance(prompt, SystemPrompt):
         return run.inputs.options

@@ -94,6 +94,6 @@ class ContextProgress:
     failures: int = 0
     """Number of consecutive failed compactions."""
     last_turn: int | None = None
-    """The turn for which the conversation was last compacted; None if it never was."""
+    """The turn for which the conversation was last compacted; None if it has never been compacted."""
     tried_reactive_compaction: bool = False
     """Whether a compaction was tried because the provider refused a prompt as too long. It is tried only once."""

@@ -88,7 +88,7 @@ class LiveHooks:
             resolve: returns the addresses of a host.
 
         Raises:
-            UsageError: a hook needs a model, a tool or the loop, and it is missing.
+            UsageError: a model, a tool or the loop that a hook needs is missing.
         """
         self._hooks = {hook.name: hook for hook in table(hooks)}
         self._client, self._model, self._run, self._resolve = client, model, run, resolve
@@ -221,7 +221,7 @@ class LiveHooks:
         return model_hooks.Judge(self._client, model, timeout_s, usages)
 
     def _check(self, hook: Hook) -> None:
-        """Raise a UsageError if a hook needs a model, a tool or the loop, and it is missing."""
+        """Raise a UsageError if a model, a tool or the loop that a hook needs is missing."""
         if not isinstance(hook.run, PromptHook | AgentHook):
             return
         where = f"hook {hook.name}"

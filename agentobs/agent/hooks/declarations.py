@@ -125,7 +125,7 @@ class AgentHook:
     model: str | None = None
     """The model; defaults to the hook model of the live world."""
     tools: tuple[str, ...] | None = None
-    """Names of its tools, which must be read-only tools of the live world; defaults to all of these."""
+    """Names of its tools, which must be read-only tools of the live world; defaults to all read-only tools."""
     max_turns: int = AGENT_TURNS_MAX
     """Maximum number of turns, at most 50. If the hook has not answered by then, it is cancelled."""
     permissions: Permissions = field(default_factory=lambda: Permissions(mode="dontAsk"))

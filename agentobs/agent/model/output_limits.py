@@ -113,8 +113,8 @@ def with_max_tokens(
 ) -> dict[str, Any]:
     """Return the arguments with another `max_tokens`.
 
-    `timeout` is the timeout of the client. If it is passed explicitly, the SDK does not refuse a
-    limit because the response could take too long.
+    `timeout` is the timeout of the client. If a request passes its timeout explicitly, the SDK
+    accepts a limit with which the response could take longer than 10 minutes.
     """
     changed = with_field(arguments, "max_tokens", tokens)
     return changed if timeout is None or changed.get("stream") else {**changed, "timeout": timeout}

@@ -24,7 +24,7 @@ from agentobs.records.exchanges import QuerySource
 
 RETRIES_MAX = 10
 """Maximum retries of one request after a transient failure. The long waits of an unattended run are not limited by this
-number, but by their total wait. From the specification of the agent loop.
+number, but by their total length. From the specification of the agent loop.
 """
 
 BACKGROUND_RETRIES = 2

@@ -66,7 +66,7 @@ _COMMAND_VARIABLE = re.compile(
 
 
 def hidden_command_reason(words: Sequence[str]) -> str | None:
-    """Return why a command may run commands that its words do not name; None if nothing indicates it.
+    """Return why a command may run commands that its words do not name; None if nothing indicates hidden commands.
 
     Args:
         words: the unquoted words of the command, including the variables that are set before it.

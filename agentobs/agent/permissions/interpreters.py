@@ -1,4 +1,4 @@
-"""Commands that execute their arguments or input, and allow rules that therefore permit any program.
+"""Commands that execute their arguments or input, and a check for allow rules that therefore permit any program.
 
 For example, the rule `shell(python *)` looks narrow, but it allows any Python program.
 """

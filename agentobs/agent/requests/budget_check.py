@@ -71,7 +71,7 @@ async def is_over_budget(run: Run, here: Place | None) -> bool:
 
 
 async def _reached(run: Run, here: Place | None, key: str) -> Limit | None:
-    """Return the limit that was reached, or None. If runs share a budget, this answer is recorded and replayed."""
+    """Return the limit that was reached, or None. If runs share a budget, the limit is recorded and replayed."""
     limit = budget.reached(run.inputs.options.budget, await _spent(run))
     if run.shares_budget and run.inputs.options.budget != budget.Budget():
         recorded = await telemetry.ask(run.inputs.world, here, "limit", key, limit)

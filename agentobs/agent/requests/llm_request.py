@@ -123,7 +123,7 @@ async def send(
             raise
         if request.message:
             yield void_response(run, request, void)
-        request.message = {}  # a new object, because the run keeps the old one to count its usage
+        request.message = {}  # a new object, because the run keeps the old object to count its usage
         async with aclosing(_prepare_retry(run, request, failed, following)) as events:
             async for event in events:
                 yield event
@@ -205,7 +205,7 @@ async def _next_attempt(run: Run, request: LlmRequest, error: Exception) -> Next
 async def _failure(run: Run, request: LlmRequest, error: Exception, now_ns: int) -> Failure:
     """Return the failure for an error.
 
-    The world confirms a wait until a date, because the length of this wait depends on the clock.
+    If the provider requests a wait until a date, the world confirms its length, which depends on the clock.
     """
     has_content = bool(request.message.get("content"))
     failure = failure_of(error, has_content=has_content, now_ns=now_ns)

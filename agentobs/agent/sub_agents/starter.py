@@ -372,7 +372,9 @@ def _agent_options(options: Options, agent: Agent) -> Options:
 def _without_inbox(
     ask: Callable[[WorldQuestion], Awaitable[Any]],
 ) -> Callable[[WorldQuestion], Awaitable[Any]]:
-    """Return a function that answers like `ask`, but without messages of the inbox, which go only to the main agent."""
+    """Return a function that answers like `ask`, except that it returns no messages, because only the main agent gets
+    messages.
+    """
 
     async def answer(question: WorldQuestion) -> Any:
         return [] if question.kind in ("steering", "follow_up") else await ask(question)

@@ -35,7 +35,7 @@ class CallDecider:
     here: Place | None
     turn: int
     check_abort: Callable[[str, int], None]
-    """Checks whether the run must stop at a point, which is named as in `Abort.reached`."""
+    """Checks whether the run must stop at a point. The arguments are those of `Abort.should_stop`."""
     over_budget: bool = False
     """Whether no further call may run because the budget is exceeded."""
     context: list[str] = field(default_factory=list)

@@ -81,7 +81,7 @@ class Dispatcher:
     skipped: tuple[str, ...] = ()
     """The IDs of the skipped calls."""
     stopped_at: tuple[str, int] | None = None
-    """The point where the run was stopped, as name and count; see `Abort.reached`."""
+    """The point where the run was stopped, as name and count; see `Abort.should_stop`."""
     output: BaseModel | None = None
     """The structured output, if a call provided it."""
     _plans: dict[str, Plan] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Dispatcher:
         return tuple(plan.question.tool_use_id for plan in started)
 
     async def close(self) -> None:
-        """Cancel running calls and close open spans. A second call has no effect."""
+        """Cancel running calls and close open spans. Closing again has no effect."""
         tasks = [plan.task for plan in self._plans.values() if plan.task and not plan.task.done()]
         for task in tasks:
             task.cancel()
@@ -463,8 +463,8 @@ class Dispatcher:
         return False
 
     def _report(self, plan: Plan, default: ToolAnswer) -> ToolDone:
-        """Add the result of a call to the results, and return a copy for consumers. `default` is the result without a
-        task.
+        """Add the result of a call to the results, and return a copy for consumers. `default` is the result of a call
+        that has no task.
         """
         done = plan.task.result() if plan.task else self._loop_result(plan, default)
         done = plan.done or done

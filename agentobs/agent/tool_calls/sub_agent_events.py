@@ -22,7 +22,7 @@ class SubAgentEvents:
         """Whether any agent has been started that may put events into the queue."""
         self._waiting: deque[SubAgent] = deque()
         self._new_event: asyncio.Future[None] | None = None
-        """A future that is resolved when an event is added, while the run waits for one."""
+        """A future that is resolved when an event is added, while the run waits for an event."""
         self._has_space = asyncio.Event()
 
     async def put(self, event: SubAgent) -> None:

@@ -1,4 +1,4 @@
-"""Copy the grants and denials of a conversation to a sub-agent, and merge those of the sub-agent back.
+"""Copy the grants and denials of a conversation to a sub-agent, and merge the grants and denials of the sub-agent back.
 
 They are copied when the call that starts the agent starts, and merged when the result of this call is reported. These
 points do not depend on the clock.

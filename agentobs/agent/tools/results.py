@@ -32,7 +32,7 @@ IMAGE_CHARS_MAX = 5 * 2**20
 """Maximum base64 characters of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
 BINARY_CHARS_MAX = 24 * 2**20
 """Maximum base64 characters in one result. A request may have 32 MB (https://docs.claude.com/en/api/overview, request
-size limits), and the rest of the conversation needs a part of it.
+size limits), and the rest of the conversation needs part of that.
 """
 
 RESULT_BLOCKS = {"text", "image", "document", "search_result", "tool_reference", "browser_state"}

@@ -95,7 +95,7 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
     """Return the comparison of the facts of two sessions, in the form that `--json` prints.
 
     Args:
-        home: the home in which both were recorded.
+        home: the home in which both sessions were recorded.
         a: the ID of the first session.
         b: the ID of the second session.
     """
@@ -240,7 +240,7 @@ def _content_of(
 def _texts_of(
     last_requests: _LastRequests, lane: str, body: bytes, message: Message
 ) -> dict[str, Any]:
-    """Return the new content of a request, compared with the previous one in its lane, and the response."""
+    """Return the content that the previous request of the lane does not contain, and the content of the response."""
     from replay.divergence.session_diff import new_in_request, response_parts
     from replay.fixture.body_parts import value_of
 
@@ -296,7 +296,7 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
 
 
 def _sent_result(fixture: Fixture, tool_use_id: str) -> Any:
-    """Return the result that the agent sent for a tool call, from the request that contains it; or None."""
+    """Return the result that the agent sent for a tool call; None if no request contains a result for it."""
     from agentobs.provider.registry import dialect_of, history
 
     for ask in fixture.requests:
@@ -386,7 +386,7 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
 
 
 def _difference(key: str, a: Any, b: Any, qualifiers: Sequence[str]) -> str:
-    """Return the difference B - A as text: `unknown` between costs that are not exact, empty if a value is missing."""
+    """Return the difference B - A as text: `unknown` if a cost is not exact, empty if a value is missing."""
     if a is None or b is None:
         return ""
     if key == "cost_usd" and any(qualifiers):

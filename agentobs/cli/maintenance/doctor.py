@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentobs.store.maintenance import Finding, Level
 
 DAYS = 7
-"""By default, losses, orphans and similar problems of this many days are reported. Our choice."""
+"""By default, losses, orphans and similar problems of the last `DAYS` days are reported. Our choice."""
 
 SPANS = "ANTHROPIC_OPEN_TELEMETRY"
 """The variable that turns the SDK's own spans off if it is `false` (anthropic 2.12, `_tracing.py`)."""
@@ -147,7 +147,7 @@ def instrumentation(variables: Mapping[str, str], modules: Mapping[str, Any]) ->
 
 
 def _has_provider(variables: Mapping[str, str], modules: Mapping[str, Any]) -> str:
-    """Return how a global tracer provider is set, or an empty string."""
+    """Describe how a global tracer provider is set; return an empty string if none is set."""
     if getattr(modules.get("opentelemetry.trace"), "_TRACER_PROVIDER", None) is not None:
         return "a global TracerProvider is set"
     automatic = next((name for name in AUTOMATIC if variables.get(name)), "")
