@@ -229,8 +229,9 @@ def _cookie(text: bytes, _low: bytes, at: int) -> SearchStep:
 
 _PEM = re.compile(
     # The text of a key contains no five dashes, so the search from one BEGIN line ends at the next one.
+    # The quantifier of that text is not possessive, because Python before 3.11.5 then finds no match (gh-106052).
     rb"-----BEGIN[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY(?:(?: |\+|%20)BLOCK)?-----"
-    rb"(?:(?:[A-Za-z0-9+/=%\\\s:,.]|-(?!----)){32,3900}+-----END[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY"
+    rb"(?:(?:[A-Za-z0-9+/=%\\\s:,.]|-(?!----)){32,3900}-----END[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY"
     rb"(?:(?: |\+|%20)BLOCK)?-----|(?:\\|\s|n|r){0,8}+[A-Za-z0-9+/=]{40,80}+"
     rb"(?:(?:\\{1,4}[nr]|\s){1,4}+[A-Za-z0-9+/=]{1,76}+){0,44}+)"
 )
