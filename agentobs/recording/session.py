@@ -146,10 +146,9 @@ def record_all(*, home: str | None = None) -> AllClients:
         with agentobs.record_all():
             ...
 
-    This is for clients that cannot be passed to `record`. The transports of httpx2 and httpx, which the SDK and
-    frameworks use, are patched until then, also if the library is imported later. Other traffic is not recorded, and no
-    client is recorded twice. The SDK's own spans are not changed, because they can only be disabled through a known
-    client. If no request to the provider was seen, a warning says so at the end.
+    For clients that cannot be passed to `record`. The transports of httpx2 and httpx are patched until then, also if
+    they are imported later. Other traffic is not recorded, and no client is recorded twice. The SDK's own spans are not
+    changed, because they can only be disabled through a known client. If no request was seen, this warns at the end.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
