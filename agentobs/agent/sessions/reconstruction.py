@@ -293,7 +293,7 @@ class _Records:
                 try:
                     child = self.conversation(agent_lane, children.get(earlier_id))
                 except RecordingError:
-                    continue  # The other agents do not depend on this agent.
+                    continue  # The other agents do not depend on this one.
                 if earlier_id:
                     child["lanes"] = [*children[earlier_id]["lanes"], *child["lanes"]]
                     children[earlier_id] = {"same": block["id"]}
@@ -303,9 +303,9 @@ class _Records:
     def _latest(self, requests: list[ModelExchange]) -> list[ModelExchange]:
         """Return the requests of the last conversation of a lane.
 
-        The turn numbers of each conversation start from 1. However, a number that occurs again does
-        not always start a new conversation: a turn may be repeated within its interaction, or by the
-        next interaction if the turn had no response.
+        The turns of each conversation start from 1, but a repeated turn does not always start a new
+        conversation: a turn may be repeated within its interaction, and by the next interaction if
+        it had no response.
         """
         start, last_turn, last_interaction = 0, 0, None
         for at, each in enumerate(requests):
@@ -482,15 +482,14 @@ def unreported_agent(agent_id: str) -> str:
     """Return the note about an agent that was still running in the background when the run ended."""
     return (
         f"The background agent {agent_id} had not reported when the run ended. "
-        "Its conversation is kept; resume the agent with this ID."
+        "Its work is kept under this ID."
     )
 
 
 def interrupted_agent(agent_id: str) -> ToolAnswer:
     """Return the result of a call whose agent was still running when the run was interrupted."""
     return ToolAnswer(
-        f"The run was interrupted before the agent {agent_id} ended. "
-        "Its conversation is kept; resume the agent with this ID.",
+        f"The run was interrupted before the agent {agent_id} ended. Its work is kept under this ID.",
         is_error=True,
         outcome="aborted",
     )
