@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -96,3 +97,25 @@ def test_a_folder_that_is_not_empty_is_not_touched(
     assert ended.value.code == 1
     assert "the folder is not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_without_pytest_the_demo_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without pytest, which the base install does not include, one error names the extra, and nothing is written."""
+    from agentobs.cli import main
+
+    hide_pytest(monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "-o", str(tmp_path / "story")])
+    assert ended.value.code == 1
+    assert "pytest is not installed here. Install the extra `pytest`" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def hide_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `find_spec` find no pytest, as in an environment without it."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pytest" else find(name)
+    )

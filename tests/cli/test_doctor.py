@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -106,6 +107,17 @@ def test_a_foreign_directory_with_segments(tmp_path: Path) -> None:
     assert "contains other files" in checked(foreign)["home"].found
     (foreign / "segments" / "intro.mp3").write_text("x")
     assert set(checked(foreign)) == {"home"}
+
+
+def test_a_copy_of_the_store_file(home: Home, tmp_path: Path) -> None:
+    """A store file that was copied without its recordings is reported as a copy, not as a home that is not writable."""
+    ingest(home)
+    copy = tmp_path / "copy"
+    copy.mkdir(mode=0o700)
+    shutil.copy(home.database, copy)
+    found = checked(copy)["home"]
+    assert (found.level, found.where) == ("note", str(copy))
+    assert "a copy of the store file without its recordings" in found.found
 
 
 def test_a_missing_or_short_key(home: Home) -> None:

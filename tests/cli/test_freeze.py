@@ -17,6 +17,7 @@ from agentobs.records.exchanges import ModelExchange, Recording
 from replay import DivergenceError, Replayer, ReplayOptions, load
 from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell, unlucky
+from tests.cli.test_demo import hide_pytest
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, answers, recorded
 from tests.replay.mailer import Mailer, mails, recorded_run
@@ -70,6 +71,14 @@ def test_several_sessions_have_separate_folders(shell: Shell) -> None:
         # A method of a class whose constructor needs no arguments can be called again.
         assert f"next   pytest 'kept here/{folder}'\n" in ended.out
         assert f"agentobs fork 'kept here/{folder}' --at" in ended.out
+
+
+def test_a_missing_pytest_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pytest, which the base install does not include, the next step names the extra that it needs."""
+    hide_pytest(monkeypatch)
+    ended = shell("freeze", ids(shell.home)[0], "--no-check")
+    assert (ended.code, ended.err) == (0, "")
+    assert "next   pytest fixtures/weather-agent   needs the extra `pytest`" in ended.out
 
 
 def test_normalization_rules_are_kept_when_frozen_again(shell: Shell) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import urllib.request
+import warnings
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,11 @@ def test_record_all_warns_if_it_saw_nothing(tmp_path: Path) -> None:
                 urllib.request.urlopen(request).read()
     assert len(warned) == 1
     assert len(raw.requests) == 1
+
+
+def test_record_all_does_not_warn_after_an_exception(tmp_path: Path) -> None:
+    """A program that failed may not have got to its requests, so only its exception is reported."""
+    with recording(tmp_path / "home"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LookupError), agentobs.record_all():
+            raise LookupError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import itertools
 import os
 import shlex
@@ -31,6 +31,11 @@ PROMPT = "My parcel for order A-17 never came. Please refund me."
 )
 def demo(output: Path | None) -> None:
     """Run the complete demo in a separate folder, and keep the folder."""
+    if importlib.util.find_spec("pytest") is None:
+        raise UsageError(
+            "the demo runs generated tests, but pytest is not installed here",
+            todo="Install the extra `pytest` of agentobs-kit: pip install '.[pytest]' in a clone",
+        )
     folder = _prepare(output)
     home = folder / ".agentobs"
     _print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
 import shlex
 import sys
@@ -22,6 +23,12 @@ from agentobs.records.display import printable
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
     from replay.freeze.conversion import Frozen
+
+
+PYTEST_IS_MISSING = (
+    "   needs the extra `pytest` of agentobs-kit: pip install '.[pytest]' in a clone"
+)
+"""Is added to the next step if pytest is not installed in this environment."""
 
 
 @click.command(
@@ -203,7 +210,8 @@ def _next_steps(
         yield f"    {imported}"
         yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
     if problem is not None or is_callable:
-        yield f"pytest {where}"
+        is_installed = importlib.util.find_spec("pytest") is not None
+        yield f"pytest {where}" + ("" if is_installed else PYTEST_IS_MISSING)
     if problem is None and is_callable and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
     if problem is not None or not is_callable:

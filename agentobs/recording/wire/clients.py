@@ -153,12 +153,14 @@ class AllClients:
 
         If no request to the provider was seen, this warns, because a session without requests would look complete.
         """
-        if not self._is_on:
-            return
+        if self._is_on:
+            self._restore()
+            if process.state(State).seen == self._seen_before:
+                warn_once(NOTHING_SEEN)
+
+    def _restore(self) -> None:
         self._is_on = False
         _unpatch()
-        if process.state(State).seen == self._seen_before:
-            warn_once(NOTHING_SEEN)
 
     def __enter__(self) -> AllClients:
         """Return this object; the recording is already active."""
@@ -170,8 +172,11 @@ class AllClients:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the recording."""
-        self.stop()
+        """Stop the recording; after an exception, do not warn, because the program may not have got to its requests."""
+        if error is None:
+            self.stop()
+        elif self._is_on:
+            self._restore()
 
 
 def is_model_request(request: httpx2.Request) -> bool:

@@ -98,7 +98,10 @@ def _unreadable(error: Exception, home: Home) -> Finding:
 
 def _directory(home: Home) -> Iterator[Finding]:
     """Check whether the home is writable, and whether other users can read it."""
-    if not os.access(home.segments, os.W_OK | os.X_OK):
+    if not home.segments.exists():
+        text = "this is a copy of the store file without its recordings: it can be queried, but not rebuilt"
+        yield Finding("home", "note", text, str(home.path), "Keep the home that it was copied from")
+    elif not os.access(home.segments, os.W_OK | os.X_OK):
         text = "recordings cannot be written here: it is not writable"
         yield Finding("home", "wrong", text, str(home.segments), "Restore its mode: chmod 700")
     else:
