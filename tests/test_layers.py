@@ -56,6 +56,7 @@ ORDER = [
     "agentobs.store.backend",
     "agentobs.store.billing",
     "agentobs.store.analysis",
+    "agentobs.proxy",
     "agentobs.importers",
     "agentobs.importers.bundle",
     "agentobs.importers.claude_code",

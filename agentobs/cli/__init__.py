@@ -17,6 +17,14 @@ _COMMANDS = {
         "agentobs.cli.demo",
         "Record a failed session, query it, and turn it into a test. Needs no key.",
     ),
+    "record": (
+        "agentobs.cli.record",
+        "Run a command and record its requests to the provider.",
+    ),
+    "proxy": (
+        "agentobs.cli.record",
+        "Record the requests of programs that use this proxy in place of the provider.",
+    ),
     "run": (
         "agentobs.cli.run",
         "Run the agent loop on a prompt with the real provider, and record it.",

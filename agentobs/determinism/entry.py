@@ -28,6 +28,10 @@ from agentobs.records.labels import Label, unchecked
 
 SCRIPT = "__main__"
 """The qualified name of the entry if it is a script that opens the session in its top-level code."""
+COMMAND = "@command:"
+"""The start of the name of an entry that is a program instead of a function; its arguments contain the command line
+under `argv`. No module has such a name.
+"""
 _WEB = frozenset(
     [
         "aiohttp",

@@ -36,6 +36,7 @@ from agentobs.determinism import (
 from agentobs.determinism.callers import follow_jobs
 from agentobs.determinism.entry import (
     NOWHERE,
+    Entry,
     entry_of,
     entry_of_call,
     entry_or_nothing,
@@ -316,8 +317,9 @@ class Session:
         link: Link = None,
         content: Content | None = None,
         patch: frozenset[str] = frozenset(),
+        entry: Entry | None = None,
     ) -> None:
-        """Prepare a session; it starts when it is entered."""
+        """Prepare a session; it starts when it is entered. `entry` overrides the entry that `caller` shows."""
         self.name = name
         self.session_id = ""
         self.content: Content = "vault"
@@ -325,7 +327,7 @@ class Session:
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
         self._link, self._content, self._patch = link, content, patch
-        self._entry = entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE
+        self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
         self._failure: tuple[str, str] | None = None
         self._result: ReturnValue | None = None
         self._is_stopped = False
@@ -569,16 +571,15 @@ class Session:
         """
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
-            opened = Session(
+            return Session(
                 self.name,
                 self._tags,
                 self._home,
                 link=self._link,
                 content=self._content,
                 patch=self._patch,
+                entry=entry_or_nothing(lambda: entry_of_call(function, args, kwargs)),
             )
-            opened._entry = entry_or_nothing(lambda: entry_of_call(function, args, kwargs))
-            return opened
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             return session_generator(
@@ -651,8 +652,7 @@ def _process_place() -> Place:
     stopped = state.process_session if _is_stopped(state.process_session) else None
     with state.lock:
         if state.process_session is None or state.process_session is stopped:
-            state.process_session = Session("process", {}, None)
-            state.process_session._entry = entry_or_nothing(outside)
+            state.process_session = Session("process", {}, None, entry=entry_or_nothing(outside))
             opening: Session | None = state.process_session
         else:
             opening = None

@@ -1,0 +1,293 @@
+"""The commands that record programs through a proxy: `record` and `proxy`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs import world
+from agentobs.cli.terminal.home_option import home_option
+from agentobs.errors import UsageError
+from agentobs.records.display import printable
+
+if TYPE_CHECKING:
+    from agentobs.proxy.recorded_sessions import TurnCounter
+    from agentobs.proxy.server import Proxy
+    from agentobs.recording.session import Session
+
+SECRET = "AGENTOBS_PROXY_SECRET"
+FLUSH_SECONDS = 5.0
+"""The longest wait for the last records at the end. Our choice."""
+IDLE_MINUTES = 30
+"""The default time after which a session of `agentobs proxy` without requests ends. Our choice."""
+
+_content = click.option(
+    "--content",
+    type=click.Choice(["off", "vault", "export"]),
+    help="Where to keep prompts and responses: `off`, `vault` (local recording), or `export` "
+    "(also sent with spans). Default: AGENTOBS_CONTENT, else vault.",
+)
+_variables = click.option(
+    "--var",
+    "extra",
+    multiple=True,
+    metavar="NAME[=URL]",
+    help="Another environment variable from which the program reads its base URL; with =URL if "
+    "the base URL is not the provider's. May be repeated.",
+)
+
+
+@click.command(
+    help="Run a command and record its requests to the provider.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("--name", help="Name of the session. Default: the name of the program.")
+@_content
+@_variables
+@click.option(
+    "--node",
+    is_flag=True,
+    help="Also redirect the requests of Node.js programs that read no base URL from their environment.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def record(
+    context: click.Context,
+    name: str | None,
+    content: Any,
+    extra: tuple[str, ...],
+    node: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND with a proxy in front of the provider, and record its requests.
+
+    Write `agentobs record -- COMMAND ARGUMENTS...`. The command keeps its terminal, input, output, signals and exit
+    code. At its end, one line on standard error names the session, its turns and its cost.
+    """
+    with _needed_packages():
+        from agentobs.proxy import client_variables, recorded_sessions
+        from agentobs.proxy import command as commands
+        from agentobs.proxy.node_redirection import node_variables
+        from agentobs.proxy.server import Proxy
+    from agentobs.recording.session import stop_recorder
+    from agentobs.runtime import replaced
+
+    environment = dict(os.environ)
+    try:
+        commands.check(command, environment)
+    except commands.CommandError as error:
+        _exit_with(error)
+    found = client_variables.upstreams(
+        environment, [client_variables.extra_variable(each) for each in extra]
+    )
+    turns = recorded_sessions.TurnCounter()
+    home = _start(home_option(context), content, turns)
+    sessions = recorded_sessions.client_sessions(
+        home,
+        name or Path(command[0]).name,
+        recorded_sessions.command_entry(command, environment),
+        content=content,
+    )
+    # The callers of requests are in the command, not in this process.
+    with replaced(identifies_callers=False), Proxy(found, sessions) as proxy:
+        environment |= proxy.variables | client_variables.without_proxy(environment)
+        if node:
+            environment |= node_variables(environment, proxy.url, found)
+        try:
+            ending = commands.run(command, environment)
+        except commands.CommandError as error:
+            _exit_with(error)
+    recorded = sessions.sessions()
+    lines = _summaries(recorded, turns)
+    recorded_sessions.close_all(recorded, ending)
+    stop_recorder()
+    for line in lines or [_nothing_recorded(proxy, node=node)]:
+        click.echo(f"agentobs: {printable(line)}", err=True)
+    if proxy.counts.unreachable:
+        click.echo(f"agentobs: no response from {printable(proxy.counts.unreachable)}", err=True)
+    sys.exit(ending.exit_code)
+
+
+@click.command(help="Record the requests of programs that use this proxy in place of the provider.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default="a free port",
+    help="Port to listen on.",
+)
+@click.option(
+    "--name",
+    default="proxy",
+    show_default=True,
+    help="Name of sessions that their client does not name.",
+)
+@_content
+@_variables
+@click.option(
+    "--upstream",
+    metavar="URL",
+    help="Base URL of the provider or gateway. Default: the provider's.",
+)
+@click.option(
+    "--idle-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=IDLE_MINUTES,
+    show_default=True,
+    help="End a session after this time without a request.",
+)
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="IP address to listen on.",
+)
+@click.option(
+    "--allow-remote",
+    "remote",
+    metavar="HOST",
+    help=f"Let other machines connect under this name. Requires TLS, and a secret in {SECRET}.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TLS certificate, in PEM format.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Private key of the TLS certificate, in PEM format, without a passphrase.",
+)
+@click.pass_context
+def proxy(
+    context: click.Context,
+    port: int,
+    name: str,
+    content: Any,
+    extra: tuple[str, ...],
+    upstream: str | None,
+    idle_minutes: float,
+    bind: str,
+    remote: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Serve until Ctrl-C, and print the variables that direct programs to the proxy.
+
+    Each session of Claude Code is one session. Other clients name theirs with the header `x-agentobs-session`.
+    """
+    with _needed_packages():
+        from agentobs.proxy import client_variables, recorded_sessions
+        from agentobs.proxy.command import Ending
+        from agentobs.proxy.listening import Address
+        from agentobs.proxy.server import Proxy
+    from agentobs.determinism.entry import Entry
+    from agentobs.recording.session import stop_recorder
+    from agentobs.runtime import replaced
+
+    secret = world.pop_environ(SECRET)
+    found = client_variables.upstreams(
+        os.environ, [client_variables.extra_variable(each) for each in extra], upstream
+    )
+    address = Address(bind, port, remote, secret, tls_cert, tls_key)
+    turns = recorded_sessions.TurnCounter()
+    home = _start(home_option(context), content, turns)
+    sessions = recorded_sessions.client_sessions(
+        home, name, Entry(obstacle={"kind": "proxy"}), content=content
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with replaced(identifies_callers=False):
+        server = Proxy(
+            found, sessions, address, token=secret, session_idle_seconds=idle_minutes * 60
+        )
+        with server, contextlib.suppress(KeyboardInterrupt):
+            click.echo(f"recording into {home.path}; stop with Ctrl-C")
+            _print_exports({**server.variables, **client_variables.without_proxy(os.environ)})
+            server.wait()
+    recorded = sessions.sessions()
+    for line in _summaries(recorded, turns):
+        click.echo(f"agentobs: {printable(line)}", err=True)
+    recorded_sessions.close_all(recorded, Ending(0))
+    stop_recorder()
+    sys.exit(130)
+
+
+def _needed_packages() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a missing package becomes an error that names what to install."""
+
+    @contextlib.contextmanager
+    def needed() -> Any:
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "agentobs":
+                raise
+            raise UsageError(
+                f"the package {error.name} is not installed",
+                where="the proxy",
+                todo="Install what the proxy needs: pip install 'agentobs-kit[proxy]'",
+            ) from error
+
+    return needed()
+
+
+def _start(home: str | None, content: Any, turns: TurnCounter) -> Any:
+    """Start the recorder, and return its home.
+
+    Raises:
+        UsageError: the content mode is invalid.
+        HomeError: the home cannot be used. A command that should be recorded is not run without a recording.
+    """
+    from agentobs.recording.journal.home import open_home
+    from agentobs.recording.options import Options, content_mode
+    from agentobs.recording.session import start
+
+    options = Options(content=content, backends=(turns,))
+    content_mode(content, options)
+    opened = open_home(home)
+    start(str(opened.path), options)
+    return opened
+
+
+def _summaries(sessions: Sequence[Session], turns: TurnCounter) -> list[str]:
+    from agentobs.proxy.recorded_sessions import summary
+    from agentobs.recording.session import flush
+
+    flush(FLUSH_SECONDS)
+    return [summary(each, turns.turns[each.session_id]) for each in sessions]
+
+
+def _nothing_recorded(proxy: Proxy, *, node: bool) -> str:
+    """Return what to try if no request was recorded."""
+    if proxy.counts.forwarded:
+        return "no request to a model came through the proxy, so nothing was recorded"
+    names = ", ".join(list(proxy.variables)[:3])
+    hints = [
+        "--var NAME if it reads its base URL from another variable",
+        *([] if node else ["--node if it is a Node.js program"]),
+        "agentobs.record_all() inside a Python program",
+    ]
+    return (
+        f"no request came, so nothing was recorded; the command seems to ignore {names}. Try "
+        f"{', or '.join(hints)}"
+    )
+
+
+def _print_exports(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    sys.stdout.flush()
+
+
+def _exit_with(error: Any) -> None:
+    click.echo(f"error: {printable(str(error))}", err=True)
+    sys.exit(error.exit_code)

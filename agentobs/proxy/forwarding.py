@@ -1,0 +1,293 @@
+"""Forwarding: the ASGI application that passes requests on to the provider, and records those that go to a model.
+
+Bodies are forwarded as they arrive, in both directions and in their original encoding. A client that disconnects ends
+the request to the provider, and a provider that breaks a response off breaks the connection to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from agentobs.errors import error_kind, warn_once
+from agentobs.provider.registry import is_model_call
+from agentobs.proxy.client_sessions import SESSION_HEADER, ClientSessions
+from agentobs.proxy.client_variables import PROVIDER_URL, Upstream
+from agentobs.recording.wire import transport
+from agentobs.records.exchanges import Place
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+CONNECT_SECONDS = 30.0
+"""How long to wait for a connection to the provider. Our choice; otherwise the client's own time limits apply."""
+WHOLE_BODY_BYTES = 64 * 1024 * 1024
+"""The longest request to a model that is forwarded as a whole, because its session may be named in its body; twice the
+limit of the provider. Longer bodies are forwarded as they arrive.
+"""
+HOP_BY_HOP = frozenset(
+    (
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade",
+    )
+)  # fmt: skip
+"""The headers of a single connection (RFC 9110, section 7.6.1)."""
+ERROR_HEADER = b"x-agentobs-error"
+"""The header of responses that come from the proxy instead of the provider."""
+SIGNED = b"AWS4-HMAC-SHA256"
+"""The start of the authorization of requests that are signed for their host (AWS Signature Version 4)."""
+
+_place: ContextVar[Place] = ContextVar("agentobs_proxy_place")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a proxy has seen."""
+
+    forwarded: int = 0
+    """Requests that were forwarded, including those that are not recorded."""
+    recorded: int = 0
+    """Requests that were recorded."""
+    unreachable: str = ""
+    """The last upstream that could not be reached, and why."""
+
+
+@dataclass(slots=True)
+class Forwarder:
+    """The application; `token` is the first segment of the path of each request, and `upstreams` are found by the
+    second.
+    """
+
+    upstreams: Mapping[str, Upstream]
+    sessions: ClientSessions
+    token: str
+    verify: Any = True
+    """How to verify certificates: an `ssl.SSLContext`, or True for the default."""
+    counts: Counts = field(default_factory=Counts)
+    _recorded: httpx2.AsyncClient = field(init=False)
+    _plain: httpx2.AsyncClient = field(init=False)
+
+    def application(self) -> Starlette:
+        """Return the ASGI application; its clients are open while it runs."""
+
+        @contextlib.asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            async with self._client() as self._recorded, self._client() as self._plain:
+                transport.instrument(self._recorded, _place.get)
+                yield
+
+        return Starlette(routes=[Route("/{path:path}", _Endpoint(self))], lifespan=lifespan)
+
+    def _client(self) -> httpx2.AsyncClient:
+        """Return a client that sends what it is given: it adds no headers, follows no redirects, keeps no cookies."""
+        return httpx2.AsyncClient(
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+            verify=self.verify,
+        )
+
+    async def forward(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Forward one request."""
+        upstream, rest = self._route(scope["raw_path"])
+        if upstream is None:
+            await _refuse(send, 404, "not_found_error", "this URL does not belong to the proxy")
+            return
+        headers = [(name.lower(), value) for name, value in scope["headers"]]
+        if rest == b"/messages" and upstream.url == PROVIDER_URL:
+            rest = b"/v1/messages"  # clients whose own default base URL ends with /v1 (Vercel's AI SDK 6)
+        target = rest + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        _warn_if_signed(headers, upstream)
+        by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        is_recorded = is_model_call(target.decode("latin-1"), by_name)
+        body = _Body(receive)
+        try:
+            whole = await body.read(WHOLE_BODY_BYTES if is_recorded else 0)
+        except ConnectionAbortedError:
+            return
+        self.counts.forwarded += 1
+        self.counts.recorded += is_recorded
+        request = httpx2.Request(
+            scope["method"],
+            _url(upstream.url, target),
+            headers=_forwarded_headers(headers),
+            content=body.remaining() if whole is None else whole,
+        )
+        request.extensions = {**request.extensions, "timeout": self._recorded.timeout.as_dict()}
+        if not is_recorded:
+            await self._exchange(self._plain, request, body, send, upstream)
+            return
+        place, key = self.sessions.place_of(by_name, whole)
+        token = _place.set(place)
+        try:
+            await self._exchange(self._recorded, request, body, send, upstream)
+        finally:
+            _place.reset(token)
+            self.sessions.ended(key)
+
+    def _route(self, raw_path: bytes) -> tuple[Upstream | None, bytes]:
+        """Return the upstream of a path, and the rest of the path."""
+        _, _, path = raw_path.partition(b"/")
+        token, _, path = path.partition(b"/")
+        name, slash, rest = path.partition(b"/")
+        if not secrets.compare_digest(token, self.token.encode()):
+            return None, b""
+        return self.upstreams.get(name.decode("latin-1")), slash + rest
+
+    async def _exchange(
+        self,
+        client: httpx2.AsyncClient,
+        request: httpx2.Request,
+        body: _Body,
+        send: Send,
+        upstream: Upstream,
+    ) -> None:
+        """Send a request and return its response to the client, until either of them disconnects."""
+        relay = asyncio.ensure_future(self._relay(client, request, send, upstream))
+        disconnect = asyncio.ensure_future(body.disconnected())
+        try:
+            await asyncio.wait((relay, disconnect), return_when=asyncio.FIRST_COMPLETED)
+            if relay.done():
+                relay.result()
+        finally:
+            for each in (relay, disconnect):
+                each.cancel()
+            await asyncio.gather(relay, disconnect, return_exceptions=True)
+
+    async def _relay(
+        self, client: httpx2.AsyncClient, request: httpx2.Request, send: Send, upstream: Upstream
+    ) -> None:
+        try:
+            response = await client.send(request, stream=True)
+        except (httpx2.TransportError, OSError) as error:
+            self.counts.unreachable = f"{upstream.url}: {error_kind(error)}"
+            text = f"the agentobs proxy got no response from {upstream.url}: {error_kind(error)}"
+            await _refuse(send, 502, "api_error", text)
+            return
+        try:
+            start = {
+                "type": "http.response.start",
+                "status": response.status_code,
+                "headers": _end_to_end(response.headers.raw),
+            }
+            await send(start)
+            async for data in response.aiter_raw():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await response.aclose()
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    """An ASGI application, which Starlette calls for each method; it does not change HEAD or OPTIONS requests."""
+
+    forwarder: Forwarder
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        await self.forwarder.forward(scope, receive, send)
+
+
+class _Body:
+    """The body of a request, as it arrives."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._parts: list[bytes] = []
+        self._has_arrived = asyncio.Event()
+
+    async def read(self, bytes_max: int) -> bytes | None:
+        """Return the whole body; None as soon as it is longer than `bytes_max`, and has not arrived completely.
+
+        Raises:
+            ConnectionAbortedError: the client has disconnected.
+        """
+        size = 0
+        while not self._has_arrived.is_set():
+            size += len(await self._next())
+            if size > bytes_max and not self._has_arrived.is_set():
+                return None
+        return b"".join(self._parts)
+
+    async def remaining(self) -> AsyncIterator[bytes]:
+        """Yield the part of the body that was read, and then what arrives.
+
+        Raises:
+            ConnectionAbortedError: the client has disconnected.
+        """
+        while self._parts or not self._has_arrived.is_set():
+            if not self._parts:
+                await self._next()
+            yield self._parts.pop(0)
+
+    async def disconnected(self) -> None:
+        """Return when the client has disconnected. While the body arrives, its reader finds out."""
+        await self._has_arrived.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionAbortedError("the client disconnected during its request")
+        self._parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            self._has_arrived.set()
+        return self._parts[-1]
+
+
+def _url(base: str, target: bytes) -> httpx2.URL:
+    """Return the URL of a request: the base URL of the provider and the path of the client, unchanged."""
+    root = httpx2.URL(base)
+    return root.copy_with(raw_path=root.raw_path.rstrip(b"/") + target)
+
+
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers without those of a single connection."""
+    found = list(headers)
+    named = {
+        name.strip().lower()
+        for key, value in found
+        if key.lower() == b"connection"
+        for name in value.split(b",")
+    }
+    return [(key, value) for key, value in found if key.lower() not in HOP_BY_HOP | named]
+
+
+def _forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers to send to the provider, without those of the proxy and of the connection."""
+    dropped = {b"host", b"expect", SESSION_HEADER.encode()}
+    return [(key, value) for key, value in _end_to_end(headers) if key not in dropped]
+
+
+async def _refuse(send: Send, status: int, kind: str, message: str) -> None:
+    """Send an error in the form of the provider's errors."""
+    error = {"type": "error", "error": {"type": kind, "message": message}}
+    body = json.dumps(error).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (ERROR_HEADER, b"1"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _warn_if_signed(headers: list[tuple[bytes, bytes]], upstream: Upstream) -> None:
+    """Warn about a request whose signature contains the host of the proxy, because the provider will reject it."""
+    if any(key == b"authorization" and value.startswith(SIGNED) for key, value in headers):
+        warn_once(
+            f"requests to {upstream.url} are signed for the proxy's address, so the provider may reject them. Use "
+            "AWS_BEARER_TOKEN_BEDROCK, or record the client in its own process with agentobs.record",
+            about="signed requests",
+        )

@@ -1,0 +1,127 @@
+"""Listening: the address of the proxy. Beyond loopback it requires an explicit permission, TLS and a secret."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentobs.errors import UsageError
+
+BACKLOG = 1024
+"""How many connections may wait to be accepted. Our choice."""
+SECRET_LENGTH = 16
+"""The minimum length of a secret for access from other machines. Our choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a proxy listens."""
+
+    bind: str = "127.0.0.1"
+    """The IP address to bind."""
+    port: int = 0
+    """The port; 0 means any free port."""
+    remote: str | None = None
+    """The name under which other machines reach the proxy; None means that only this machine does."""
+    secret: str | None = field(default=None, repr=False)
+    """The secret in the URL; None means a random one, which is only possible on loopback."""
+    tls_cert: Path | None = None
+    """A PEM file with the certificate and its chain."""
+    tls_key: Path | None = None
+    """A PEM file with the key of the certificate."""
+
+    @property
+    def name(self) -> str:
+        """The host of the URL."""
+        return self.remote or self.bind
+
+
+def check(address: Address) -> None:
+    """Check that an address is only reachable from other machines if that is permitted and protected.
+
+    Raises:
+        UsageError: it is not, or the secret is too short, or the address is not an IP address.
+    """
+    try:
+        is_loopback = ipaddress.ip_address(address.bind).is_loopback
+    except ValueError as error:
+        raise UsageError(
+            f"{address.bind[:80]!r} is not an IP address",
+            where="--bind",
+            todo="Pass an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+        ) from error
+    if is_loopback and address.remote is None:
+        return
+    if address.remote is None:
+        raise UsageError(
+            "other machines could send requests through this proxy",
+            where=f"--bind {address.bind}",
+            todo="Pass --allow-remote NAME with the name under which they connect; it requires a secret and TLS",
+        )
+    if not address.secret or len(address.secret) < SECRET_LENGTH:
+        raise UsageError(
+            f"other machines need a secret of at least {SECRET_LENGTH} characters",
+            where="--allow-remote",
+            todo="Set AGENTOBS_PROXY_SECRET; it becomes a part of the URL",
+        )
+    if not (address.tls_cert and address.tls_key):
+        raise UsageError(
+            "API keys and prompts would be sent unencrypted",
+            where="--allow-remote",
+            todo="Pass a certificate and its key with --tls-cert and --tls-key",
+        )
+
+
+def listening_socket(address: Address) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises:
+        UsageError: the address is not permitted, not an address of this machine, or the port is in use.
+    """
+    check(address)
+    version = ipaddress.ip_address(address.bind).version
+    found = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((address.bind, address.port))
+        found.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        found.close()
+        why = (
+            (error.strerror or "") if isinstance(error, OSError) else "ports range from 0 to 65535"
+        )
+        raise UsageError(
+            f"cannot listen on this address: {why.lower()}",
+            where=f"{address.bind} port {address.port}",
+            todo="Choose another port with --port; --port 0 uses any free port",
+        ) from error
+    return found
+
+
+def tls_context(address: Address) -> ssl.SSLContext | None:
+    """Return the TLS context of an address; None if it does not use TLS.
+
+    Raises:
+        UsageError: only one of certificate and key is given, or they cannot be used.
+    """
+    if not (address.tls_cert or address.tls_key):
+        return None
+    if not (address.tls_cert and address.tls_key):
+        missing = "--tls-key" if address.tls_cert else "--tls-cert"
+        raise UsageError("a certificate and its key must be passed together", where=missing)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # With an empty password, an encrypted key is rejected instead of prompting for its passphrase.
+        context.load_cert_chain(address.tls_cert, address.tls_key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(
+            f"the certificate or the key cannot be used: {why}",
+            where=f"{address.tls_cert}, {address.tls_key}",
+            todo="Both must be PEM files, the key without a passphrase",
+        ) from error
+    return context

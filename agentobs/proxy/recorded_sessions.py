@@ -1,0 +1,116 @@
+"""Recorded sessions: the sessions that a proxy opens, and what they say at their end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentobs.determinism.entry import COMMAND, Entry
+from agentobs.proxy.client_sessions import CLIENT_TAG, ClientSessions
+from agentobs.proxy.command import Ending
+from agentobs.recording.journal.home import Home
+from agentobs.recording.session import Link, Session
+from agentobs.records.backend import WrittenFact
+from agentobs.records.display import money
+from agentobs.records.facts import Attempt
+from agentobs.records.labels import is_label
+from agentobs.store.backend import open_store
+
+CALLS_MAX = 200
+"""How many tool calls of a conversation are looked up, from its start. Our choice: one of them is enough."""
+
+
+@dataclass(slots=True)
+class TurnCounter:
+    """A backend that counts the turns of each session, as the view `turns` does."""
+
+    exports_spans = False
+    turns: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, written: WrittenFact) -> None:
+        """Receive a fact."""
+        fact = written.fact
+        if isinstance(fact, Attempt) and fact.makes_turns and fact.outcome == "ok":
+            self.turns[fact.session_id] += 1
+
+
+def command_entry(command: Sequence[str], environment: Mapping[str, str]) -> Entry:
+    """Return the entry of the sessions of a command: its arguments are content, its environment is named only."""
+    name = Path(command[0]).name
+    arguments = {
+        "argv": list(command),
+        "directory": str(Path.cwd()),
+        "environment": sorted(environment),
+    }
+    return Entry(COMMAND + (name if is_label(name) else "command"), arguments, {"kind": "command"})
+
+
+def client_sessions(
+    home: Home,
+    name: str,
+    entry: Entry,
+    *,
+    content: Any = None,
+    tags: Mapping[str, str] | None = None,
+) -> ClientSessions:
+    """Return the sessions of a proxy.
+
+    Args:
+        home: where to record, and where to look for earlier sessions.
+        name: the name of sessions that their client does not name.
+        entry: how the sessions were started.
+        content: where their content is written; see `agentobs.session`.
+        tags: labels of all sessions.
+    """
+
+    def open_session(client_id: str | None, named: str | None, link: Link) -> Session:
+        told = {CLIENT_TAG: client_id} if client_id else {}
+        session = Session(
+            named or name, {**(tags or {}), **told}, None, link=link, content=content, entry=entry
+        )
+        session.open()
+        return session
+
+    def find_earlier(client_id: str, tool_use_ids: list[str]) -> Link:
+        with open_store(home) as store:
+            found = store.rows(
+                "internal/continued_session",
+                client_id=client_id,
+                tool_use_ids=tool_use_ids[:CALLS_MAX],
+            ).rows
+        return (found[0][1], str(found[0][0])) if found else None
+
+    return ClientSessions(open_session, find_earlier)
+
+
+def close_all(
+    sessions: Sequence[Session], ending: Ending, *, was_interrupted: bool = False
+) -> None:
+    """Close the sessions of a command that has ended.
+
+    A command with another exit code than 0 has failed, unless somebody stopped it.
+    """
+    for session in sessions:
+        session.result({"exit_code": ending.exit_code})
+        error: BaseException | None = None
+        if ending.is_interrupted or was_interrupted:
+            error = KeyboardInterrupt()
+        elif ending.exit_code:
+            session.fail(
+                f"signal:{ending.signal_name}" if ending.signal_name else f"exit:{ending.exit_code}"
+            )
+        session.close(error)
+
+
+def summary(session: Session, turns: int) -> str:
+    """Return one line about a session that has just ended: its ID, turns and cost."""
+    spent = session.cost()
+    text = f"{session.session_id} ({session.name}): {turns} turn{'s' * (turns != 1)}"
+    if spent is None:
+        return text
+    cost = money(spent.usd) or "unknown"
+    certainty = "" if spent.status == "exact" else f" ({spent.status.replace('_', ' ')})"
+    return f"{text}, {cost}{certainty}"
