@@ -14,6 +14,7 @@ class LoopbackServer(ThreadingHTTPServer):
     """Listens on a free port, and ignores clients that disconnect."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", 0), handler)

@@ -78,6 +78,7 @@ def record(
         from agentobs.proxy.node_redirection import node_variables
         from agentobs.proxy.server import Proxy
     from agentobs.recording.session import stop_recorder
+    from agentobs.recording.wire.transport import PROXY_VARIABLE
     from agentobs.runtime import replaced
 
     environment = dict(os.environ)
@@ -97,8 +98,9 @@ def record(
         content=content,
     )
     # The callers of requests are in the command, not in this process.
-    with replaced(identifies_callers=False), Proxy(found, sessions) as proxy:
+    with replaced(identifies_callers=False), Proxy(found, sessions, environment=environment) as proxy:
         environment |= proxy.variables | client_variables.without_proxy(environment)
+        environment[PROXY_VARIABLE] = proxy.url
         if node:
             environment |= node_variables(environment, proxy.url, found)
         try:
@@ -207,7 +209,12 @@ def proxy(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with replaced(identifies_callers=False):
         server = Proxy(
-            found, sessions, address, token=secret, session_idle_seconds=idle_minutes * 60
+            found,
+            sessions,
+            address,
+            environment=os.environ,
+            token=secret,
+            session_idle_seconds=idle_minutes * 60,
         )
         with server, contextlib.suppress(KeyboardInterrupt):
             click.echo(f"recording into {home.path}; stop with Ctrl-C")
@@ -268,6 +275,8 @@ def _summaries(sessions: Sequence[Session], turns: TurnCounter) -> list[str]:
 
 def _nothing_recorded(proxy: Proxy, *, node: bool) -> str:
     """Return what to try if no request was recorded."""
+    if proxy.counts.recorded_by_client:
+        return "the command records its requests itself, with agentobs"
     if proxy.counts.forwarded:
         return "no request to a model came through the proxy, so nothing was recorded"
     names = ", ".join(list(proxy.variables)[:3])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from agentobs.provider.registry import is_model_call
 from agentobs.proxy.client_sessions import SESSION_HEADER, ClientSessions
 from agentobs.proxy.client_variables import PROVIDER_URL, Upstream
 from agentobs.recording.wire import transport
+from agentobs.recording.wire.transport import RECORDED_HEADER
 from agentobs.records.exchanges import Place
 
 Message = MutableMapping[str, Any]
@@ -59,6 +60,8 @@ class Counts:
     """Requests that were forwarded, including those that are not recorded."""
     recorded: int = 0
     """Requests that were recorded."""
+    recorded_by_client: int = 0
+    """Requests that their client recorded itself, because it uses agentobs."""
     unreachable: str = ""
     """The last upstream that could not be reached, and why."""
 
@@ -109,7 +112,8 @@ class Forwarder:
         target = rest + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         _warn_if_signed(headers, upstream)
         by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        is_recorded = is_model_call(target.decode("latin-1"), by_name)
+        is_call = is_model_call(target.decode("latin-1"), by_name)
+        is_recorded = is_call and RECORDED_HEADER not in by_name
         body = _Body(receive)
         try:
             whole = await body.read(WHOLE_BODY_BYTES if is_recorded else 0)
@@ -117,6 +121,7 @@ class Forwarder:
             return
         self.counts.forwarded += 1
         self.counts.recorded += is_recorded
+        self.counts.recorded_by_client += is_call and not is_recorded
         request = httpx2.Request(
             scope["method"],
             _url(upstream.url, target),
@@ -140,7 +145,7 @@ class Forwarder:
         _, _, path = raw_path.partition(b"/")
         token, _, path = path.partition(b"/")
         name, slash, rest = path.partition(b"/")
-        if not secrets.compare_digest(token, self.token.encode()):
+        if not hmac.compare_digest(token, self.token.encode()):
             return None, b""
         return self.upstreams.get(name.decode("latin-1")), slash + rest
 
@@ -266,7 +271,7 @@ def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
 
 def _forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return the headers to send to the provider, without those of the proxy and of the connection."""
-    dropped = {b"host", b"expect", SESSION_HEADER.encode()}
+    dropped = {b"host", b"expect", SESSION_HEADER.encode(), RECORDED_HEADER.encode()}
     return [(key, value) for key, value in _end_to_end(headers) if key not in dropped]
 
 

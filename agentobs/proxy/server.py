@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
@@ -39,9 +38,9 @@ class Proxy:
         sessions: ClientSessions,
         address: Address | None = None,
         *,
+        environment: Mapping[str, str],
         token: str | None = None,
         session_idle_seconds: float | None = None,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Bind the socket.
 
@@ -49,10 +48,10 @@ class Proxy:
             found: where to send requests, from `client_variables.upstreams`.
             sessions: assigns requests to sessions.
             address: where to listen; default a free port of 127.0.0.1.
+            environment: the environment of the client, for its certificate authorities.
             token: the secret path segment of the proxy's URL; default a random one.
             session_idle_seconds: how long a session may have no request before it ends, in seconds; None means that
                 sessions end with the proxy.
-            environment: the environment of the client, for its certificate authorities; default that of this process.
 
         Raises:
             UsageError: the address cannot be used, or a file with certificates cannot be read.
@@ -68,7 +67,7 @@ class Proxy:
             {each.route: each for each in found},
             sessions,
             self.token,
-            _certificates(os.environ if environment is None else environment),
+            _certificates(environment),
         )
         self._server = uvicorn.Server(self._config())
         # In a thread, uvicorn leaves the handling of signals to the main thread.

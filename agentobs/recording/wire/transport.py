@@ -60,6 +60,11 @@ RECORDED = "agentobs.request"
 separate request.
 """
 
+PROXY_VARIABLE = "AGENTOBS_PROXY_URL"
+"""The environment variable with the URL of the recording proxy that a program was started with."""
+RECORDED_HEADER = "x-agentobs-recorded"
+"""The header of requests to that proxy that this process records itself. The proxy does not forward it."""
+
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
     """Wrap the transport and mounts of an Anthropic client, or of its HTTP client, in place.
@@ -349,6 +354,8 @@ def _start(
         request.extensions = {**request.extensions, RECORDED: id(request)}
         if process.propagates:
             request.headers.update(tracing.trace_context())
+        if (proxy := world.environ(PROXY_VARIABLE)) and str(request.url).startswith(proxy):
+            request.headers[RECORDED_HEADER] = "1"
         if process.listener is not None:
             process.watched_exchanges.add(exchange)
         if not current().is_answered:
