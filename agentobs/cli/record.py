@@ -15,7 +15,7 @@ import click
 
 from agentobs import world
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.errors import UsageError
+from agentobs.errors import UsageError, error_kind
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
@@ -107,14 +107,17 @@ def record(
             ending = commands.run(command, environment)
         except commands.CommandError as error:
             _exit_with(error)
-    recorded = sessions.sessions()
-    lines = _summaries(recorded, turns)
-    recorded_sessions.close_all(recorded, ending)
-    stop_recorder()
-    for line in lines or [_nothing_recorded(proxy, node=node)]:
+    try:
+        recorded = sessions.sessions()
+        lines = _summaries(recorded, turns) or [_nothing_recorded(proxy, node=node)]
+        recorded_sessions.close_all(recorded, ending)
+        stop_recorder()
+        if proxy.counts.unreachable:
+            lines.append(f"no response from {proxy.counts.unreachable}")
+    except Exception as error:  # the exit code of the command counts, whatever happens here
+        lines = [f"the end of the recording failed: {error_kind(error)}"]
+    for line in lines:
         click.echo(f"agentobs: {printable(line)}", err=True)
-    if proxy.counts.unreachable:
-        click.echo(f"agentobs: no response from {printable(proxy.counts.unreachable)}", err=True)
     sys.exit(ending.exit_code)
 
 

@@ -59,6 +59,7 @@ class Proxy:
         self._address = address or Address()
         self._tls = tls_context(self._address)
         self._socket = listening_socket(self._address)
+        self._port = self._socket.getsockname()[1]
         self.token = token or world.random_bytes(TOKEN_BYTES).hex()
         self.upstreams = list(found)
         self._sessions = sessions
@@ -76,9 +77,8 @@ class Proxy:
     @property
     def url(self) -> str:
         """The base URL of the proxy, with the token."""
-        host, port = self._address.name, self._socket.getsockname()[1]
-        scheme = "https" if self._tls else "http"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{self.token}"
+        host, scheme = self._address.name, "https" if self._tls else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}/{self.token}"
 
     @property
     def variables(self) -> dict[str, str]:
