@@ -98,7 +98,10 @@ def record(
         content=content,
     )
     # The callers of requests are in the command, not in this process.
-    with replaced(identifies_callers=False), Proxy(found, sessions, environment=environment) as proxy:
+    with (
+        replaced(identifies_callers=False),
+        Proxy(found, sessions, environment=environment) as proxy,
+    ):
         environment |= proxy.variables | client_variables.without_proxy(environment)
         environment[PROXY_VARIABLE] = proxy.url
         if node:
