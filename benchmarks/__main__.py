@@ -15,6 +15,7 @@ from benchmarks import (
     imports,
     ingest,
     pricing,
+    proxy,
     queries,
     recorder,
     redaction,
@@ -27,6 +28,7 @@ from benchmarks import (
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recorder.sections,
     "durability": durability.sections,
+    "proxy": proxy.sections,
     "ingest": ingest.sections,
     "importing": imports.sections,
     "loop": agent_loop.sections,
