@@ -19,6 +19,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.provider.dialect import Block
+from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences, shortened
 from agentobs.records.exchanges import Answer, ModelExchange, Question
 from agentobs.redaction import Redactor
@@ -51,6 +52,8 @@ class SpineMatcher:
         """The lane of each live agent ID."""
         self._doubtful: dict[int, int] = {}
         """The lanes whose match is ambiguous, with the position of the request in `requests`."""
+        self._seen: dict[int, set[str]] = {}
+        """The differences so far, by lane."""
         self._marks = self._marked_calls()
 
     @property
@@ -244,6 +247,9 @@ class SpineMatcher:
         form = self._form(question, value)
         found = differences(recorded.body, form.body) if recorded.body != form.body else []
         kept = tuple(map(shortened, found[:DIFFERENCES_MAX]))
+        seen = self._seen.setdefault(self.recorded.lanes[index], set())
+        new = {canonical([each.path, each.expected, each.actual]) for each in found} - seen
+        seen |= new
         if is_ambiguous:
             self._doubtful[self.recorded.lanes[index]] = len(self.requests)
         result = ServedRequest(
@@ -253,6 +259,7 @@ class SpineMatcher:
             is_ambiguous=is_ambiguous,
             differences=kept,
             more=len(found) - len(kept),
+            is_repeated=bool(found) and not new,
         )
         self.requests.append(result)
         if not found:

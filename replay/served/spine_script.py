@@ -27,6 +27,7 @@ class SpineScript(Script):
         until_turn: int | None = None,
         then: Sequence[Scripted] = (),
         on_end: Callable[[str], None] | None = None,
+        ends_at_miss: bool = False,
     ) -> None:
         """Serve the model exchanges of a recording that have a response.
 
@@ -35,6 +36,7 @@ class SpineScript(Script):
             until_turn: the last turn of the main lane that is answered from the recording; None for all turns.
             then: the responses to the requests of the main lane after that turn, or after the recording.
             on_end: is called when a request gets no response, with `miss` or `end` (after `until_turn`).
+            ends_at_miss: whether nothing is answered after the first request that was not recorded.
         """
         super().__init__(recording, "order")
         self.exchanges = [each for each in self.exchanges if _is_answered(each)]
@@ -45,6 +47,7 @@ class SpineScript(Script):
         self._scripted = 0
         self._on_end = on_end
         self._has_ended = False
+        self._ends_at_miss = ends_at_miss
         self._miss_texts: dict[int, str] = {}
         """The texts for requests that get no response, by the identity of the request."""
 
@@ -60,6 +63,8 @@ class SpineScript(Script):
         return taken
 
     def _take(self, question: Question) -> tuple[ModelExchange | None, str]:
+        if self._ends_at_miss and self.missed:
+            return None, "end"
         index = self.matcher.match(question)
         if index is not None and self._is_over(index):
             self.matcher.release(index)
@@ -104,9 +109,10 @@ class SpineScript(Script):
     def release(self, question: Question, exchange: ModelExchange) -> None:
         """Answer a request again that is repeated because its response was cut off on purpose."""
         with self._lock:
-            found = [i for i, e in enumerate(self.exchanges) if e.attempt_id == exchange.attempt_id]
-            self.matcher.release(found[0])
-            self._unused = self.matcher.unused
+            places = (i for i, e in enumerate(self.exchanges) if e.question is exchange.question)
+            if (index := next(places, None)) is not None:  # a scripted response has no exchange
+                self.matcher.release(index)
+                self._unused = self.matcher.unused
 
     def miss_text(self, question: Question) -> str:
         """Return what to answer to a request for which `take` found no exchange."""

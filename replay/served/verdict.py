@@ -35,6 +35,8 @@ class ServedRequest:
     """The differences from the recorded request, at most `DIFFERENCES_MAX`."""
     more: int = 0
     """The number of further differences."""
+    is_repeated: bool = False
+    """Whether an earlier request of the lane had the same differences, which are part of the conversation since."""
 
     def line(self) -> str:
         """Return the result in one line, without content."""
@@ -74,6 +76,7 @@ class ServedRequest:
             "ambiguous": self.is_ambiguous,
             "differences": changes,
             "more_differences": self.more,
+            "repeated": self.is_repeated,
         }
 
 
@@ -102,6 +105,15 @@ class Verdict:
         return self.total - len(self.unused)
 
     @property
+    def notable(self) -> list[ServedRequest]:
+        """The requests that are not exact or are ambiguous, without those that only repeat earlier differences."""
+        return [
+            each
+            for each in self.requests
+            if (each.kind != "exact" or each.is_ambiguous) and not each.is_repeated
+        ]
+
+    @property
     def ambiguous(self) -> int:
         """The number of requests that two recorded requests could answer."""
         return sum(each.is_ambiguous for each in self.requests)
@@ -123,9 +135,10 @@ class Verdict:
     def explanation(self) -> str:
         """Return the counts, and each request that is not exact, with its differences."""
         lines = [self.line()]
-        for each in self.requests:
-            if each.kind != "exact" or each.is_ambiguous:
-                lines += each.explanation()
+        for each in self.notable:
+            lines += each.explanation()
+        if repeated := sum(each.is_repeated for each in self.requests):
+            lines.append(f"{repeated} later requests contain the same differences")
         if self.unused:
             lines.append(f"not sent: request {', '.join(map(str, self.unused))} of the recording")
         return "\n".join(lines)
