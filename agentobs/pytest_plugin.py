@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
 
     from agentobs.world import World
+    from replay.command.command_replay import CommandReplay
     from replay.playback.replayer import Replayer
     from replay.pytest_plugin.client_fixtures import RecordedSession
 
@@ -92,6 +93,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "folder or pattern; paths are relative to the test's folder, otherwise to the root directory; the options are "
         "those of replay.ReplayOptions",
     )
+    config.addinivalue_line(
+        "markers",
+        "replay_command(fixture, **options): the recorded command that the pytest fixture `replay_command` runs; the "
+        "options are those of replay.run_command",
+    )
     config.stash[_USED] = {}
     if config.option.replay_live and config.option.replay_update:
         raise pytest.UsageError(
@@ -140,8 +146,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Record the fixtures that a marker selects, even if the test will be deselected."""
-    mark = item.get_closest_marker("replay")
-    if mark is not None and not _is_shadowed():
+    marks = [item.get_closest_marker(name) for name in ("replay", "replay_command")]
+    for mark in (mark for mark in marks if mark is not None and not _is_shadowed()):
         from replay.pytest_plugin.unused_fixtures import note_used
 
         note_used(item.config.stash[_USED], mark, item.path.parent, item.config.rootpath)
@@ -278,6 +284,22 @@ def _recording_run(request: pytest.FixtureRequest, place: Path) -> Replayer:
 
 def _mark(request: pytest.FixtureRequest) -> Any:
     return request.node.get_closest_marker("replay")
+
+
+@pytest.fixture
+def replay_command(request: pytest.FixtureRequest) -> Callable[..., CommandReplay]:
+    """Return a function that runs the command of the fixture in the marker `replay_command`, and checks the run.
+
+    The function takes the options of `replay.run_command`, which override those of the marker, and `allow_drift`, see
+    `CommandReplay.check`. With `check=False`, it returns a run that differs from the recording, too.
+    """
+    from replay.pytest_plugin.command_fixtures import command_runner
+
+    if request.config.option.replay_live or request.config.option.replay_update:
+        pytest.skip("a recorded command is only replayed: run it live with `agentobs record`")
+    mark = request.node.get_closest_marker("replay_command")
+    with _failing_on_errors():
+        return command_runner(mark, request.path.parent, request.config.rootpath)
 
 
 @pytest.fixture

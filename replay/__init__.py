@@ -13,6 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from replay.command.command_replay import CommandDivergenceError as CommandDivergenceError
+    from replay.command.command_replay import CommandReplay as CommandReplay
+    from replay.command.command_replay import run_command as run_command
     from replay.comparison.normalizers import Normalizer as Normalizer
     from replay.divergence.divergence import Divergence as Divergence
     from replay.divergence.divergence import DivergenceError as DivergenceError
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from replay.scenario.script import says as says
 
 _MODULES = {
+    "replay.command.command_replay": ("CommandDivergenceError", "CommandReplay", "run_command"),
     "replay.comparison.normalizers": ("Normalizer",),
     "replay.divergence.divergence": ("Divergence", "DivergenceError"),
     "replay.fixture.format": ("Fixture", "load"),

@@ -67,6 +67,8 @@ ORDER = [
     "replay.matching",
     "replay.divergence",
     "replay.scenario",
+    "replay.served",
+    "replay.command",
     "replay.progress",
     "replay.analysis",
     "replay.playback",

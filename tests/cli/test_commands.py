@@ -191,6 +191,10 @@ def test_verify_and_ingest_report_their_results(shell: Shell) -> None:
         (["freeze", "unlucky", "--last-failed"], "specify a SESSION or --last-failed"),
         (["replay", "nowhere"], "nowhere: this is not a fixture. A fixture is a folder"),
         (
+            ["serve", "--match", "question", "--explain", "weather-agent"],
+            "--explain: requires --match spine",
+        ),
+        (
             ["serve", "--fault", "boom", "weather-agent"],
             "--fault: 'boom' is not a fault. Write status:CODE",
         ),
@@ -341,7 +345,7 @@ def test_serve_responds_to_any_client_until_interrupted(
     agentobs.stop_recorder()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (130, "", "served 3 of 3 exchanges\n")
+    assert (process.returncode, out, err) == (130, "", "served 3 of 3 exchanges: exact 3\n")
 
 
 def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None:
@@ -355,6 +359,8 @@ def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None
         "serve",
         "weather-agent",
         "--strict",
+        "--json",
+        "--explain",
     ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -368,9 +374,14 @@ def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None
                 model="claude-sonnet-5", max_tokens=9, messages=[{"role": "user", "content": "?"}]
             )
         process.terminate()
-        _, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert err == "served 0 of 3 exchanges; requests not recorded: 1; exchanges not used: 3\n"
+    assert err.startswith(
+        "served 0 of 3 exchanges: exact 0, missed 1, unused 3\n"
+        "request 1 was not recorded; the nearest is request 1; first difference at $.conversation[0].content[0]\n"
+    )
+    verdict = json.loads(out)
+    assert (verdict["served"], verdict["missed"], verdict["unused_requests"]) == (0, 1, [1, 2, 3])
 
 
 def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ PRELOADED = (
 )
 """The modules that the server imports before it forks."""
 
+ENDING_SECONDS = 8.0
+"""The time in which a command ends before the limit of its process: more than its grace period. Our choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -47,6 +50,7 @@ class Job:
     faults: tuple[str, ...] = ()
     pace: Any = None
     compare_result: bool = True
+    timeout_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,9 @@ def _end_with_parent() -> None:
 
 def replay_job(job: Job) -> Done:
     """Replay one fixture in this process, and return the outcome."""
+    from agentobs.cli.replay.command_replay import command_outcome
     from replay import DivergenceError, Replayer, ReplayOptions, load
+    from replay.command.recorded_command import is_command
 
     started_ns = world.monotonic()
     name, message, report, divergence = _fixture_name(job.path), "", "", None
@@ -196,6 +202,11 @@ def replay_job(job: Job) -> Done:
     progress = None
     try:
         fixture = load(job.path)
+        if is_command(fixture.header["entry"]):
+            # A command ends before this process is killed, so that it does not outlive it.
+            timeout_s = max(job.timeout_s - ENDING_SECONDS, job.timeout_s / 2)
+            outcome = command_outcome(job.path, job.faults, job.pace, timeout_s)
+            return Done(job.path, name, **outcome, duration_ns=world.monotonic() - started_ns)
         options = ReplayOptions(
             tools=policy(job.tools, fixture),
             faults=job.faults,

@@ -154,6 +154,10 @@ def replay(
         "normalizers": rules,
     }
     if len(fixtures) == 1 and (is_fixture(fixtures[0]) or not fixtures_in(fixtures[0])):
+        if _is_command(fixtures[0]):
+            from agentobs.cli.replay.command_replay import replay_command
+
+            replay_command(click.get_current_context(), fixtures[0])
         write = _reporting(report, with_content, light, force)
         loaded = _loaded(fixtures[0], entry, arguments)
         _replay_one(loaded, tools, trial_options, as_json, explain, yes, trajectory, write, apply)
@@ -175,11 +179,20 @@ def replay(
 
     found = [each for path in fixtures for each in fixtures_in(path).values() or [path]]
     batch = [
-        Job(str(each), tools, faults, _pace(pace), compare_result) for each in dict.fromkeys(found)
+        Job(str(each), tools, faults, _pace(pace), compare_result, timeout)
+        for each in dict.fromkeys(found)
     ]
     done = replay_many(batch, jobs, timeout)
     show(done, as_json=as_json, verbose=verbose)
     sys.exit(any(each.result != "matched" for each in done))
+
+
+def _is_command(path: Path) -> bool:
+    """Return whether a fixture was recorded from a command."""
+    from replay import load
+    from replay.command.recorded_command import is_command
+
+    return is_command(load(path).header["entry"])
 
 
 def _loaded(path: Path, entry: str | None, arguments: str | None) -> Fixture:

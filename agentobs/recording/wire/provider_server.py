@@ -2,13 +2,15 @@
 
 Set ANTHROPIC_BASE_URL to use it with any client. A request is answered from the first unused exchange with the same
 request; secrets may differ, as long as equal secrets stay equal within a request. With `match="order"`, each request is
-answered from the next exchange, even if the requests differ. An unknown request gets status 410 with `x-should-retry:
+answered from the next exchange, even if the requests differ. Another `Script` can match differently, such as
+`replay.served.spine_script.SpineScript`. An unknown request gets status 410 with `x-should-retry:
 false`, so that clients do not retry it; the error names the most similar recorded request and the first difference.
 Responses can be sent in other chunks, at the recorded pace, and with injected faults.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
@@ -38,7 +40,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.redaction import Redactor
 
-Match = Literal["question", "order"]
+Match = Literal["strict", "order"]
 
 CONNECTION_HEADERS = frozenset(
     (
@@ -87,8 +89,8 @@ def parse_fault(text: str) -> Fault:
 class ServeOptions:
     """How to answer requests."""
 
-    match: Match = "question"
-    """`question`: answer from the first unused exchange with the same request; `order`: from the next exchange."""
+    match: Match = "strict"
+    """`strict`: answer from the first unused exchange with the same request; `order`: from the next exchange."""
     chunk_bytes: int | None = None
     """The chunk size in bytes. None: chunks as recorded; if they are unknown, streams are sent event by event."""
     pace: float = 0.0
@@ -101,13 +103,16 @@ class ServeOptions:
 class Script:
     """The exchanges of a recording, each used once; safe to share between threads."""
 
-    def __init__(self, recording: Recording, match: Match = "question") -> None:
+    request_headers: tuple[str, ...] = ()
+    """The request headers that the script needs in addition to those that are recorded, in lower case."""
+
+    def __init__(self, recording: Recording, match: Match = "strict") -> None:
         """Serve the model exchanges of `recording`."""
         self.exchanges = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
         self.match = match
         self._unused = list(range(len(self.exchanges)))
         self._lock = threading.Lock()
-        self._digests = [_digest(e.question) for e in self.exchanges] if match == "question" else []
+        self._digests = [_digest(e.question) for e in self.exchanges] if match == "strict" else []
         self._redactor = Redactor(world.random_bytes(32))
         self.request_count = 0
         """How many requests were received."""
@@ -116,7 +121,7 @@ class Script:
 
     def take(self, question: Question) -> ModelExchange | None:
         """Return the exchange to answer a request from, and mark it as used; None if there is none."""
-        digest = _digest(self._clean(question)) if self.match == "question" else ""
+        digest = _digest(self._clean(question)) if self.match == "strict" else ""
         with self._lock:
             for place, index in enumerate(self._unused):
                 if self.match == "order" or self._digests[index] == digest:
@@ -124,6 +129,17 @@ class Script:
                     return self.exchanges[index]
             self.missed += 1
         return None
+
+    def miss_text(self, question: Question) -> str:
+        """Return the error message for a request that was not recorded, with the number of exchanges that are left."""
+        unused = f"{self.unused} of {len(self.exchanges)} exchanges left"
+        text = f"{question.method} {question.path} was not recorded ({unused})"
+        if self.match == "strict" and (near := self.most_similar(question)) is not None:
+            text += f"; request {near[0]} of the recording is the most similar; first difference at {near[1]}"
+        return text
+
+    def release(self, question: Question, exchange: ModelExchange) -> None:
+        """Note that a response was cut off on purpose; the exchange stays used."""
 
     def note_rejected(self) -> None:
         """Count a request that the real provider would have rejected."""
@@ -138,6 +154,17 @@ class Script:
         parts += [f"invalid requests: {self.rejected}"] if self.rejected else []
         parts += [f"exchanges not used: {self.unused}"] if self.unused else []
         return "; ".join(parts)
+
+    def counts(self) -> dict[str, Any]:
+        """Return the verdict as a JSON value."""
+        total = len(self.exchanges)
+        return {
+            "served": total - self.unused,
+            "total": total,
+            "missed": self.missed,
+            "rejected": self.rejected,
+            "unused": self.unused,
+        }
 
     def most_similar(self, question: Question) -> tuple[int, str] | None:
         """Return the number of the unused exchange with the most similar request, and the path of the first difference;
@@ -176,15 +203,19 @@ class ServedProvider:
     """A loopback HTTP server that answers from a script; a context manager."""
 
     def __init__(
-        self, recording: Recording, options: ServeOptions | None = None, port: int = 0
+        self,
+        recording: Recording,
+        options: ServeOptions | None = None,
+        port: int = 0,
+        script: Script | None = None,
     ) -> None:
-        """Bind to 127.0.0.1 and `port`; 0 means any free port.
+        """Bind to 127.0.0.1 and `port`; 0 means any free port. `script` matches requests instead of `options.match`.
 
         Raises:
             UsageError: the port is in use or invalid.
         """
         self.options = options or ServeOptions()
-        self.script = Script(recording, self.options.match)
+        self.script = script or Script(recording, self.options.match)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
@@ -274,6 +305,8 @@ class _Handler(BaseHTTPRequestHandler):
             exchange.answer,
             chunks=tuple(_rechunked(exchange.answer, question.path, provider.options)),
         )
+        if fault and fault.cut_after is not None:
+            provider.script.release(question, exchange)
         self._send(answer, fault.cut_after if fault else None)
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # http.server calls these
@@ -293,10 +326,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _question(self) -> Question:
         body = self._read_body()
-        headers = recorded_request_headers(dict(self.headers.items()))
-        return Question(self.command, self.path, headers, body)
+        sent = {name.lower(): value for name, value in self.headers.items()}
+        needed = self.server.provider.script.request_headers
+        headers = {name: sent[name] for name in needed if name in sent}
+        return Question(self.command, self.path, headers | recorded_request_headers(sent), body)
 
     def _read_body(self) -> bytes:
+        """Return the body of the request, decompressed if it is sent with gzip."""
+        body = self._read_raw_body()
+        if self.headers.get("content-encoding", "").strip().lower() == "gzip":
+            return gzip.decompress(body)
+        return body
+
+    def _read_raw_body(self) -> bytes:
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
             chunks = []
             while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -444,11 +486,7 @@ def _wrong_host() -> Answer:
 
 
 def _not_recorded(question: Question, script: Script) -> Answer:
-    unused = f"{script.unused} of {len(script.exchanges)} exchanges left"
-    text = f"{question.method} {question.path} was not recorded ({unused})"
-    if script.match == "question" and (near := script.most_similar(question)) is not None:
-        text += f"; request {near[0]} of the recording is the most similar; first difference at {near[1]}"
-    return _error(410, "not_recorded", text, None, question.path)
+    return _error(410, "not_recorded", script.miss_text(question), None, question.path)
 
 
 def _error(

@@ -1,0 +1,72 @@
+"""`agentobs replay` for the fixture of a command: run it against the fixture, and print how it compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from agentobs.errors import UsageError
+
+APPLICABLE = frozenset(("fixtures", "as_json", "faults", "pace", "timeout", "verbose", "explain"))
+"""The options of `agentobs replay` that apply to a command."""
+
+
+def replay_command(context: click.Context, path: Path) -> NoReturn:
+    """Run the command of a fixture in a copy of the current directory, print the result, and exit.
+
+    The exit code is 0 if all requests are exact and the command ended as recorded, otherwise 1.
+
+    Raises:
+        UsageError: an option applies only to Python agents.
+    """
+    from replay import run_command
+
+    _check(context)
+    options = context.params
+    ran = run_command(
+        path,
+        faults=options["faults"],
+        pace=_pace(options["pace"]),
+        timeout=options["timeout"],
+    )
+    click.echo(ran.json() if options["as_json"] else ran.text())
+    sys.exit(0 if ran.is_exact else 1)
+
+
+def command_outcome(
+    path: str, faults: tuple[str, ...], pace: Any, timeout_s: float
+) -> Mapping[str, Any]:
+    """Return the fields of a row for the fixture of a command, among several fixtures."""
+    from replay import run_command
+
+    ran = run_command(path, faults=faults, pace=_pace(pace), timeout=timeout_s)
+    problems = ran.problems()
+    return {
+        "result": "diverged" if problems else "matched",
+        "message": problems[0] if problems else "",
+        "requests_matched": ran.verdict.count("exact"),
+        "requests": ran.verdict.total,
+        "report": ran.text() if problems else "",
+        "divergence": ran.as_json() if problems else None,
+    }
+
+
+def _check(context: click.Context) -> None:
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_default = context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
+        if name not in APPLICABLE and not is_default:
+            raise UsageError(
+                "this option is for Python agents, and the fixture was recorded from a command",
+                where=parameter.opts[0],
+                todo="Leave it out",
+            )
+
+
+def _pace(pace: Any) -> float:
+    """Return the pace of the server: 0 without pauses, 1 as recorded."""
+    return 1.0 if pace == "recorded" else float(pace or 0)

@@ -1,0 +1,1 @@
+"""Replay recorded commands: programs in any language, which get their responses from a served fixture."""

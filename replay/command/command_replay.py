@@ -1,0 +1,319 @@
+"""Runs a command against a served fixture, and says how its run compares to the recorded one.
+
+The command runs in a copy of its working directory. The variables of its environment direct clients of the provider to
+a server that answers from the fixture (`replay.served`), and all other HTTP clients to a proxy that refuses them. The
+first request that was not recorded ends the run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from agentobs import world
+from agentobs.errors import AgentobsError, UsageError
+from agentobs.proxy.client_variables import base_url_variables
+from agentobs.recording.wire.provider_server import (
+    Fault,
+    ServedProvider,
+    ServeOptions,
+    parse_fault,
+)
+from agentobs.records.display import printable
+from agentobs.records.exchanges import Recording
+from replay.command.child_program import NATURAL_SECONDS, ChildProgram
+from replay.command.recorded_command import RecordedCommand, command_of
+from replay.command.refusing_proxy import RefusingProxy
+from replay.fixture.format import Fixture, as_recording, load
+from replay.scenario.script import Scripted
+from replay.served.spine_script import SpineScript
+from replay.served.verdict import Verdict
+
+EndedBy = Literal["exit", "miss", "turn", "timeout"]
+"""What ended a command: itself; a request that was not recorded; the turn after which to stop; its time limit."""
+LINES_MAX = 20
+"""How many lines of the standard error are shown in a report. Our choice."""
+KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+DUMMY_KEY = "sk-ant-replay-a-made-up-key"
+"""The key for clients that require one. It is only sent to the server of this replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReplay:
+    """The run of a command against a fixture."""
+
+    name: str
+    """The name of the recorded session."""
+    command: tuple[str, ...] = field(repr=False)
+    """The program and its arguments."""
+    exit_code: int
+    """Its exit code; 128 and the number of a signal that ended it."""
+    recorded_exit_code: int | None
+    """The recorded exit code; None if it is not known."""
+    stdout: str = field(repr=False)
+    """Its standard output, at most the last MiB."""
+    stderr: str = field(repr=False)
+    """Its standard error, at most the last MiB."""
+    verdict: Verdict = field(repr=False)
+    """How its requests compare to the recorded ones."""
+    refused_hosts: tuple[str, ...]
+    """The hosts with ports that it tried to reach through a proxy."""
+    ended_by: EndedBy
+
+    @property
+    def matched(self) -> bool:
+        """Whether it made exactly the recorded requests, apart from drift, and ended with the recorded exit code."""
+        return not self.problems(allow_drift=True)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it matched without drift."""
+        return not self.problems()
+
+    def problems(self, *, allow_drift: bool = False) -> list[str]:
+        """Return in what the run differs from the recording, one line each."""
+        notable = self.verdict.notable
+        if allow_drift:
+            notable = [each for each in notable if each.kind != "drift" or each.is_ambiguous]
+        found = [each.line() for each in notable]
+        if self.verdict.unused and not self.verdict.count("miss"):
+            numbers = ", ".join(map(str, self.verdict.unused[:LINES_MAX]))
+            found.append(f"recorded requests that were not sent: {numbers}")
+        return [*found, *self._bad_ending()]
+
+    def _bad_ending(self) -> list[str]:
+        if self.ended_by == "timeout":
+            return ["the command did not end within its time limit"]
+        if self.ended_by == "exit" and self.recorded_exit_code not in (None, self.exit_code):
+            return [
+                f"the exit code was {self.exit_code}, in the recording {self.recorded_exit_code}"
+            ]
+        return []
+
+    def check(self, *, allow_drift: bool = False) -> None:
+        """Raise if the run differs from the recording.
+
+        Args:
+            allow_drift: whether requests at a recorded place of the conversation may differ in other parts, such as
+                the result of a tool.
+
+        Raises:
+            CommandDivergenceError: it differs.
+        """
+        if self.problems(allow_drift=allow_drift):
+            raise CommandDivergenceError(self)
+
+    def text(self) -> str:
+        """Return a report: the problems, the differences of requests, and the end of the standard error."""
+        problems = self.problems()
+        word = "MATCHED" if not problems else "DRIFTED" if self.matched else "DIVERGED"
+        lines = [f"{word}  {printable(self.name)}  {self.verdict.line()}"]
+        details = [*self.verdict.explanation().splitlines()[1:], *self._bad_ending()]
+        lines += [f"  {each}" for each in details]
+        if self.refused_hosts:
+            lines += ["", f"  refused connections: {printable(', '.join(self.refused_hosts))}"]
+        if not self.matched and (shown := self.stderr.splitlines()[-LINES_MAX:]):
+            lines += ["", "  standard error:", *(f"    {printable(each)}" for each in shown)]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as a JSON value, without the output of the command."""
+        return {
+            "name": self.name,
+            "result": "matched" if self.is_exact else "drifted" if self.matched else "diverged",
+            "problems": self.problems(),
+            "ended_by": self.ended_by,
+            "exit_code": self.exit_code,
+            "recorded_exit_code": self.recorded_exit_code,
+            "refused_hosts": list(self.refused_hosts),
+            "verdict": self.verdict.as_json(),
+        }
+
+    def json(self) -> str:
+        """Return the result as JSON text."""
+        return json.dumps(self.as_json(), ensure_ascii=False)
+
+
+class CommandDivergenceError(AgentobsError):
+    """A command differs from its recording.
+
+    Attributes:
+        divergence: the run, whose `text()` is the report.
+    """
+
+    def __init__(self, ran: CommandReplay) -> None:
+        self.divergence = ran
+        super().__init__(f"the command differs from its recording: {ran.problems()[0]}")
+
+    def __str__(self) -> str:
+        return self.divergence.text()
+
+
+def run_command(
+    fixture: Fixture | Recording | str | Path,
+    command: Sequence[str] | None = None,
+    *,
+    exit_code: int | None = None,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300.0,
+    stdin: bytes = b"",
+    in_place: bool = False,
+    until_turn: int | None = None,
+    then: Sequence[Scripted] = (),
+    faults: Sequence[Fault | str] = (),
+    pace: float = 0.0,
+) -> CommandReplay:
+    """Run a command whose requests to the provider are answered from a fixture.
+
+    Args:
+        fixture: a fixture, its path, or a recording.
+        command: the program and its arguments; None for the recorded command.
+        exit_code: the recorded exit code, if the fixture does not contain it.
+        cwd: the working directory, which is copied first; None for the current directory.
+        env: additional environment variables of the command.
+        timeout: its time limit, in seconds.
+        stdin: its standard input.
+        in_place: whether it runs in `cwd` itself instead of a copy.
+        until_turn: the last turn of the main conversation that is answered from the fixture; the run ends at the next.
+        then: scripted responses after that turn, or after the recording, such as `replay.says("Stop.")`.
+        faults: failures to inject, such as `status:529@2` or `cut:3@1`; the number is that of the request.
+        pace: 1.0 sends responses as fast as recorded, 2.0 twice as fast, 0.0 without pauses.
+
+    Returns:
+        How the run compares to the recording. It does not raise if they differ; see `CommandReplay.check`.
+
+    Raises:
+        UsageError: the recording has no command, or the command cannot be started.
+    """
+    recording = _recording(fixture)
+    recorded = _command(recording, command, exit_code)
+    source = Path.cwd() if cwd is None else Path(cwd)
+    parsed = tuple(parse_fault(each) if isinstance(each, str) else each for each in faults)
+    stop: list[Callable[[str], None]] = []
+    script = SpineScript(
+        recording,
+        until_turn=until_turn,
+        then=then,
+        on_end=lambda ending: stop[0](ending),
+        ends_at_miss=True,
+    )
+    options = ServeOptions(pace=pace, faults=parsed)
+    with ExitStack() as stack:
+        provider = stack.enter_context(ServedProvider(recording, options, script=script))
+        network = stack.enter_context(RefusingProxy())
+        directory = stack.enter_context(_directory(source, in_place=in_place))
+        environment = _environment(provider.url, network, directory, env or {})
+        argv = recorded.in_directory(str(directory))
+        endings: list[str] = []
+
+        def end(ending: str) -> None:
+            endings.append(ending)
+            child.has_ended.set()
+
+        stop.append(end)
+        child = ChildProgram(argv, directory, environment, stdin)
+        try:
+            has_ended = child.has_ended.wait(timeout)
+            child.stop(NATURAL_SECONDS if endings else 0.0)
+        except BaseException:
+            child.stop()
+            raise
+        ended_by = _ended_by(endings, has_ended=has_ended)
+    code = child.exit_code
+    assert code is not None
+    return CommandReplay(
+        name=recording.name,
+        command=argv,
+        exit_code=code,
+        recorded_exit_code=recorded.exit_code,
+        stdout=child.stdout.text(),
+        stderr=child.stderr.text(),
+        verdict=script.result(),
+        refused_hosts=network.refused,
+        ended_by=ended_by,
+    )
+
+
+def _recording(fixture: Fixture | Recording | str | Path) -> Recording:
+    if isinstance(fixture, Recording):
+        return fixture
+    return as_recording(fixture if isinstance(fixture, Fixture) else load(fixture))
+
+
+def _command(
+    recording: Recording, command: Sequence[str] | None, exit_code: int | None
+) -> RecordedCommand:
+    """Return the command to run, and what is known about its recorded run.
+
+    Raises:
+        UsageError: there is no command.
+    """
+    recorded = command_of(recording)
+    if command is None and recorded is None:
+        raise UsageError(
+            "the recording is not from a command",
+            where=recording.name,
+            todo="Pass the command to run, or replay the agent with `agentobs replay`",
+        )
+    if recorded is None or command is not None:
+        known = recorded or RecordedCommand(())
+        argv = tuple(command) if command is not None else known.argv
+        recorded = RecordedCommand(argv, known.exit_code, known.directory)
+    if not recorded.argv:
+        raise UsageError("the command is empty", todo="Pass the program and its arguments")
+    if exit_code is not None:
+        recorded = RecordedCommand(recorded.argv, exit_code, recorded.directory)
+    return recorded
+
+
+@contextmanager
+def _directory(source: Path, *, in_place: bool) -> Iterator[Path]:
+    """Yield the directory in which to run: a copy with the same name, which is deleted at the end.
+
+    Raises:
+        UsageError: the directory does not exist, or cannot be copied.
+    """
+    source = source.resolve()
+    if not source.is_dir():
+        raise UsageError("this is not a directory", where=str(source))
+    if in_place:
+        yield source
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="agentobs-replay-")).resolve()
+    try:
+        copy = scratch / (source.name or "root")
+        try:
+            shutil.copytree(source, copy, symlinks=True)
+        except (OSError, shutil.Error) as error:
+            raise UsageError(
+                f"the directory cannot be copied: {str(error)[:200]}",
+                where=str(source),
+                todo="Choose another directory, or run the command in place",
+            ) from error
+        yield copy
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _environment(
+    url: str, network: RefusingProxy, directory: Path, more: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of the command."""
+    environment = {**world.environment(), **more}
+    environment |= {**base_url_variables(url), **network.variables(), "PWD": str(directory)}
+    if not any(environment.get(name) for name in KEY_VARIABLES):
+        environment[KEY_VARIABLES[0]] = DUMMY_KEY
+    return environment
+
+
+def _ended_by(endings: Sequence[str], *, has_ended: bool) -> EndedBy:
+    if endings:
+        return "miss" if endings[0] == "miss" else "turn"
+    return "exit" if has_ended else "timeout"

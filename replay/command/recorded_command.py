@@ -1,0 +1,61 @@
+"""The command of a recorded session, as `agentobs record -- COMMAND` stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentobs.determinism.entry import COMMAND
+from agentobs.records.exchanges import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCommand:
+    """A recorded command."""
+
+    argv: tuple[str, ...]
+    """The program and its arguments."""
+    exit_code: int | None = None
+    """Its recorded exit code; None if it is not known."""
+    directory: str | None = None
+    """The recorded working directory; None if it is not known."""
+
+    def in_directory(self, directory: str) -> tuple[str, ...]:
+        """Return the command with another directory in its arguments in place of the recorded one."""
+        if not self.directory or self.directory == "/":
+            return self.argv
+        return tuple(_moved(each, self.directory, directory) for each in self.argv)
+
+
+def is_command(entry: str | None) -> bool:
+    """Return whether the entry of a recording is a program instead of a function."""
+    return entry is not None and entry.startswith(COMMAND)
+
+
+def command_of(recording: Recording) -> RecordedCommand | None:
+    """Return the command of a recording; None if the recording is not from a command."""
+    arguments = recording.arguments or {}
+    argv = _command_line(arguments.get("argv"))
+    if not is_command(recording.entry) or not argv:
+        return None
+    directory = arguments.get("directory")
+    result = recording.result.value if recording.result is not None else None
+    code = result.get("exit_code") if isinstance(result, Mapping) else None
+    return RecordedCommand(
+        argv,
+        code if isinstance(code, int) else None,
+        directory if isinstance(directory, str) else None,
+    )
+
+
+def _command_line(value: Any) -> tuple[str, ...]:
+    """Return the program and its arguments; empty if a value is not a list of texts."""
+    listed = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    return tuple(listed) if all(isinstance(each, str) for each in listed) else ()
+
+
+def _moved(argument: str, old: str, new: str) -> str:
+    """Return an argument with another directory, if it is or contains the recorded one as a complete path."""
+    before, found, after = argument.partition(old)
+    return f"{before}{new}{after}" if found and after[:1] in ("", "/", ":", ",") else argument

@@ -1,0 +1,53 @@
+"""The pytest fixture of a replayed command: a function that runs it and checks the run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import UsageError
+from replay.command.command_replay import CommandReplay, run_command
+from replay.pytest_plugin.marker import Mark, located, paths_of
+
+OPTIONS = frozenset(inspect.signature(run_command).parameters) - {"fixture"}
+"""The options of a marker and of the function."""
+
+
+def command_runner(
+    mark: Mark | None, test_folder: Path, root: Path
+) -> Callable[..., CommandReplay]:
+    """Return the function that runs the command of the fixture in a marker.
+
+    Args:
+        mark: the marker of the test; None if it has none.
+        test_folder: the folder of the test.
+        root: pytest's root directory.
+
+    Raises:
+        UsageError: there is no marker, it contains no path, or an option does not exist.
+    """
+    if mark is None:
+        raise UsageError('name the fixture: @pytest.mark.replay_command("fixtures/NAME")')
+    [path, *_] = paths_of(mark)
+    fixture = located(path, test_folder, root)
+    _check(mark.kwargs)
+
+    def run(*, check: bool = True, allow_drift: bool = False, **options: Any) -> CommandReplay:
+        _check(options)
+        ran = run_command(fixture, **{"cwd": root, **mark.kwargs, **options})
+        if check:
+            ran.check(allow_drift=allow_drift)
+        return ran
+
+    return run
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    if unknown := sorted(options.keys() - OPTIONS):
+        raise UsageError(
+            f"a command has no option {', '.join(unknown)}",
+            where="@pytest.mark.replay_command",
+            todo=f"It has {', '.join(sorted(OPTIONS))}",
+        )

@@ -1,0 +1,147 @@
+"""The script of a provider server that matches requests by the conversation that they carry."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentobs.recording.wire.provider_server import Script
+from agentobs.records.exchanges import ModelExchange, Question, Recording
+from replay.scenario.script import Scripted
+from replay.served.client_text import CLIENT_HEADERS
+from replay.served.matcher import SpineMatcher
+from replay.served.request_form import parsed
+from replay.served.verdict import Verdict
+
+
+class SpineScript(Script):
+    """The exchanges of a recording, each used once, for `ServedProvider`; safe to share between threads."""
+
+    request_headers = CLIENT_HEADERS
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        until_turn: int | None = None,
+        then: Sequence[Scripted] = (),
+        on_end: Callable[[str], None] | None = None,
+        ends_at_miss: bool = False,
+    ) -> None:
+        """Serve the model exchanges of a recording that have a response.
+
+        Args:
+            recording: the recording.
+            until_turn: the last turn of the main lane that is answered from the recording; None for all turns.
+            then: the responses to the requests of the main lane after that turn, or after the recording.
+            on_end: is called when a request gets no response, with `miss` or `end` (after `until_turn`).
+            ends_at_miss: whether nothing is answered after the first request that was not recorded.
+        """
+        super().__init__(recording, "order")
+        self.exchanges = [each for each in self.exchanges if _is_answered(each)]
+        self._unused = list(range(len(self.exchanges)))
+        self.matcher = SpineMatcher(self.exchanges)
+        self._until_turn = until_turn
+        self._then = list(then)
+        self._scripted = 0
+        self._on_end = on_end
+        self._has_ended = False
+        self._ends_at_miss = ends_at_miss
+        self._miss_texts: dict[int, str] = {}
+        """The texts for requests that get no response, by the identity of the request."""
+
+    def take(self, question: Question) -> ModelExchange | None:
+        """Return the exchange to answer a request from, with the live values; None if there is none."""
+        with self._lock:
+            taken, ending = self._take(question)
+            if taken is None:
+                self._miss_texts[id(question)] = self._miss_text(question, ending)
+            self._unused = self.matcher.unused
+        if ending and self._on_end is not None:
+            self._on_end(ending)
+        return taken
+
+    def _take(self, question: Question) -> tuple[ModelExchange | None, str]:
+        if self._ends_at_miss and self.missed:
+            return None, "end"
+        index = self.matcher.match(question)
+        if index is not None and self._is_over(index):
+            self.matcher.release(index)
+            self.matcher.requests.pop()
+            self._has_ended = True
+            index = None
+        elif index is None and self._then and self._is_last_miss():
+            self.matcher.requests.pop()
+            self._has_ended = True
+        if index is None and self._has_ended:
+            return self._next_scripted(question)
+        if index is None:
+            self.missed += 1
+            return None, "miss"
+        answer = self.matcher.answer(index)
+        return dataclasses.replace(self.exchanges[index], answer=answer), ""
+
+    def _is_over(self, index: int) -> bool:
+        """Return whether a recorded request comes after the last turn that is answered from the recording."""
+        turn = self.matcher.turn(index)
+        return self._until_turn is not None and turn is not None and turn > self._until_turn
+
+    def _is_last_miss(self) -> bool:
+        """Return whether a miss comes after the recorded part: its turn is over, or all exchanges were used."""
+        if self._has_ended or not self.matcher.unused:
+            return True
+        if self._until_turn is None:
+            return False
+        turns = (self.matcher.turn(index) for index in self.matcher.unused)
+        return all(turn is None or turn > self._until_turn for turn in turns)
+
+    def _next_scripted(self, question: Question) -> tuple[ModelExchange | None, str]:
+        if self._scripted >= len(self._then):
+            return None, "end"
+        response = self._then[self._scripted]
+        self._scripted += 1
+        value = parsed(question.body)
+        answer = response.answer(self._scripted, value if isinstance(value, dict) else {})
+        template = self.exchanges[0]
+        return dataclasses.replace(template, question=question, answer=answer), ""
+
+    def release(self, question: Question, exchange: ModelExchange) -> None:
+        """Answer a request again that is repeated because its response was cut off on purpose."""
+        with self._lock:
+            places = (i for i, e in enumerate(self.exchanges) if e.question is exchange.question)
+            if (index := next(places, None)) is not None:  # a scripted response has no exchange
+                self.matcher.release(index)
+                self._unused = self.matcher.unused
+
+    def miss_text(self, question: Question) -> str:
+        """Return what to answer to a request for which `take` found no exchange."""
+        with self._lock:
+            return self._miss_texts.pop(id(question), "the request was not recorded")
+
+    def _miss_text(self, question: Question, ending: str) -> str:
+        if ending == "end":
+            return "the replay has ended here"
+        left = f"{len(self.matcher.unused)} of {len(self.exchanges)} exchanges left"
+        return f"{question.method} {question.path}: {self.matcher.requests[-1].line()} ({left})"
+
+    def result(self) -> Verdict:
+        """Return the verdict so far."""
+        with self._lock:
+            has_until = self._until_turn is not None
+            used = len(self.exchanges) - len(self.matcher.unused)
+            found = self.matcher.verdict(used if has_until else None)
+            return dataclasses.replace(found, rejected=self.rejected, scripted=self._scripted)
+
+    def verdict(self) -> str:
+        """Return the verdict in one line."""
+        return self.result().line()
+
+    def counts(self) -> dict[str, Any]:
+        """Return the verdict as a JSON value, with each request."""
+        return self.result().as_json()
+
+
+def _is_answered(exchange: ModelExchange) -> bool:
+    """Return whether a response, or the failure of the connection, was recorded."""
+    return exchange.answer.status is not None or exchange.answer.failure is not None

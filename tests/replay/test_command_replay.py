@@ -1,0 +1,222 @@
+"""A recorded command runs against its fixture, in a copy of its directory and without the network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentobs.cli import main
+from agentobs.determinism.entry import COMMAND
+from agentobs.records.exchanges import ReturnValue
+from replay import CommandDivergenceError, Fixture, load, run_command, says
+from replay.command.child_program import ChildProgram
+from replay.command.recorded_command import RecordedCommand
+from replay.fixture.writer import write
+from tests.replay.coding_agent_provider import (
+    AGENTS,
+    environment,
+    prepared,
+    recorded,
+)
+from tests.replay.coding_agent_provider import (
+    COMMAND as AGENT,
+)
+
+TOTAL = 7 + 2 * AGENTS
+
+
+@pytest.fixture(scope="module")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """A fixture of the coding agent, as a recording of its command would be frozen."""
+    folder = tmp_path_factory.mktemp("command")
+    recording = dataclasses.replace(
+        recorded(folder / "recorded"),
+        name="coding-agent",
+        entry=f"{COMMAND}python",
+        arguments={"argv": list(AGENT), "directory": str(folder / "recorded" / "work")},
+        entry_obstacle={"kind": "command"},
+        result=ReturnValue({"exit_code": 0}),
+    )
+    file = folder / "fixtures" / "coding-agent" / "recording.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(write(recording, {}))
+    return load(file)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    prepared(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_recorded_command_runs_in_a_copy_without_the_network(
+    fixture: Fixture, folder: Path
+) -> None:
+    """All requests are exact; the files of the directory do not change; the refused host is known."""
+    env = environment(folder, AGENT_LEAK="http://example.invalid/telemetry")
+    ran = run_command(fixture, cwd=folder / "work", env=env, timeout=60)
+    ran.check()
+    assert (ran.ended_by, ran.exit_code, ran.recorded_exit_code) == ("exit", 0, 0)
+    assert ran.verdict.line() == f"served {TOTAL} of {TOTAL} exchanges: exact {TOTAL}"
+    assert ran.refused_hosts == ("example.invalid",)
+    assert ran.stdout.startswith("no network: HTTPError\nAll files in ")
+    assert sorted(path.name for path in (folder / "work").iterdir()) == [
+        f"{number}.txt" for number in range(AGENTS)
+    ]
+
+
+def test_another_exit_code_or_file_is_a_divergence(fixture: Fixture, folder: Path) -> None:
+    """The error contains the report: the exit code, and each difference once with both values."""
+    (folder / "work" / "2.txt").write_text("another text\n")
+    env = environment(folder, AGENT_EXIT="4")
+    ran = run_command(fixture, cwd=folder / "work", env=env, timeout=60)
+    with pytest.raises(CommandDivergenceError) as raised:
+        ran.check(allow_drift=True)
+    report = str(raised.value)
+    assert "the exit code was 4, in the recording 0" in report
+    assert report.count('now       "another text\\n"') == 1
+    assert not ran.matched
+    assert ran.problems(allow_drift=True) == ["the exit code was 4, in the recording 0"]
+    assert dataclasses.replace(ran, exit_code=0).matched
+    assert not dataclasses.replace(ran, exit_code=0).is_exact
+
+
+LINGERING = """
+import http.client, json, os, subprocess, sys, time
+from urllib.parse import urlsplit
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+connection = http.client.HTTPConnection(urlsplit(os.environ["ANTHROPIC_BASE_URL"]).netloc)
+body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "unknown"}]}
+connection.request("POST", "/v1/messages", json.dumps(body))
+response = connection.getresponse()
+print(response.status, response.getheader("x-should-retry"), flush=True)
+response.read()
+"""
+
+
+def has_ended(process_id: int) -> bool:
+    """Return whether a process has ended, even if its parent has not waited for it."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process_id)], capture_output=True, text=True
+    )
+    return state.stdout.strip()[:1] in ("", "Z")
+
+
+def test_a_miss_ends_the_command_and_its_children(
+    fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gets a 410 that it must not retry; then the complete process group ends."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    ran = run_command(fixture, [sys.executable, "-c", LINGERING], cwd=folder / "work", timeout=60)
+    child, answered = ran.stdout.splitlines()
+    assert (ran.ended_by, answered) == ("miss", "410 false")
+    assert has_ended(int(child))
+    [missed] = ran.verdict.requests
+    assert ran.problems() == [missed.line()]
+
+
+def test_an_interrupted_replay_leaves_no_process(
+    fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends the command, and is raised again."""
+    started: list[ChildProgram] = []
+
+    class Interrupted(ChildProgram):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            started.append(self)
+            self.has_ended.wait = _interrupt  # type: ignore[method-assign]
+
+    def _interrupt(timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("replay.command.command_replay.ChildProgram", Interrupted)
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(KeyboardInterrupt):
+        run_command(fixture, command, cwd=folder / "work")
+    assert started[0].exit_code == 128 + 15
+
+
+def test_a_run_ends_after_a_turn_or_continues_with_scripted_responses(
+    fixture: Fixture, folder: Path
+) -> None:
+    """`until_turn` ends the run without a problem; `then` scripts the responses after that turn."""
+    env = environment(folder)
+    ran = run_command(fixture, cwd=folder / "work", env=env, until_turn=1, timeout=60)
+    assert (ran.ended_by, ran.problems()) == ("turn", [])
+    scripted = run_command(
+        fixture, cwd=folder / "work", env=env, until_turn=1, then=[says("I stop.")], timeout=60
+    )
+    assert (scripted.stdout, scripted.verdict.scripted, scripted.ended_by) == (
+        "I stop.\n",
+        1,
+        "exit",
+    )
+
+
+def test_the_recorded_directory_moves_in_the_arguments() -> None:
+    """Only complete paths are replaced."""
+    command = RecordedCommand(
+        ("agent", "/a/b/x.py", "--dir=/a/b", "/a/bc", "/a/b:/c"), None, "/a/b"
+    )
+    assert command.in_directory("/new") == ("agent", "/new/x.py", "--dir=/new", "/a/bc", "/new:/c")
+
+
+def test_the_command_line_replays_a_command(
+    fixture: Fixture,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`agentobs replay` runs it in a copy of the current directory; options for Python agents are rejected."""
+    for name, value in environment(folder).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder / "work")
+    path = str(fixture.path)
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", path, "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, result["result"], result["verdict"]["exact"]) == (0, "matched", TOTAL)
+    with pytest.raises(SystemExit):
+        main(["replay", path, "--tools", "live"])
+    assert "--tools: this option is for Python agents" in capsys.readouterr().err
+
+
+TESTS = """
+import pytest
+
+@pytest.mark.replay_command("fixtures/coding-agent", cwd={cwd!r}, env={env!r}, timeout=60)
+def test_same_path(replay_command):
+    assert "All files" in replay_command().stdout
+
+@pytest.mark.replay_command("fixtures/coding-agent", cwd={cwd!r}, env={env!r}, timeout=60)
+def test_other_prompt(replay_command):
+    replay_command(env={{**{env!r}, "AGENT_PROMPT": "Delete them."}})
+
+@pytest.mark.replay_command("fixtures/coding-agent", unknown=1)
+def test_unknown_option(replay_command):
+    pass
+"""
+
+
+def test_a_test_replays_a_command(
+    fixture: Fixture, folder: Path, pytester: pytest.Pytester
+) -> None:
+    """The pytest fixture runs and checks the command; a divergence is shown as its report; the fixture is used."""
+    place = pytester.path / "fixtures" / "coding-agent"
+    place.mkdir(parents=True)
+    (place / "recording.jsonl").write_bytes(fixture.path.read_bytes())
+    names = ("CLAUDE_CONFIG_DIR", "TMPDIR")
+    env = {name: environment(folder)[name] for name in names}
+    pytester.makepyfile(TESTS.format(cwd=str(folder / "work"), env=env))
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--replay-unused", "fail")
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["DIVERGED  coding-agent  served 1 of *missed 1*"])
+    result.stdout.fnmatch_lines(["*a command has no option unknown*"])
+    result.stdout.no_fnmatch_line("*unused replay fixtures*")

@@ -1,0 +1,268 @@
+"""A recorded program that varies its requests is answered in any directory, by the conversation of each request."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
+from agentobs.records.exchanges import Answer, ModelExchange, Question, Recording
+from replay.scenario.script import calls, says
+from replay.served.spine_script import SpineScript
+from replay.served.verdict import Verdict
+from tests.provider_script import call, refused, script, streamed, text
+from tests.replay.coding_agent_provider import (
+    AGENTS,
+    prepared,
+    recorded,
+    run,
+)
+
+TOTAL = 7 + 2 * AGENTS
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return recorded(tmp_path_factory.mktemp("recorded"))
+
+
+def replayed(
+    recording: Recording, folder: Path, *faults: str, **more: str
+) -> tuple[subprocess.CompletedProcess[str], Verdict]:
+    """Run the coding agent in new directories, answered from a recording."""
+    if not folder.exists():
+        prepared(folder)
+    answering = SpineScript(recording)
+    options = ServeOptions(faults=tuple(map(parse_fault, faults)))
+    with ServedProvider(recording, options, script=answering) as provider:
+        ended = run(provider.url, folder, **more)
+    return ended, answering.result()
+
+
+def orders(count: int) -> list[str]:
+    source = random.Random(4)
+    return [",".join(map(str, source.sample(range(AGENTS), AGENTS))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("order", ["", *orders(3)])
+def test_all_requests_are_exact_in_another_directory(
+    recording: Recording, tmp_path: Path, order: str
+) -> None:
+    """New IDs and paths, and sub-agents with equal prompts in any order: each gets the response of its own call."""
+    ended, verdict = replayed(recording, tmp_path / "some where else", AGENT_ORDER=order)
+    assert verdict.explanation() == f"served {TOTAL} of {TOTAL} exchanges: exact {TOTAL}"
+    work = tmp_path / "some where else" / "work"
+    assert ended.stdout == f"All files in {work} are read.\n"
+    assert (work / "out.txt").read_text() == "done\n"
+
+
+@pytest.mark.soak
+def test_many_orders_of_sub_agents_are_exact(recording: Recording, tmp_path: Path) -> None:
+    """Twenty of twenty replays are exact."""
+    for number, order in enumerate(orders(20)):
+        _, verdict = replayed(recording, tmp_path / str(number), AGENT_ORDER=order)
+        assert verdict.count("exact") == TOTAL
+
+
+def test_a_changed_prompt_misses_at_the_first_request(recording: Recording, tmp_path: Path) -> None:
+    """The quota request is answered; the client gets a 410 that names the nearest request and the difference."""
+    ended, verdict = replayed(recording, tmp_path / "new", AGENT_PROMPT="Delete the files.")
+    assert (verdict.count("exact"), verdict.count("drift")) == (1, 0)
+    assert verdict.count("miss") >= 1
+    assert ended.returncode == 3
+    error = json.loads(ended.stderr.splitlines()[0].partition(": ")[2])
+    assert error["error"]["type"] == "not_recorded"
+    assert "the nearest is request" in error["error"]["message"]
+    assert "first difference at $.conversation[0].content[0]" in error["error"]["message"]
+
+
+def test_a_changed_file_is_drift_where_its_text_is_sent(
+    recording: Recording, tmp_path: Path
+) -> None:
+    """Only the requests that contain the text differ, and each difference has its path and both values."""
+    work = prepared(tmp_path / "new")
+    (work / "3.txt").write_text("another text\n")
+    _, verdict = replayed(recording, tmp_path / "new")
+    drifted = [each for each in verdict.requests if each.kind == "drift"]
+    [difference] = drifted[0].differences
+    assert difference.path == "$.conversation[2].content[0].content"
+    assert (difference.expected, difference.actual) == ("file 3\n", "another text\n")
+    assert (verdict.count("miss"), len(verdict.unused), verdict.ambiguous) == (0, 0, 0)
+    assert verdict.count("exact") + len(drifted) == TOTAL
+
+
+def test_a_fault_is_followed_by_the_recorded_response(recording: Recording, tmp_path: Path) -> None:
+    """An injected status uses no exchange, so the client's next attempt is answered."""
+    ended, verdict = replayed(recording, tmp_path / "new", "status:529@1")
+    assert ended.returncode == 3
+    assert "injected by agentobs serve" in ended.stderr
+    assert (len(verdict.requests), len(verdict.unused)) == (0, TOTAL)
+
+
+# Requests without a program ---------------------------------------------------------------------------------------
+
+
+def asked(*messages: Any, agent: str | None = None, **more: Any) -> Question:
+    body = {"model": "m", "max_tokens": 9, "messages": list(messages), **more}
+    headers = {"x-claude-code-agent-id": agent} if agent else {}
+    return Question("POST", "/v1/messages", headers, json.dumps(body).encode())
+
+
+def user(*content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [text(c) if isinstance(c, str) else c for c in content]}
+
+
+def assistant(*content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": [text(c) if isinstance(c, str) else c for c in content]}
+
+
+def result(number: int, content: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": content}
+
+
+def made(*pairs: tuple[Question, Answer]) -> Recording:
+    base = script(*(answer for _, answer in pairs))
+    exchanges = tuple(
+        dataclasses.replace(each, question=question, ended_ns=each.started_ns)
+        for each, (question, _) in zip(base.exchanges, pairs, strict=True)
+        if isinstance(each, ModelExchange)
+    )
+    return dataclasses.replace(base, exchanges=exchanges)
+
+
+def served(answering: SpineScript, *questions: Question) -> list[str | int | None]:
+    """Return the text of the response to each question; its status if it is an error; None for a miss."""
+    found: list[str | int | None] = []
+    for question in questions:
+        taken = answering.take(question)
+        if taken is None:
+            found.append(None)
+        elif taken.answer.status != 200:
+            found.append(taken.answer.status)
+        else:
+            body = taken.answer.body.decode()
+            found.append(json.loads(body.split('_delta", "text": ')[1].split("}")[0]))
+    return found
+
+
+def test_a_repeated_request_gets_the_next_recorded_attempt() -> None:
+    """A 529 and its retry are answered in the recorded order; a third attempt is a miss."""
+    question = asked(user("Hello"))
+    answering = SpineScript(made((question, refused(529)), (question, streamed(text("Hi")))))
+    assert served(answering, question, question, question) == [529, "Hi", None]
+
+
+def test_equal_first_requests_that_overlapped_are_reported_as_ambiguous() -> None:
+    """Nothing distinguishes them, and their responses differ: they are answered in recorded order, and counted."""
+    question = asked(user("Hello"))
+    recording = made((question, streamed(text("one"))), (question, streamed(text("two"))))
+    first, second = (e for e in recording.exchanges if isinstance(e, ModelExchange))
+    overlapping = dataclasses.replace(
+        recording,
+        exchanges=(
+            dataclasses.replace(first, started_ns=1, ended_ns=9),
+            dataclasses.replace(second, started_ns=2, ended_ns=8),
+        ),
+    )
+    answering = SpineScript(overlapping)
+    assert served(answering, question, question) == ["one", "two"]
+    assert answering.verdict() == "served 2 of 2 exchanges: exact 2, ambiguous 1"
+    in_order = SpineScript(recording)
+    served(in_order, question, question)
+    assert in_order.verdict() == "served 2 of 2 exchanges: exact 2"
+
+
+def test_a_side_request_never_answers_the_conversation() -> None:
+    """A title request has the same prompt; if the conversation starts twice, the second start is a miss."""
+    title = asked(user("Fix it"), system="Write a title.")
+    main = asked(user("<system-reminder>now</system-reminder>", "Fix it"), tools=[{"name": "t"}])
+    answering = SpineScript(made((title, streamed(text("title"))), (main, streamed(text("done")))))
+    assert served(answering, main, main, title) == ["done", None, "title"]
+
+
+def test_a_continuation_with_another_user_text_is_a_miss() -> None:
+    """The position is known, but the recorded response belongs to another question."""
+    first = asked(user("Hello"))
+    second = asked(user("Hello"), assistant(call(1, "look")), user(result(1, "x"), "Go on"))
+    recording = made((first, streamed(call(1, "look"))), (second, streamed(text("done"))))
+    answering = SpineScript(recording)
+    answering.take(first)
+    changed = asked(user("Hello"), assistant(call(1, "look")), user(result(1, "x"), "Stop"))
+    assert served(answering, changed, second) == [None, "done"]
+    missed = answering.result().requests[1]
+    assert (missed.request, missed.first) == (2, "$.conversation[2].content[1]")
+
+
+def test_results_may_come_in_any_order_and_messages_may_be_split() -> None:
+    """Two results in the other order, and each block in its own message, are the same conversation."""
+    first = asked(user("Hello"))
+    looked = assistant("Both.", call(1, "look"), call(2, "look"))
+    second = asked(user("Hello"), looked, user(result(1, "x"), result(2, "y")))
+    recording = made(
+        (first, streamed(text("Both."), call(1, "look"), call(2, "look"))),
+        (second, streamed(text("done"))),
+    )
+    split = [assistant("Both."), assistant(call(1, "look")), assistant(call(2, "look"))]
+    other = asked(user("Hello"), *split, user(result(2, "y")), user(result(1, "x")))
+    answering = SpineScript(recording)
+    answering.take(first)
+    assert served(answering, other) == ["done"]
+    assert answering.verdict() == "served 2 of 2 exchanges: exact 2"
+
+
+def test_a_value_has_one_partner() -> None:
+    """If a client confuses two of its IDs, the request is drift; if it only has new ones, it is exact."""
+    old, new = (
+        [f"{n}{'0' * 7}-0000-4000-8000-000000000000" for n in each] for each in ("12", "34")
+    )
+    first = asked(user("Hello"))
+
+    def continued(*ids: str) -> Question:
+        results = user(result(1, f"job {ids[0]}"), result(2, f"job {ids[1]} after {ids[2]}"))
+        return asked(user("Hello"), assistant(call(1, "a"), call(2, "b")), results)
+
+    recording = made(
+        (first, streamed(call(1, "a"), call(2, "b"))),
+        (continued(old[0], old[1], old[0]), streamed(text("done"))),
+    )
+    for ids, kind in (((new[0], new[1], new[0]), "exact"), ((new[0], new[1], new[1]), "drift")):
+        answering = SpineScript(recording)
+        served_first = answering.take(first)
+        assert served_first is not None
+        assert served(answering, continued(*ids)) == ["done"]
+        assert answering.result().requests[1].kind == kind
+
+
+def test_a_response_without_replaced_values_keeps_its_bytes(recording: Recording) -> None:
+    """The chunks are the recorded ones, unless a value in them is replaced."""
+    answering = SpineScript(recording)
+    exchange = answering.exchanges[0]
+    taken = answering.take(exchange.question)
+    assert taken is not None
+    assert taken.answer is exchange.answer
+
+
+def test_a_run_ends_after_a_turn_and_continues_with_scripted_responses(
+    recording: Recording,
+) -> None:
+    """With `until_turn`, later turns are not answered; with `then`, they get the scripted responses."""
+    first = asked(user("Hello"), tools=[{"name": "look"}])
+    second = asked(
+        user("Hello"), assistant(call(1, "look")), user(result(1, "x")), tools=[{"name": "look"}]
+    )
+    both = made((first, streamed(call(1, "look"))), (second, streamed(text("done"))))
+    endings: list[str] = []
+    answering = SpineScript(both, until_turn=1, on_end=endings.append)
+    answering.take(first)
+    assert served(answering, second) == [None]
+    assert (endings, answering.verdict()) == (["end"], "served 1 of 1 exchanges: exact 1")
+    scripted = SpineScript(both, until_turn=1, then=[calls("look") + says("Again."), says("End.")])
+    scripted.take(first)
+    assert [scripted.take(second) is not None for _ in range(3)] == [True, True, False]
+    assert scripted.verdict() == "served 1 of 1 exchanges: exact 1, scripted 2"
