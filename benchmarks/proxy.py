@@ -227,7 +227,7 @@ def _serve(application: Any) -> None:
 
 def _provider() -> Any:
     """Return a provider that answers each request with the same stream."""
-    delta = {
+    delta: Any = {
         "type": "content_block_delta",
         "index": 0,
         "delta": {"type": "text_delta", "text": "word "},
@@ -244,7 +244,13 @@ def _provider() -> Any:
         "delta": {"stop_reason": "end_turn"},
         "usage": {"output_tokens": DELTAS},
     }
-    events = [start, opened, *[delta] * DELTAS, {"type": "content_block_stop", "index": 0}, stop]
+    events: list[Any] = [
+        start,
+        opened,
+        *[delta] * DELTAS,
+        {"type": "content_block_stop", "index": 0},
+        stop,
+    ]
     events.append({"type": "message_stop"})
     stream = "".join(
         f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events
