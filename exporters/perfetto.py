@@ -30,7 +30,9 @@ from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
 from agentobs.store.port import Store
-from exporters.conventions.intervals import BoundedDict, Follower, Interval, digest_of, identity
+from exporters.conventions.bounded_dict import BoundedDict
+from exporters.conventions.identities import digest_of, identity
+from exporters.conventions.intervals import Follower, Interval
 from exporters.conventions.semconv import GENAI_BETA, Profile
 from exporters.new_files import new_file, unwritable
 from exporters.stored_facts import facts_of, recorded_sessions
@@ -195,7 +197,8 @@ class TraceFiles:
     def _reset(self) -> None:
         # The recorder's thread passes facts; another thread may close the backend.
         self._lock = threading.RLock()
-        self._follower = Follower()
+        # A retried request has an interval for each wait, which shows its attempts as the gaps between them.
+        self._follower = Follower(hidden=frozenset({"attempt"}))
         self._sessions: BoundedDict[str, _Session] = BoundedDict(_KNOWN_SESSIONS)
         self._spent: BoundedDict[str, int] = BoundedDict()
         """The cost of dropped sessions, by file name."""

@@ -123,6 +123,14 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     help="Semantic-convention profile; see docs/exporting.md.",
 )
 @click.option(
+    "--otlp-signal",
+    "otlp_signals",
+    multiple=True,
+    type=click.Choice(["traces", "logs", "metrics"]),
+    help="Send only this signal. May be repeated. Default: all three. Use `--otlp-signal traces` "
+    "for a collector that accepts only traces, such as Phoenix.",
+)
+@click.option(
     "--trace-dir", metavar="DIR", help="Write a Perfetto trace of the session into this directory."
 )
 @click.option("--name", default="run", show_default=True, help="Name of the session.")
@@ -161,6 +169,7 @@ def run(
     content: str | None,
     otlp: str | None,
     otlp_profile: str,
+    otlp_signals: tuple[Any, ...],
     trace_dir: str | None,
     name: str,
     resume: str | None,
@@ -208,7 +217,7 @@ def run(
     earlier = _earlier_session(context, resume, fork, at_turn)
     start(
         str(open_home(home_option(context)).path),
-        _recording(content, otlp, otlp_profile, trace_dir),
+        _recording(content, otlp, otlp_profile, otlp_signals, trace_dir),
     )
     decorated = session(name, resume=earlier.get("resume"), fork=earlier.get("fork"))(answer)
     failed = asyncio.run(
@@ -228,7 +237,13 @@ def run(
     sys.exit(1 if failed else 0)
 
 
-def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | None) -> Any:
+def _recording(
+    content: Any,
+    otlp: str | None,
+    profile: str,
+    signals: tuple[Any, ...],
+    trace_dir: str | None,
+) -> Any:
     """Return the options of the recording.
 
     Raises:
@@ -239,8 +254,9 @@ def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | No
     backends: list[Any] = []
     if otlp is not None:
         from exporters.otlp import standard
+        from exporters.otlp.outbox import SIGNALS
 
-        backends.append(standard(otlp, profile=profile))
+        backends.append(standard(otlp, profile=profile, signals=signals or SIGNALS))
     if trace_dir is not None:
         from exporters.perfetto import trace_file
 

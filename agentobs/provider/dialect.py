@@ -339,6 +339,14 @@ class Dialect(Protocol):
         """Return the ID of the response from which the provider continues a conversation that it stores, or None."""
         return None
 
+    def parameters(self, body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+        """Return the parameters of a request that contain no content, by their path in the body (`thinking.type`)."""
+        return {}
+
+    def response_details(self, history: Sequence[Turn], response: Message) -> dict[str, Any]:
+        """Return the parts of a response for which conventions have no names, by name. They may contain content."""
+        return {}
+
     def refusal(self, body: Mapping[str, Any]) -> str | None:
         """Return the error message with which the provider would reject a request; None if it would accept it."""
         return None

@@ -5,12 +5,14 @@ They cover, for example, waits, hooks, compaction and the outcomes of calls.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, ToolResult
 from agentobs.records.metadata import is_long
-from exporters.conventions.intervals import Interval, identity
+from exporters.conventions.identities import identity
+from exporters.conventions.intervals import Interval
 from exporters.conventions.span_content import Content
 
 Value = str | bool | int | float | tuple[str, ...]
@@ -26,6 +28,7 @@ _SPANS = {
     "compaction": "agentobs.compaction",
     "sub_agent": "agentobs.subagent.spawn",
     "retry_wait": "agentobs.llm_request.retry_wait",
+    "attempt": "agentobs.llm_request.attempt",
 }
 
 WRITTEN_5M, WRITTEN_1H = (f"agentobs.usage.cache_write_{n}_input_tokens" for n in ("5m", "1h"))
@@ -59,8 +62,17 @@ def metadata_attributes(interval: Interval) -> Attributes:
 
 
 def http(interval: Interval, attempt: Attempt) -> Attributes:
-    """Return the attributes of the HTTP request, with its method and path if it is not a request to a model."""
-    found: Attributes = {}
+    """Return the attributes of the HTTP request, with its method and path if it is not a request to a model.
+
+    The span of an attempt has its ID and its number; the span of an LLM request has the number of its attempts.
+    """
+    found: Attributes = {"agentobs.attempts": max(interval.attempts, attempt.attempt)}
+    if interval.name == "attempt":
+        found = {
+            "agentobs.attempt.id": attempt.attempt_id,
+            "agentobs.attempt.number": attempt.attempt,
+        }
+        found |= {"http.request.resend_count": attempt.attempt - 1} if attempt.attempt > 1 else {}
     if not interval.is_chat:
         found |= {"http.request.method": attempt.method, "url.template": attempt.endpoint}
     if attempt.status is not None:
@@ -70,6 +82,11 @@ def http(interval: Interval, attempt: Attempt) -> Attributes:
     if is_replayed(interval):
         found["agentobs.request.origin"] = attempt.origin
     return found
+
+
+def parameters(attempt: Attempt) -> dict[str, bool | int | float | str]:
+    """Return the parameters of a request, such as the maximum of output tokens, by path (`thinking.type`)."""
+    return {name: _literal(text) for name, text in (attempt.parameters or {}).items()}
 
 
 def is_replayed(interval: Interval) -> bool:
@@ -183,6 +200,15 @@ def is_error(logged: LogEvent) -> bool:
 def seconds(nanoseconds: int) -> float:
     """Return a duration in seconds, the unit of the conventions."""
     return max(nanoseconds, 0) / 1e9
+
+
+def _literal(text: str) -> bool | int | float | str:
+    """Return the number or the boolean that a label stands for, otherwise the label."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return str(text)
+    return value if isinstance(value, bool | int | float) else str(text)
 
 
 def _attribute_value(value: float | str) -> Value:

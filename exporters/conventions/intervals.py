@@ -2,7 +2,8 @@
 
 The start and the end of a span, and its details (the model call, its tokens and cost, the tool's result) are separate
 facts. A `Follower` takes facts one by one and yields which intervals open and close, for each backend to write in its
-own format. Calls, tools and interactions of agents that open no spans get intervals here.
+own format. Calls, tools and interactions of agents that open no spans get intervals here, and so do the attempts of an
+LLM request that was retried.
 
 Memory is bounded: when the table is full, the oldest open interval is closed as abandoned.
 """
@@ -12,8 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from agentobs.ledger import Meter, Spent
 from agentobs.provider.registry import runs_model
@@ -30,33 +30,17 @@ from agentobs.records.facts import (
     ToolUse,
     UsageRow,
 )
-
-REMEMBERED_MAX = 10_000
-"""The maximum size of each table of a `Follower`, such as open intervals. Our choice: about 20 MB."""
+from exporters.conventions.bounded_dict import BoundedDict
+from exporters.conventions.identities import digest_of
+from exporters.conventions.kept_content import (
+    KeptContent,
+    agent_content,
+    call_inputs,
+    call_results,
+)
 
 SAME_ID_MAX = 64
 """The maximum number of pending calls with the same ID. Our choice: some servers use one ID for all calls."""
-
-CONTENT_BYTES_MAX = 16 * 1024 * 1024
-"""The maximum size of the content that is kept until its intervals end, if sessions opted in. Our choice."""
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class BoundedDict(dict[K, V], Generic[K, V]):
-    """A mapping that drops its oldest entry above a maximum number of entries."""
-
-    def __init__(self, max_entries: int = REMEMBERED_MAX) -> None:
-        """Keep `max_entries` entries at most."""
-        super().__init__()
-        self._max_entries = max_entries
-
-    def put(self, key: K, value: V) -> V | None:
-        """Set a key as the newest entry; return the value of the entry that was dropped, or None."""
-        self.pop(key, None)
-        self[key] = value
-        return self.pop(next(iter(self))) if len(self) > self._max_entries else None
 
 
 @dataclass(slots=True)
@@ -110,7 +94,7 @@ class Interval:
     """The ID of the nearest exported ancestor."""
     lane: str
     name: str
-    """The kind of the span: `interaction`, `llm_request`, `tool`, `queued`, `hook` ..."""
+    """The kind of the span: `interaction`, `llm_request`, `attempt`, `tool`, `queued`, `hook` ..."""
     label: str | None
     """The name of the agent, model, tool or hook."""
     started_ns: int
@@ -134,7 +118,7 @@ class Interval:
     attempts: int = 0
     """The number of HTTP attempts of the call so far."""
     attempt: Attempt | None = None
-    """The last HTTP attempt of the call."""
+    """The last HTTP attempt of the call; for an interval of the kind `attempt`, this attempt."""
     tokens: Tokens | None = None
     """The usage of all attempts."""
     spent: Spent | None = None
@@ -146,7 +130,9 @@ class Interval:
     end: InteractionEnd | None = None
     """The end of the interaction, with its result."""
     content: ExchangeContent | None = None
-    """The content of the last attempt, if the session opted in."""
+    """At the end of the interval, if the session opted in: the content of the last attempt, of the tool call, or of the
+    agent (its prompt and its last response).
+    """
 
     @property
     def is_chat(self) -> bool:
@@ -203,6 +189,8 @@ class Follower:
     _ending: BoundedDict[str, Interval] = field(default_factory=BoundedDict)
     """Intervals of interactions whose span has ended but whose own end is not known yet, by trace."""
     _by_attempt: BoundedDict[str, Interval] = field(default_factory=BoundedDict)
+    _by_request: BoundedDict[str, Interval] = field(default_factory=BoundedDict)
+    """The intervals of LLM requests, by the ID of the request, which all its attempts have."""
     _calls: BoundedDict[tuple[str, int], _Call] = field(default_factory=BoundedDict)
     """Calls that have no result yet, by attempt ID and position in the response. Call IDs are not unique."""
     _call_positions: BoundedDict[tuple[str, str, str], deque[tuple[str, int]]] = field(
@@ -213,22 +201,22 @@ class Follower:
     _last_activity: BoundedDict[str, int] = field(default_factory=BoundedDict)
     """The time of the last activity of each session."""
     _held_attempt: _HeldAttempt | None = None
-    _with_content: dict[int, Interval] = field(default_factory=dict)
-    """The intervals with content, oldest first."""
-    _content_bytes: int = 0
+    _held_tools: list[Interval] = field(default_factory=list)
+    """Tool calls whose results are in the request that the next attempt sends."""
+    _content: KeptContent = field(default_factory=KeptContent)
+    _agent_lanes: BoundedDict[str, str] = field(default_factory=BoundedDict)
+    """The lane of each agent with content, by the ID of its interaction or span."""
 
     def follow(self, written: WrittenFact) -> Iterator[Transition]:
         """Yield the intervals that a fact opens and closes, in order. The content of closed intervals is dropped."""
         for transition in self._transitions(written):
-            try:
-                yield transition
-            finally:
-                if transition.change == "closes":
-                    self._drop_content(transition.interval)
+            yield from self._with_content(transition)
 
     def _transitions(self, written: WrittenFact) -> Iterator[Transition]:
         fact = written.fact
         yield from self._complete_held_attempt(fact)
+        if not isinstance(fact, ToolResult):
+            yield from self._complete_held_tools(written)
         match fact:
             case SessionStart():
                 self._start_session(fact)
@@ -239,7 +227,7 @@ class Follower:
             case SpanEnd():
                 yield from self._close_span(fact)
             case Attempt():
-                self._add_attempt(fact, written.content)
+                yield from self._add_attempt(fact, written.content)
             case UsageRow():
                 self._add_usage(fact)
             case ToolUse():
@@ -255,6 +243,11 @@ class Follower:
 
     def abandon(self) -> Iterator[Transition]:
         """Yield the ends of all open intervals, because no more facts will come."""
+        for transition in self._ends_of_all():
+            yield from self._with_content(transition)
+
+    def _ends_of_all(self) -> Iterator[Transition]:
+        yield from self._complete_held_tools(None)
         if self._held_attempt is not None:
             yield from self._emit_complete(self._held_attempt.interval)
             self._held_attempt = None
@@ -368,10 +361,13 @@ class Follower:
         elif interval.name not in self.hidden:
             yield Transition("closes", interval)
 
-    def _add_attempt(self, fact: Attempt, content: ExchangeContent | None) -> None:
-        enclosing_span = self.open.get(fact.span_id or "")
-        if enclosing_span is not None and enclosing_span.name == "llm_request":
-            self._count_attempt(enclosing_span, fact, content)
+    def _add_attempt(self, fact: Attempt, content: ExchangeContent | None) -> Iterator[Transition]:
+        request = self._open_request(fact)
+        if request is not None:
+            before = request.attempt
+            self._count_attempt(request, fact, content)
+            if before is not None:
+                yield from self._attempt_spans(request, before)
             return
         created = Interval(
             session_id=fact.session_id,
@@ -392,13 +388,35 @@ class Follower:
         self._count_attempt(created, fact, content)
         self._held_attempt = _HeldAttempt(created, fact.attempt_id)
 
+    def _open_request(self, fact: Attempt) -> Interval | None:
+        """Return the open interval of the LLM request that an attempt belongs to, or None.
+
+        The attempts of the agent loop name its span. Attempts of other clients have the ID of the LLM request only.
+        """
+        enclosing_span = self.open.get(fact.span_id or "")
+        if enclosing_span is not None and enclosing_span.name == "llm_request":
+            return enclosing_span
+        known = self._by_request.get(fact.llm_request_id)
+        return known if known is not None and self.open.get(known.span_id) is known else None
+
+    def _attempt_spans(self, request: Interval, before: Attempt) -> Iterator[Transition]:
+        """Yield an interval for the attempt that was counted last, and for the first attempt if this is the second."""
+        attempts = [request.attempt] if request.attempts > 2 else [before, request.attempt]
+        for fact in attempts:
+            if fact is not None:
+                yield from self._emit_complete(_attempt_interval(request, fact))
+
     def _count_attempt(
         self, interval: Interval, fact: Attempt, content: ExchangeContent | None
     ) -> None:
         interval.attempts += 1
         interval.attempt = fact
-        self._keep_content(interval, content)
         self._by_attempt.put(fact.attempt_id, interval)
+        self._by_request.put(fact.llm_request_id, interval)
+        if content is not None:
+            self._content.put(interval.span_id, content)
+            self._keep_calls(fact, content)
+            self._keep_agent_content(fact, content)
 
     def _add_usage(self, row: UsageRow) -> None:
         interval = self._by_attempt.get(row.attempt_id)
@@ -412,10 +430,9 @@ class Follower:
         """Move the details of a held attempt to the span that was opened for it."""
         interval.attempts, interval.attempt = held.attempts, held.attempt
         interval.tokens, interval.spent = held.tokens, held.spent
-        self._keep_content(interval, held.content)
-        self._drop_content(held)
         if held.attempt is not None:
             self._by_attempt.put(held.attempt.attempt_id, interval)
+            self._by_request.put(held.attempt.llm_request_id, interval)
 
     def _complete_held_attempt(self, fact: object) -> Iterator[Transition]:
         """Yield the interval of a held attempt if this fact shows that no span will be opened for it."""
@@ -433,9 +450,58 @@ class Follower:
             root, transitions = self._root(interval.trace_id)
             yield from transitions
             interval.parent_span_id = root.span_id if root else None
+        if interval.name in self.hidden:
+            return
         self._traces.put(interval.span_id, interval.trace_id)
         yield Transition("opens", interval)
         yield Transition("closes", interval)
+
+    def _complete_held_tools(self, written: WrittenFact | None) -> Iterator[Transition]:
+        """Yield the tool calls whose results the preceding facts reported; the next attempt contains their content."""
+        held, self._held_tools = self._held_tools, []
+        content = written.content if written is not None else None
+        results = call_results(content) if held and content is not None else {}
+        for interval in held:
+            call = self._content.pop(interval.span_id)
+            outputs = results.get(str(interval.tool.tool_use_id)) if interval.tool else None
+            if call is not None and outputs:
+                call = ExchangeContent(call.question, outputs.popleft())
+                self._content.put(interval.span_id, call)
+            yield from self._emit_complete(interval)
+
+    def _keep_calls(self, fact: Attempt, content: ExchangeContent) -> None:
+        """Keep the inputs of the tool calls in a response, which `_add_tool_result` reads."""
+        if fact.tool_use_count:
+            for ordinal, value in enumerate(call_inputs(fact.endpoint, content), 1):
+                key = f"call {fact.attempt_id} {ordinal}"
+                self._content.put(key, ExchangeContent(value, b""))
+
+    def _keep_agent_content(self, fact: Attempt, content: ExchangeContent) -> None:
+        """Keep the prompt and the last response of the agent that sent a request; auxiliary requests have neither."""
+        if not fact.makes_turns or fact.query_source not in ("main", "sub_agent"):
+            return
+        agent = self.enclosing(fact.span_id, "sub_agent")
+        is_sub_agent = agent is not None and agent.name == "sub_agent"
+        key = agent.span_id if agent is not None and is_sub_agent else fact.interaction_id
+        if key is None or self._agent_lanes.get(key, fact.lane) != fact.lane:
+            return
+        self._agent_lanes.put(key, fact.lane)
+        before = self._content.get(key)
+        if fact.outcome == "ok" or before is None:
+            self._content.put(key, agent_content(content, before))
+
+    def _with_content(self, transition: Transition) -> Iterator[Transition]:
+        """Yield a transition; the interval has its content while it closes."""
+        change, interval = transition
+        if change == "opens":
+            yield transition
+            return
+        key = interval.trace_id if interval.name == "interaction" else interval.span_id
+        interval.content = self._content.pop(key)
+        try:
+            yield transition
+        finally:
+            interval.content = None
 
     def _add_tool_call(self, fact: ToolUse) -> None:
         request = self._by_attempt.get(fact.attempt_id)
@@ -451,33 +517,42 @@ class Follower:
         self, fact: ToolResult, content: ExchangeContent | None
     ) -> Iterator[Transition]:
         call = self._call_of(fact)
+        requested = self._content.pop(_call_key(call)) if call is not None else None
         enclosing_span = self.enclosing(fact.span_id, "tool")
         if enclosing_span is not None:
             enclosing_span.tool = fact
-            self._keep_content(enclosing_span, content)
+            if content is not None:
+                self._content.put(enclosing_span.span_id, content)
             enclosing_span.called_from = (call.span_id, call.use.requested_ns) if call else None
         elif call is not None:
-            yield from self._emit_complete(
-                Interval(
-                    session_id=fact.session_id,
-                    conversation_id=self.conversation_of(fact.session_id),
-                    trace_id=call.trace_id,
-                    span_id=_span_of(call),
-                    parent_span_id=call.parent_span_id,
-                    lane=call.use.lane,
-                    name="tool",
-                    label=call.use.name,
-                    started_ns=fact.started_ns or call.use.requested_ns,
-                    has_recorded_span=False,
-                    ended_ns=max(fact.result_ns, call.use.requested_ns),
-                    status="error" if fact.is_error else "ok",
-                    error_type=_tool_error_type(fact) if fact.is_error else None,
-                    tool=fact,
-                    called_from=(call.span_id, call.use.requested_ns),
-                    content=content,
-                    interaction_id=call.use.interaction_id,
-                )
-            )
+            interval = self._tool_interval(fact, call)
+            if (known := content or requested) is not None:
+                self._content.put(interval.span_id, known)
+            if fact.source == "wire":
+                self._held_tools.append(interval)
+            else:
+                yield from self._emit_complete(interval)
+
+    def _tool_interval(self, fact: ToolResult, call: _Call) -> Interval:
+        """Return the interval of a tool call without a span."""
+        return Interval(
+            session_id=fact.session_id,
+            conversation_id=self.conversation_of(fact.session_id),
+            trace_id=call.trace_id,
+            span_id=_span_of(call),
+            parent_span_id=call.parent_span_id,
+            lane=call.use.lane,
+            name="tool",
+            label=call.use.name,
+            started_ns=fact.started_ns or call.use.requested_ns,
+            has_recorded_span=False,
+            ended_ns=max(fact.result_ns, call.use.requested_ns),
+            status="error" if fact.is_error else "ok",
+            error_type=_tool_error_type(fact) if fact.is_error else None,
+            tool=fact,
+            called_from=(call.span_id, call.use.requested_ns),
+            interaction_id=call.use.interaction_id,
+        )
 
     def _call_of(self, fact: ToolResult) -> _Call | None:
         """Return the call that a result belongs to, and remove it from the pending calls."""
@@ -550,21 +625,6 @@ class Follower:
         if interval.name not in self.hidden:
             yield Transition("closes", interval)
 
-    def _keep_content(self, interval: Interval, content: ExchangeContent | None) -> None:
-        """Keep the content of an interval until its end. If there is too much content, drop the oldest."""
-        self._drop_content(interval)
-        if content is not None:
-            interval.content = content
-            self._with_content[id(interval)] = interval
-            self._content_bytes += len(content.question) + len(content.answer)
-        while self._content_bytes > CONTENT_BYTES_MAX and len(self._with_content) > 1:
-            self._drop_content(next(iter(self._with_content.values())))
-
-    def _drop_content(self, interval: Interval) -> None:
-        content, interval.content = interval.content, None
-        if content is not None and self._with_content.pop(id(interval), None) is not None:
-            self._content_bytes -= len(content.question) + len(content.answer)
-
     def _exported_parent(self, span_id: str | None) -> str | None:
         """Return the span itself if it is exported, otherwise its nearest exported ancestor."""
         while span_id is not None and (interval := self.open.get(span_id)):
@@ -602,20 +662,32 @@ def _tool_error_type(tool: ToolResult) -> str:
     return tool.error_kind or tool.outcome
 
 
+def _attempt_interval(request: Interval, fact: Attempt) -> Interval:
+    """Return the interval of one attempt of a retried LLM request. It has no tokens, which are those of the request."""
+    return Interval(
+        session_id=fact.session_id,
+        conversation_id=request.conversation_id,
+        trace_id=request.trace_id,
+        span_id=digest_of(f"attempt {fact.attempt_id}", 16),
+        parent_span_id=request.span_id,
+        lane=fact.lane,
+        name="attempt",
+        label=None,
+        started_ns=fact.started_ns,
+        has_recorded_span=False,
+        ended_ns=fact.started_ns + fact.duration_ns,
+        status=_status(fact),
+        error_type=fact.error_type,
+        attempt=fact,
+        interaction_id=fact.interaction_id,
+    )
+
+
+def _call_key(call: _Call) -> str:
+    """Return the key under which the input of a call is kept."""
+    return f"call {call.use.attempt_id} {call.use.ordinal}"
+
+
 def _span_of(call: _Call) -> str:
     """Return a span ID for a call without a span: 16 hex digits, the same for the same call."""
     return digest_of(f"{call.span_id} {call.use.ordinal} {call.use.tool_use_id}", 16)
-
-
-def digest_of(text: str, digits: int) -> str:
-    """Return a digest of a text with this many hex digits."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=digits // 2).hexdigest()
-
-
-def identity(text: str, digits: int) -> str:
-    """Return an ID with this many hex digits: the ID itself if it is valid and not zero, otherwise its digest."""
-    plain = len(text) == digits and not set(text) - _HEX
-    return text if plain and int(text, 16) else digest_of(text, digits)
-
-
-_HEX = frozenset("0123456789abcdef")

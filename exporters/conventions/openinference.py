@@ -1,33 +1,28 @@
 """OpenInference: attributes with the names that Phoenix and Arize read (spec/ of Arize-ai/openinference).
 
 OpenInference defines names for model calls, tools, agents, counts, costs and messages; everything else is `agentobs.*`.
-Each part of a message is a separate attribute, so a long conversation would push IDs out of a span. Therefore only the
-latest messages that fit into `MESSAGE_ATTRIBUTES_MAX` become attributes. `input.value` contains the messages as
-JSON text.
+The attributes of content are in `exporters.conventions.openinference_content`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from agentobs.ledger.money import PartName
 from agentobs.records.facts import Attempt
 from exporters.conventions import agentobs_attributes
-from exporters.conventions.agentobs_attributes import Attributes, Value
+from exporters.conventions.agentobs_attributes import Attributes
 from exporters.conventions.intervals import Interval, Tokens
-from exporters.conventions.span_content import Content, content_of_call, content_of_request
+from exporters.conventions.openinference_content import (
+    attributes_of_agent,
+    attributes_of_call,
+    attributes_of_request,
+)
 
 VERSION = "OpenInference, specification of November 2026"
 """The version of the attribute names; the specification has no releases."""
-
-MESSAGE_ATTRIBUTES_MAX = 64
-"""The maximum number of attributes for messages and tools. Our choice: a span has at most 128 attributes."""
-CALLS_MAX = 4
-"""The maximum number of tool calls per message. Our choice."""
-TOOLS_MAX = 12
-"""The maximum number of tool definitions. Our choice."""
 
 SYSTEM = "anthropic"
 """The value of `llm.system` and `llm.provider`."""
@@ -101,13 +96,12 @@ def content_attributes(interval: Interval) -> Attributes:
     if interval.content is None:
         return {}
     if interval.name == "tool":
-        content = content_of_call(interval.content)
-        return {**dict(_values(content)), **agentobs_attributes.truncation_attributes(content)}
-    if not interval.is_chat:
-        return {}
-    content = content_of_request(interval.content)
-    flat = dict(_messages(content))
-    return {**flat, **dict(_values(content)), **agentobs_attributes.truncation_attributes(content)}
+        return attributes_of_call(interval.content)
+    if interval.name in ("interaction", "sub_agent"):
+        return attributes_of_agent(interval.content)
+    if interval.name == "llm_request":
+        return attributes_of_request(interval.content, is_chat=interval.is_chat)
+    return {}
 
 
 def _kind(interval: Interval) -> str:
@@ -115,13 +109,14 @@ def _kind(interval: Interval) -> str:
 
 
 def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
-    found: Attributes = {"agentobs.attempts": max(interval.attempts, attempt.attempt)}
+    found: Attributes = {}
     if interval.is_chat:
-        requested = attempt.model_requested
+        if attempt.model_requested:
+            found["llm.request.model_name"] = attempt.model_requested
         if attempt.model:
-            found["llm.model_name"] = attempt.model
-        if attempt.model and requested and attempt.model != requested:
-            found |= {"llm.request.model_name": requested, "llm.response.model_name": attempt.model}
+            found |= {"llm.model_name": attempt.model, "llm.response.model_name": attempt.model}
+        if parameters := agentobs_attributes.parameters(attempt):
+            found["llm.invocation_parameters"] = json.dumps(_nested(parameters))
         if attempt.stop_reason:
             found["llm.finish_reason"] = attempt.stop_reason
         if attempt.message_id:
@@ -131,6 +126,18 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
                 attempt.first_chunk_ns
             )
     return found | agentobs_attributes.http(interval, attempt)
+
+
+def _nested(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as the JSON object of the request: `thinking.type` becomes `{"thinking": {"type": ...}}`."""
+    found: dict[str, Any] = {}
+    for path, value in parameters.items():
+        *outer, name = path.split(".")
+        inner = found
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[name] = value
+    return found
 
 
 def _of_tokens(tokens: Tokens) -> Attributes:
@@ -165,73 +172,3 @@ def _of_cost(interval: Interval) -> Attributes:
             parts["cache_write_5m"] + parts["cache_write_1h"]
         ),
     }
-
-
-def _values(content: Content) -> Iterator[tuple[str, Value]]:
-    for part in ("input", "output"):
-        if part in content.texts:
-            yield f"{part}.value", content.texts[part]
-            yield f"{part}.mime_type", "application/json"
-
-
-def _messages(content: Content) -> Iterator[tuple[str, Value]]:
-    """Yield an attribute for each part of the messages and for each tool."""
-    output_and_tools = [
-        each for n, each in enumerate(_listed(content, "output")) for each in _output(n, each)
-    ]
-    for number, tool in enumerate(_listed(content, "tools")[:TOOLS_MAX]):
-        output_and_tools.append((f"llm.tools.{number}.tool.json_schema", _json(tool)))
-    system, messages = _listed(content, "system"), _listed(content, "input")
-    if system:
-        messages = [{"role": "system", "parts": system}, *messages]
-    kept, remaining = 0, MESSAGE_ATTRIBUTES_MAX - len(output_and_tools)
-    for message in reversed(messages):
-        remaining -= len(list(_message("", message)))
-        if remaining < 0:
-            break
-        kept += 1
-    content.cut_messages += len(messages) - kept
-    for number, message in enumerate(messages[len(messages) - kept :]):
-        yield from _message(f"llm.input_messages.{number}.message", message)
-    yield from output_and_tools
-
-
-def _output(number: int, message: Any) -> Iterator[tuple[str, Value]]:
-    return _message(f"llm.output_messages.{number}.message", message)
-
-
-def _message(prefix: str, message: Any) -> Iterator[tuple[str, Value]]:
-    parts = [part for part in message.get("parts") or () if isinstance(part, dict)]
-    yield f"{prefix}.role", str(message.get("role"))
-    texts = [_part_text(part) for part in parts]
-    if text := "\n".join(each for each in texts if each):
-        yield f"{prefix}.content", text
-    for part in parts:
-        if part.get("type") == "tool_call_response":
-            yield f"{prefix}.tool_call_id", str(part.get("id"))
-            break
-    calls = [part for part in parts if part.get("type") == "tool_call"]
-    for number, call in enumerate(calls[:CALLS_MAX]):
-        at = f"{prefix}.tool_calls.{number}.tool_call"
-        yield f"{at}.id", str(call.get("id"))
-        yield f"{at}.function.name", str(call.get("name"))
-        yield f"{at}.function.arguments", _json(call.get("arguments"))
-
-
-def _part_text(part: dict[str, Any]) -> str:
-    if part.get("type") in ("text", "reasoning"):
-        return str(part.get("content") or "")
-    if part.get("type") == "tool_call_response":
-        response = part.get("response")
-        return response if isinstance(response, str) else _json(response)
-    return ""
-
-
-def _listed(content: Content, part: str) -> list[Any]:
-    """Return the list of a part; empty if the part was too long."""
-    value = json.loads(content.texts.get(part, "null"))
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

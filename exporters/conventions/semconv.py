@@ -43,6 +43,12 @@ class CacheNames:
     written_1h: str
 
 
+_REQUEST_PARAMETERS = (
+    "gen_ai.request.max_tokens",
+    "gen_ai.request.temperature",
+    "gen_ai.request.top_k",
+    "gen_ai.request.top_p",
+)
 _WRITE, _CREATION = (
     "gen_ai.usage.cache_write.input_tokens",
     "gen_ai.usage.cache_creation.input_tokens",
@@ -153,7 +159,7 @@ def content_attributes(interval: Interval) -> Attributes:
     if interval.name == "tool":
         content = content_of_call(interval.content)
         names = {"input": "tool.call.arguments", "output": "tool.call.result"}
-    elif interval.is_chat:
+    elif interval.is_chat or interval.name in ("interaction", "sub_agent"):
         content = content_of_request(interval.content)
         names = {"input": "input.messages", "output": "output.messages"}
         names |= {"system": "system_instructions", "tools": "tool.definitions"}
@@ -221,8 +227,9 @@ def profile_named(name: str, *, is_beta: bool = False) -> Profile:
 
 
 def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
-    found: Attributes = {"agentobs.attempts": max(interval.attempts, attempt.attempt)}
+    found: Attributes = {}
     if interval.is_chat:
+        found = _of_parameters(attempt)
         found["gen_ai.request.stream"] = attempt.streamed
         found |= {"gen_ai.response.id": attempt.message_id} if attempt.message_id else {}
         found |= {"gen_ai.response.model": attempt.model} if attempt.model else {}
@@ -233,6 +240,19 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
                 attempt.first_chunk_ns
             )
     return found | agentobs_attributes.http(interval, attempt)
+
+
+def _of_parameters(attempt: Attempt) -> Attributes:
+    """Return the parameters of a request; those that the conventions do not define are `agentobs.request.*`."""
+    found: Attributes = {}
+    for name, value in agentobs_attributes.parameters(attempt).items():
+        known = f"gen_ai.request.{name}"
+        if known in _REQUEST_PARAMETERS:
+            is_float = known != "gen_ai.request.max_tokens" and isinstance(value, int)
+            found[known] = float(value) if is_float else value
+        elif known != "gen_ai.request.stream":
+            found[f"agentobs.request.{name}"] = value
+    return found
 
 
 def _of_tokens(tokens: Tokens, cache: CacheNames) -> Attributes:

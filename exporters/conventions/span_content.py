@@ -38,21 +38,21 @@ class Content:
 def content_of_request(exchange: ExchangeContent) -> Content:
     """Return the input and the output of a model call."""
     content = Content()
-    request = _parsed(exchange.question)
+    request = parsed(exchange.question)
     if isinstance(request, dict):
         dialect = dialect_of_body(request)
-        _put_messages(content, turns(request))
+        _put_messages(content, [each for turn in turns(request) for each in split_results(turn)])
         if system := dialect.system(request):
-            _put(content, "system", [_part(block, content) for block in system.blocks])
+            put(content, "system", [_part(block, content) for block in system.blocks])
         if isinstance(tools := request.get(dialect.prompt_keys.get("tools", "")), list):
-            _put(content, "tools", [_tool(each, content, dialect) for each in tools])
+            put(content, "tools", [_tool(each, content, dialect) for each in tools])
     elif exchange.question:
         content.is_unreadable = True
-    message = _answer(exchange.answer, dialect_of_body(request))
+    message = answer_of(exchange.answer, dialect_of_body(request))
     if message.raw:
         parts = [_part(block, content) for block in message.blocks]
         reason = message.stop_reason
-        _put(
+        put(
             content,
             "output",
             [{"role": "assistant", "parts": parts, "finish_reason": reason or "error"}],
@@ -66,12 +66,31 @@ def content_of_call(exchange: ExchangeContent) -> Content:
     """Return the input and the output of a tool call."""
     content = Content()
     for part, raw in (("input", exchange.question), ("output", exchange.answer)):
-        value = _parsed(raw)
+        value = parsed(raw)
         if value is None and raw.strip() != b"null":
             content.is_unreadable = True
         else:
-            _put(content, part, _cut(value, content))
+            put(content, part, shortened(value, content))
     return content
+
+
+def error_message(exchange: ExchangeContent) -> str | None:
+    """Return the error message in a response, shortened if it is long; None if it contains no error."""
+    error = answer_of(exchange.answer, dialect_of_body(parsed(exchange.question))).raw.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(shortened(message, Content())) if isinstance(message, str) else None
+
+
+def split_results(turn: Turn) -> list[Turn]:
+    """Return the messages of a turn in the form of the conventions: one with the role `tool` for each tool result.
+
+    Providers send tool results in messages of the user. The rest of such a message follows the results.
+    """
+    if not turn.results:
+        return [turn]
+    rest = tuple(block for block in turn.blocks if block.kind != "result")
+    results = [Turn("other", (block,), {"role": "tool"}) for block in turn.results]
+    return [*results, *([Turn(turn.role, rest, {"role": turn.raw.get("role")})] if rest else [])]
 
 
 def _put_messages(content: Content, messages: list[Turn]) -> None:
@@ -81,21 +100,22 @@ def _put_messages(content: Content, messages: list[Turn]) -> None:
     for turn in reversed(messages):
         parts = [_part(block, content) for block in turn.blocks]
         entry = {"role": str(turn.raw.get("role")), "parts": parts}
-        size = len(_json(entry))
+        size = len(json_text(entry))
         if size > remaining and kept:
             break
         kept.append(entry)
         remaining -= size
     content.cut_messages = len(messages) - len(kept)
-    _put(content, "input", kept[::-1])
+    put(content, "input", kept[::-1])
 
 
-def _put(content: Content, part: str, value: Any) -> None:
-    text = _json(value)
+def put(content: Content, part: str, value: Any) -> None:
+    """Set a part to a value as JSON; of a value that is too long, only the beginning is kept."""
+    text = json_text(value)
     if len(text) > WHOLE_CHARACTERS:
         content.cut_characters += len(text) - WHOLE_CHARACTERS
         # Keep only half: escaping may double the length of the nested text.
-        text = _json({"cut": True, "begins": text[: WHOLE_CHARACTERS // 2]})
+        text = json_text({"cut": True, "begins": text[: WHOLE_CHARACTERS // 2]})
     content.texts[part] = text
 
 
@@ -103,58 +123,59 @@ def _part(block: Block, content: Content) -> dict[str, Any]:
     """Return a block in the form of the conventions; of an unknown block, only its type and size."""
     match block.kind:
         case "text":
-            return {"type": "text", "content": _cut(block.text, content)}
+            return {"type": "text", "content": shortened(block.text, content)}
         case "reasoning" if block.text:
-            return {"type": "reasoning", "content": _cut(block.text, content)}
+            return {"type": "reasoning", "content": shortened(block.text, content)}
         case "call" | "provider_call":
             names = {"id": block.id, "name": block.name}
-            return {"type": "tool_call", **names, "arguments": _cut(block.value, content)}
+            return {"type": "tool_call", **names, "arguments": shortened(block.value, content)}
         case "result":
-            response = _cut(block.value, content)
+            response = shortened(block.value, content)
             return {"type": "tool_call_response", "id": block.id, "response": response}
         case _:
-            content.cut_characters += (size := len(_json(block.raw)))
+            content.cut_characters += (size := len(json_text(block.raw)))
             return {"type": block.type, "characters": size}
 
 
 def _tool(tool: Any, content: Content, dialect: Dialect) -> Any:
     definition = dialect.tool_definition(tool)
     if definition is None:
-        return _cut(tool, content)
+        return shortened(tool, content)
     name, description, schema = definition
     names = {"type": "function", "name": name, "description": description}
-    return _cut({**names, "parameters": schema}, content)
+    return shortened({**names, "parameters": schema}, content)
 
 
-def _cut(value: Any, content: Content) -> Any:
+def shortened(value: Any, content: Content) -> Any:
     """Shorten a long text in its middle, or a long list or object in the middle of its JSON text."""
     if isinstance(value, str) and len(value) > PART_CHARACTERS:
-        return _shortened(value, content)
-    if isinstance(value, dict | list) and len(text := _json(value)) > PART_CHARACTERS:
-        return _shortened(text, content)
+        return _without_middle(value, content)
+    if isinstance(value, dict | list) and len(text := json_text(value)) > PART_CHARACTERS:
+        return _without_middle(text, content)
     return value
 
 
-def _shortened(text: str, content: Content) -> str:
+def _without_middle(text: str, content: Content) -> str:
     kept = PART_CHARACTERS // 2
     left_out = len(text) - 2 * kept
     content.cut_characters += left_out
     return f"{text[:kept]} [... {left_out} characters cut ...] {text[-kept:]}"
 
 
-def _answer(body: bytes, dialect: Dialect) -> Message:
-    """Return the message in a response body; its headers are unknown."""
+def answer_of(body: bytes, dialect: Dialect) -> Message:
+    """Return the message in a response body, whose headers are unknown."""
     return dialect.message({}, body)
 
 
-def _parsed(raw: bytes) -> Any:
+def parsed(raw: bytes) -> Any:
+    """Return JSON as a value; None if it is not JSON."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
         return None
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
     """Return a value as JSON with lone surrogates escaped, because some receivers reject them."""
     return (
         json.dumps(value, ensure_ascii=False, default=str)

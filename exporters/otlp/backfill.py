@@ -29,7 +29,7 @@ from agentobs.records.labels import Label
 from agentobs.store.port import Store
 from exporters.conventions.profile import Profile
 from exporters.otlp.delivery import Delivery
-from exporters.otlp.outbox import Limits, Send, Signal
+from exporters.otlp.outbox import SIGNALS, Limits, Send, Signal
 from exporters.otlp.send_positions import PositionWriter, SendPosition, export_lock, read_positions
 from exporters.otlp.translation import Instruments, Translator
 from exporters.stored_facts import (
@@ -41,8 +41,6 @@ from exporters.stored_facts import (
     facts_of,
     recorded_sessions,
 )
-
-SIGNALS: tuple[Signal, ...] = ("traces", "logs", "metrics")
 
 _NOUNS = {"traces": "spans", "logs": "log records", "metrics": "data points"}
 
@@ -107,6 +105,8 @@ class Report:
             f"{signal} not sent completely: {why}; the same command continues from this point"
             for signal, why in self.stopped.items()
         ]
+        if self.accepted["traces"] and self.stopped and "traces" not in self.stopped:
+            lines.append("if the collector accepts only traces, pass --signal traces")
         return lines
 
 

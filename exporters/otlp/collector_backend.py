@@ -28,7 +28,15 @@ from agentobs.records.backend import WrittenFact
 from agentobs.records.labels import Label, is_label
 from exporters.conventions.profile import Profile
 from exporters.conventions.semconv import profile_named
-from exporters.otlp.outbox import DeliveryStatistics, Limits, Outbox, Send, Sent, Signal
+from exporters.otlp.outbox import (
+    SIGNALS,
+    DeliveryStatistics,
+    Limits,
+    Outbox,
+    Send,
+    Sent,
+    Signal,
+)
 
 try:
     from exporters.otlp.collectors import Collector, GrpcSender, HttpSender, parse_collector
@@ -59,6 +67,7 @@ def standard(
     certificate: str | None = None,
     limits: Limits | None = None,
     profile: str = "both",
+    signals: Sequence[Signal] = SIGNALS,
 ) -> Backend:
     """Return a backend that sends spans, events and metrics to a collector.
 
@@ -72,13 +81,15 @@ def standard(
         certificate: a file of trusted certificates. Default: the certificates of the system.
         limits: limits of the queue, of messages and of retries.
         profile: the semantic-convention profile: `both`, `genai-latest`, `genai-1.41` or `openinference`.
+        signals: what is sent: `traces`, `logs` (events) and `metrics`. Pass `("traces",)` for a collector that accepts
+            only traces, such as Phoenix.
 
     Raises:
-        UsageError: the endpoint, the protocol, the profile or a header is invalid, or a file cannot be read.
+        UsageError: the endpoint, the protocol, the profile, a signal or a header is invalid, or a file cannot be read.
     """
     chosen_profile = profile_named(profile)
     return _backend(
-        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits
+        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits, signals
     )
 
 
@@ -92,6 +103,7 @@ def beta(
     certificate: str | None = None,
     limits: Limits | None = None,
     profile: str = "both",
+    signals: Sequence[Signal] = SIGNALS,
 ) -> Backend:
     """Return a backend like that of `standard`, with hook spans and additional attributes; both may change at any time.
 
@@ -100,7 +112,7 @@ def beta(
     """
     chosen_profile = profile_named(profile, is_beta=True)
     return _backend(
-        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits
+        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits, signals
     )
 
 
@@ -115,9 +127,10 @@ class Backend:
         limits: Limits,
         address: str,
         destination: Label,
+        signals: Sequence[Signal] = SIGNALS,
     ) -> None:
-        """Use one profile and one collector."""
-        self._profile, self._sender = profile, sender
+        """Use one profile and one collector, and send these signals."""
+        self._profile, self._sender, self._signals = profile, sender, frozenset(signals)
         self.destination: Label | None = None if _is_disabled() else destination
         self.profile = Label(profile.name)
         """The name of the profile; sessions record it with the destination, which is None if nothing is sent."""
@@ -177,8 +190,14 @@ class Backend:
         resource = {**self._resource, "service.instance.id": world.new_id()}
         self._instruments = Instruments(self._profile.metrics, resource)
         self._translator = Translator(
-            self._profile, resource, self._outbox.put, self._instruments, world.now
+            self._profile, resource, self._put, self._instruments, world.now
         )
+        self._translator.is_logging = "logs" in self._signals
+        self._instruments.is_counting = "metrics" in self._signals
+
+    def _put(self, signal: Signal, payload: Any, size: int) -> None:
+        if signal in self._signals:
+            self._outbox.put(signal, payload, size)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
@@ -273,14 +292,23 @@ def _backend(
     resource: Mapping[str, str] | None,
     certificate: str | None,
     limits: Limits | None,
+    signals: Sequence[Signal],
 ) -> Backend:
     limits = limits or Limits()
+    if not signals or isinstance(signals, str) or not set(signals) <= set(SIGNALS):
+        raise UsageError(
+            f"these are not signals: {str(signals)[:40]!r}",
+            where="signals",
+            todo=f"Pass a tuple with some of {', '.join(SIGNALS)}",
+        )
     collector, sender = _collector_and_sender(endpoint, protocol, headers, certificate, limits)
     # This takes half a second, so do it before the agent runs.
     load_prices()
     attributes = {"service.name": service, "service.version": package_version(), **(resource or {})}
     attributes |= {"agentobs.semconv": profile.version}
-    return Backend(profile, sender, attributes, limits, collector.address, collector.destination)
+    return Backend(
+        profile, sender, attributes, limits, collector.address, collector.destination, signals
+    )
 
 
 def _collector_and_sender(

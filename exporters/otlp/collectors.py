@@ -36,7 +36,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceS
 from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.records.labels import Label, is_label
-from exporters.conventions.intervals import digest_of
+from exporters.conventions.identities import digest_of
 from exporters.otlp.outbox import Sent, Signal
 
 RESPONSE_BYTES_MAX = 64 * 1024

@@ -22,6 +22,7 @@ from agentobs import world
 from agentobs.errors import warn_once
 
 Signal = Literal["traces", "logs", "metrics"]
+SIGNALS: tuple[Signal, ...] = ("traces", "logs", "metrics")
 """A kind of telemetry; each has its own URL path."""
 
 Reason = Literal[

@@ -41,10 +41,15 @@ from agentobs.records.event_catalog import LogEvent, event_of
 from agentobs.records.facts import UsageRow
 from exporters.conventions import agentobs_attributes, semconv
 from exporters.conventions.agentobs_attributes import Attributes
-from exporters.conventions.intervals import Follower, Interval, cost_of, identity, tokens_of
+from exporters.conventions.identities import identity
+from exporters.conventions.intervals import Follower, Interval, cost_of, tokens_of
 from exporters.conventions.profile import Measure, Metrics, Profile, with_error
+from exporters.conventions.span_content import error_message
 from exporters.otlp.outbox import Signal
 
+SPAN_ATTRIBUTES_MAX = 512
+"""The maximum number of attributes of a span. Our choice: with `openinference`, each part of a message is an attribute.
+"""
 METRIC_SERIES = 500
 """The maximum number of attribute sets per metric; further sets are counted as one. Our choice. The number of model and
 tool names is not bounded otherwise.
@@ -146,12 +151,15 @@ class Translator:
         started.set_attributes(self._profile.end_attributes(interval))
         if interval.content is not None:
             started.set_attributes(self._content(interval))
+        ended_ns = max(interval.ended_ns, interval.started_ns)
+        if (exception := _exception(interval)) is not None:
+            started.add_event("exception", exception, timestamp=ended_ns)
         if (outer_span := _outer_span(interval)) is not None:
             started.add_link(outer_span)
-        if interval.status in ("error", "orphaned"):
-            started.set_status(trace.StatusCode.ERROR)
+        if (status := _status(interval)) is not None:
+            started.set_status(status)
         self._instruments.count_interval(interval)
-        started.end(max(interval.ended_ns, interval.started_ns))
+        started.end(ended_ns)
 
     def _content(self, interval: Interval) -> Attributes:
         try:
@@ -179,13 +187,13 @@ class _Spans(SpanProcessor):
 
     def __init__(self, resource: Resource, put: Put) -> None:
         self._put, self._ids = put, _Ids()
-        # All limits are set, because the SDK takes missing ones from the environment. 128 is the SDK's default.
+        # All limits are set, because the SDK takes missing ones from the environment.
         limits = SpanLimits(
-            max_attributes=128,
-            max_events=0,
+            max_attributes=SPAN_ATTRIBUTES_MAX,
+            max_events=1,
             max_links=8,
-            max_span_attributes=128,
-            max_event_attributes=0,
+            max_span_attributes=SPAN_ATTRIBUTES_MAX,
+            max_event_attributes=8,
             max_link_attributes=8,
             max_attribute_length=SpanLimits.UNSET,
             max_span_attribute_length=SpanLimits.UNSET,
@@ -205,7 +213,8 @@ class _Spans(SpanProcessor):
         """Start the span of an interval."""
         self._ids.trace_id = _number(interval.trace_id, 32)
         self._ids.span_id = _number(interval.span_id, 16)
-        kind = trace.SpanKind.CLIENT if interval.name == "llm_request" else trace.SpanKind.INTERNAL
+        is_client = interval.name in ("llm_request", "attempt")
+        kind = trace.SpanKind.CLIENT if is_client else trace.SpanKind.INTERNAL
         return self._tracer.start_span(
             profile.span_name(interval),
             context=_context(interval.trace_id, interval.parent_span_id),
@@ -384,7 +393,7 @@ def _links(interval: Interval) -> Iterator[trace.Link]:
 def _outer_span(interval: Interval) -> trace.SpanContext | None:
     """Return the span of the program's own telemetry in which a call was made, from its `traceparent`; else None."""
     adopted = interval.attempt.adopted_span if interval.attempt is not None else None
-    if adopted is None:
+    if adopted is None or interval.name == "attempt":
         return None
     return trace.SpanContext(
         _number(adopted[3:35], 32),
@@ -392,6 +401,27 @@ def _outer_span(interval: Interval) -> trace.SpanContext | None:
         is_remote=False,
         trace_flags=_SAMPLED,
     )
+
+
+def _status(interval: Interval) -> trace.Status | None:
+    """Return the status of a span: OK, or ERROR with the error class; None if it was canceled."""
+    if interval.status == "ok":
+        return trace.Status(trace.StatusCode.OK)
+    error_type = agentobs_attributes.error_of(interval)
+    return None if error_type is None else trace.Status(trace.StatusCode.ERROR, error_type)
+
+
+def _exception(interval: Interval) -> dict[str, str] | None:
+    """Return the attributes of the event of a failed model call: its error class and, with content, its error message.
+
+    None if the call did not fail.
+    """
+    if not interval.is_chat or interval.status != "error":
+        return None
+    found = {"exception.type": agentobs_attributes.error_of(interval) or "_OTHER"}
+    if interval.content is not None and (message := error_message(interval.content)):
+        found["exception.message"] = message
+    return found
 
 
 def _number(text: str, digits: int) -> int:

@@ -23,10 +23,11 @@ PAIR = {1: ("key", "text"), 2: ("value", ANY)}
 RESOURCE = {1: ("attributes", PAIR)}
 SCOPE = {1: ("name", "text"), 2: ("version", "text")}
 LINK = {1: ("traceId", "id"), 2: ("spanId", "id")}
+EVENT = {1: ("timeUnixNano", "fixed"), 2: ("name", "text"), 3: ("attributes", PAIR)}
 SPAN = {
     1: ("traceId", "id"), 2: ("spanId", "id"), 4: ("parentSpanId", "id"), 5: ("name", "text"), 6: ("kind", "int"),
-    7: ("startTimeUnixNano", "fixed"), 8: ("endTimeUnixNano", "fixed"), 9: ("attributes", PAIR), 13: ("links", LINK),
-    15: ("status", {3: ("code", "int")}),
+    7: ("startTimeUnixNano", "fixed"), 8: ("endTimeUnixNano", "fixed"), 9: ("attributes", PAIR), 11: ("events", EVENT),
+    13: ("links", LINK), 15: ("status", {2: ("message", "text"), 3: ("code", "int")}),
 }  # fmt: skip
 LOG = {
     1: ("timeUnixNano", "fixed"), 2: ("severityNumber", "int"), 3: ("severityText", "text"), 5: ("body", ANY),
@@ -48,7 +49,7 @@ METRIC = {
     7: ("sum", {1: ("dataPoints", NUMBER), 2: ("aggregationTemporality", "int")}),
     9: ("histogram", {1: ("dataPoints", HISTOGRAM), 2: ("aggregationTemporality", "int")}),
 }  # fmt: skip
-MANY = {"attributes", "links", "values", "dataPoints", "bucketCounts", "explicitBounds"}
+MANY = {"attributes", "events", "links", "values", "dataPoints", "bucketCounts", "explicitBounds"}
 INNER = {
     "traces": ("Spans", "spans", SPAN),
     "logs": ("Logs", "logRecords", LOG),

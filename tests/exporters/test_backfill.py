@@ -309,7 +309,7 @@ def test_rejected_items_are_reported(home: Home) -> None:
         arguments = ["--home", str(home.path), "export", "otlp", "--endpoint", collector.endpoint]
         ran = CliRunner().invoke(cli, arguments)
         assert ran.exit_code == 1, ran.output
-        assert "20 spans, 54 log records" in ran.output
+        assert "24 spans, 54 log records" in ran.output
         assert "rejected: 4 spans, rejected; they are not sent again" in ran.output
         with connect(home) as connection:
             sql = (
@@ -374,7 +374,7 @@ def test_a_rejected_signal_does_not_stop_the_others(home: Home) -> None:
         respond=lambda signal, number: None if signal == "traces" else Response(404)
     ) as collector:
         report = send(home, collector)
-        assert report.accepted == Counter(traces=24)
+        assert report.accepted == Counter(traces=28)
         assert set(report.stopped) == {"logs", "metrics"}
         assert len(collector.received) == 1 + 2 * 2
         assert send(home, collector, signals=("traces",), name="other").is_complete
@@ -397,7 +397,7 @@ def test_only_the_rejected_span_is_lost(home: Home) -> None:
         collector.receive, collector._respond = listen, respond  # type: ignore[method-assign]
         report = send(home, collector, signals=("traces",))
         assert report.lost == Counter({("traces", "refused"): 1})
-        assert report.accepted["traces"] == 23
+        assert report.accepted["traces"] == 27
         assert not report.stopped
         assert send(home, collector, signals=("traces",)).sessions == 0
 
@@ -407,8 +407,8 @@ def test_only_the_span_that_is_too_large_is_lost(home: Home) -> None:
     with Collector(respond=lambda s, n: Response(413) if n == 1 else None) as collector:
         report = send(home, collector, signals=("traces",))
         assert report.is_complete
-        assert max(Counter(map(shape, collector.spans()[24:])).values()) == 1
-        assert len(collector.spans()[24:]) == 24
+        assert max(Counter(map(shape, collector.spans()[28:])).values()) == 1
+        assert len(collector.spans()[28:]) == 28
 
 
 def test_sessions_that_were_exported_live_are_skipped(
@@ -439,7 +439,7 @@ def test_ended_spans_of_a_running_session_are_sent(tmp_path: Path) -> None:
         send(existing_home(tmp_path / "home"), collector)
         assert [span.name for span in collector.spans()] == ["inner", "outer"]
         inner, outer = collector.spans()
-        assert (inner.parent, outer.status) == (outer.span_id, 0)
+        assert (inner.parent, outer.status) == (outer.span_id, 1)
         names = [name for name, _, _ in collector.logs()]
         assert names == ["agentobs.session"]
 

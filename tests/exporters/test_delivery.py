@@ -28,7 +28,7 @@ from agentobs.records.backend import ExchangeContent, WrittenFact
 from agentobs.records.facts import ToolResult
 from agentobs.records.labels import Label
 from exporters import otlp
-from exporters.conventions.intervals import CONTENT_BYTES_MAX
+from exporters.conventions.kept_content import CONTENT_BYTES_MAX
 from exporters.otlp.outbox import DeliveryStatistics, Limits
 from tests.exporters.collector import RESPONSES, Collector, Response
 from tests.exporters.test_otlp import PROTOCOLS, emit_facts, ended, opened
@@ -542,18 +542,13 @@ def test_content_is_released_when_its_interval_ends() -> None:
         for number in range(10):
             emit_facts(backend, *opened("tool", f"{number:x}"))
             backend(WrittenFact(result(number), 1, large))
-        held = [
-            each for each in backend._translator.follower.open.values() if each.content is not None
-        ]
-        assert (
-            0
-            < sum(len(each.content.question) for each in held if each.content)
-            <= CONTENT_BYTES_MAX
-        )
+        kept = backend._translator.follower._content
+        held = [kept.get(f"{number + 1:016x}") for number in range(10)]
+        assert 0 < sum(len(each.question) for each in held if each) <= CONTENT_BYTES_MAX
         for number in range(10):
             emit_facts(backend, ended(f"{number:x}"))
-        assert backend._translator.follower._content_bytes == 0
-        assert backend._translator.follower._with_content == {}
+        assert kept._bytes == 0
+        assert kept._contents == {}
         backend.close()
 
 

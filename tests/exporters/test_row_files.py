@@ -46,7 +46,7 @@ def test_an_arrow_file_contains_the_values_of_the_table(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, conversation(1))
     with connect(home) as connection:
-        for what in ("costs", "attempts", "turns"):
+        for what in ("costs", "tool_uses", "turns"):
             path = tmp_path / f"{what}.arrows"
             result = run(home, "export", what, "-o", path)
             assert result.exit_code == 0, result.exception

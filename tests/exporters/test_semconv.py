@@ -14,6 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from agentobs.store.duckdb.connection import connect
 from exporters.conventions.semconv import PROFILES
+from exporters.otlp.translation import SPAN_ATTRIBUTES_MAX
 from tests.exporters.collector import Collector
 from tests.exporters.otlp_decoder import TelemetryItem, plain_pairs, read
 from tests.exporters.sample_session import PRICED, sample_home
@@ -166,7 +167,7 @@ def test_the_attributes_contain_the_numbers_of_the_store(
         for span in spans
         if span.fields.get("status", {}).get("code") == 2
     )
-    assert wrong == ["invalid"]
+    assert wrong == ["invalid", "overloaded_error"]
 
 
 STORED = """
@@ -188,6 +189,9 @@ def test_openinference_names_kinds_parts_and_messages(
     spans = [each for each in items_by_profile["openinference", False] if each.signal == "traces"]
     kinds = Counter(each.attributes["openinference.span.kind"] for each in spans)
     assert kinds == {"LLM": 4, "TOOL": 4, "AGENT": 2, "GUARDRAIL": 1, "CHAIN": len(spans) - 11}
+    attempts = [each for each in spans if each.attributes["agentobs.span"] == "attempt"]
+    assert [each.attributes["agentobs.attempt.number"] for each in attempts] == [1, 2]
+    assert not [n for each in attempts for n in each.attributes if n.startswith("llm.")]
     first = next(
         each.attributes for each in spans if each.attributes.get("llm.finish_reason") == "tool_use"
     )
@@ -203,14 +207,15 @@ def test_openinference_names_kinds_parts_and_messages(
         first["llm.cost.total"]
     )
     assert first["llm.input_messages.0.message.role"] == "system"
-    assert first["llm.input_messages.1.message.content"] == "Write a letter"
+    part = "llm.input_messages.1.message.contents.0.message_content"
+    assert (first[f"{part}.type"], first[f"{part}.text"]) == ("text", "Write a letter")
     assert first["llm.output_messages.0.message.tool_calls.1.tool_call.function.name"] == "write"
     assert (
         first["llm.output_messages.0.message.tool_calls.1.tool_call.function.arguments"]
         == '{"what": "a letter"}'
     )
     assert first["input.mime_type"] == "application/json"
-    assert max(len(each.attributes) for each in spans) <= 128
+    assert max(len(each.attributes) for each in spans) <= SPAN_ATTRIBUTES_MAX
     assert not [name for each in spans for name in each.attributes if name.startswith("gen_ai.")]
 
 
@@ -272,7 +277,7 @@ def as_text(items: list[TelemetryItem]) -> str:
     for each in spans:
         fields = each.fields
         parent = ids.get(fields.get("parentSpanId", ""), "-")
-        status = fields.get("status", {}).get("code", 0)
+        status = " ".join(map(str, fields.get("status", {}).values())) or "0"
         head = f"{ids[fields['spanId']]} in {parent}: {fields['name']}"
         head += f" [kind {fields['kind']}, status {status}]"
         lines += [
@@ -281,6 +286,10 @@ def as_text(items: list[TelemetryItem]) -> str:
             f"  {at(fields['startTimeUnixNano'])} to {at(fields['endTimeUnixNano'])}",
         ]
         lines += [f"  {key} = {value!r}" for key, value in each.attributes.items()]
+        lines += [
+            f"  event {event['name']} {sorted(plain_pairs(event['attributes']).items())}"
+            for event in fields.get("events", ())
+        ]
     for each in items:
         if each.signal == "logs":
             fields = each.fields

@@ -28,8 +28,12 @@ INSIDE = re.compile(
     r'|"(?:tool_use|text_delta|input_json_delta|cache_control|messages|content_block_delta)"'
 )
 """Matches such strings inside of longer strings and patterns."""
-OWN = {"agentobs/records/event_catalog.py"}
-"""Modules in which such a string has its own meaning in agentobs: a kind of event, or the name of a number."""
+OWN = {
+    "agentobs/records/event_catalog.py",
+    "exporters/conventions/openinference_content.py",
+}
+"""Modules in which such a string has another meaning: a kind of event, the name of a number, a word of OpenInference.
+"""
 AGENT = "agentobs/agent/"
 """The agent loop, which creates its requests with the types of its SDK."""
 CLIENTS = {"agentobs/cli/inspection/contradictions.py", "replay/isolation/warmup.py"}

@@ -191,7 +191,8 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
     "signals",
     multiple=True,
     type=click.Choice(["traces", "logs", "metrics"]),
-    help="Only this signal. May be repeated. Default: all three.",
+    help="Only this signal. May be repeated. Default: all three. Use `--signal traces` for a "
+    "collector that accepts only traces, such as Phoenix.",
 )
 @click.option(
     "--as",
@@ -228,7 +229,8 @@ def otlp(
         sending(endpoint, protocol, headers_of(headers_env), certificate) as collector,
         open_store(home) as store,
     ):
-        from exporters.otlp.backfill import SIGNALS, send_recorded
+        from exporters.otlp.backfill import send_recorded
+        from exporters.otlp.outbox import SIGNALS
 
         report = send_recorded(
             store,

@@ -12,7 +12,9 @@ from agentobs.provider.anthropic.cloud_frames import is_framed
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
     blocks,
+    parameters,
     request_error,
+    response_details,
     role_of,
     turn,
     without_entry_breakpoints,
@@ -244,6 +246,14 @@ class Anthropic(Dialect):
         thread = body.get("thread") if isinstance(body, dict) else None
         before = thread.get("previous_message_id") if isinstance(thread, dict) else None
         return str(before) if before else None
+
+    def parameters(self, body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+        """Return the parameters of a request that contain no content, such as `max_tokens`."""
+        return parameters(body)
+
+    def response_details(self, history: Sequence[Turn], response: Message) -> dict[str, Any]:
+        """Return stop details, applied edits, citations and other details of a response."""
+        return response_details(history, response)
 
     def refusal(self, body: Mapping[str, Any]) -> str | None:
         """Return the error message with which the provider would reject a request; None if it would accept it."""

@@ -1,4 +1,4 @@
-"""Messages of the Messages API: their content blocks, and the rules that the provider enforces.
+"""Messages of the Messages API: their content blocks, parameters and details, and the rules that the provider enforces.
 
 All functions are pure, with parsed JSON as input. Blocks of unknown types are kept unchanged.
 Format: https://docs.anthropic.com/en/api/messages.
@@ -7,11 +7,12 @@ Format: https://docs.anthropic.com/en/api/messages.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from agentobs.provider.dialect import Block, BlockKind, SealedShape, Turn, text_of
+from agentobs.provider.dialect import Block, BlockKind, Message, SealedShape, Turn, text_of
 
 
 def tool_uses(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -279,3 +280,76 @@ SEALED_SHAPE = SealedShape(
 """The form of values that the provider has sealed and that a client sends back unchanged: base64 that contains the
 account's ID in plain text.
 """
+
+
+_PARAMETERS = (
+    "max_tokens", "temperature", "top_p", "top_k", "stream", "service_tier", "inference_geo", "speed",
+    "thinking.type", "thinking.budget_tokens", "thinking.display",
+    "tool_choice.type", "tool_choice.name", "tool_choice.disable_parallel_tool_use",
+    "output_config.effort", "output_config.format.type", "cache_control.type", "cache_control.ttl",
+)  # fmt: skip
+"""The paths of parameters whose values are numbers, booleans, names of tools or words that the API defines.
+
+Source: anthropic 2.12, `types/message_create_params.py`, and earlier versions for the sampling parameters. Parameters
+with free text (`metadata`, `stop_sequences`) and unknown parameters are content.
+"""
+
+
+def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Return the parameters in a request body by path. Values of another type, and non-finite numbers, are left out."""
+    found: dict[str, bool | int | float | str] = {}
+    for path in _PARAMETERS:
+        value: Any = body
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
+            found[path] = value
+    return found
+
+
+def response_details(history: Sequence[Turn], response: Message) -> dict[str, Any]:
+    """Return the details of a response by name; names without a value are left out.
+
+    The names are those of `openinference-instrumentation-anthropic` 3.1.0 (`_get_response_metadata`).
+
+    Args:
+        history: the conversation of the request, which also has callers and toolsets of tool calls.
+        response: the response.
+    """
+    raw, usage = response.raw, response.usage or {}
+    server = usage.get("server_tool_use")
+    blocks = [block for turn in (*history, response) for block in turn.blocks]
+    found = {
+        "stop_details": raw.get("stop_details"),
+        "cache_miss_reason": _inner(raw.get("diagnostics"), "cache_miss_reason"),
+        "container_id": _inner(raw.get("container"), "id"),
+        "context_management_applied_edits": _inner(raw.get("context_management"), "applied_edits"),
+        "input_transformations": raw.get("input_transformations"),
+        "usage_iterations": usage.get("iterations"),
+        "server_tool_use": server if isinstance(server, dict) and any(server.values()) else None,
+        "citations": {
+            str(number): block.raw["citations"]
+            for number, block in enumerate(response.blocks)
+            if block.kind == "text" and block.raw.get("citations")
+        },
+        "mcp_server_names": {
+            str(block.id): block.raw.get("server_name")
+            for block in response.blocks
+            if block.type == "mcp_tool_use"
+        },
+        "tool_callers": dict(_of_calls(blocks, "caller")),
+        "toolset_names": dict(_of_calls(blocks, "toolset_name")),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _of_calls(blocks: Sequence[Block], name: str) -> Iterator[tuple[str, Any]]:
+    """Yield a value of tool calls and results by the ID of the call; later blocks win. Direct calls have no caller."""
+    for block in blocks:
+        value = block.raw.get(name)
+        if value and value != {"type": "direct"} and block.type != "text":
+            yield str(block.id), value
+
+
+def _inner(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None

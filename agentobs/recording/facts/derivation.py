@@ -7,6 +7,7 @@ opens an interaction, and a `tool_result` answers a call of an earlier response.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -315,6 +316,7 @@ class SessionView:
             claims_success=None if response.calls else claim_of(answer, sent.last, dialect),
             adopted_span=exchange.adopted_span,
             origin=Label("replayed" if exchange.is_replayed else "live"),
+            parameters=self._parameters(dialect.parameters(body.settings)),
         )
 
     def _llm_request(self, exchange: ModelExchange, outcome: str) -> tuple[str, int]:
@@ -424,6 +426,13 @@ class SessionView:
                 input_bytes=call.input_bytes,
                 input_similarity=similarity(call.input, self.prefixes.key),
             )
+
+    def _parameters(self, found: Mapping[str, bool | int | float | str]) -> dict[str, Label] | None:
+        """Return the parameters of a request as labels; a text that cannot be a label becomes a digest."""
+        return {
+            self.label(name): self.label(value if isinstance(value, str) else json.dumps(value))
+            for name, value in found.items()
+        } or None
 
     def _optional_label(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None

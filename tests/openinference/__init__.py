@@ -1,0 +1,1 @@
+"""Comparison of the profile `openinference` with `openinference-instrumentation-anthropic`."""
