@@ -255,6 +255,8 @@ class _Server:
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN | select.POLLHUP)
         poll.register(self._wake_reader, select.POLLIN)
+        # Garbage collection would copy the memory pages of all inherited objects.
+        gc.freeze()
         if prepare is not None:
             with _quiet(), contextlib.suppress(Exception):
                 prepare()

@@ -1,7 +1,7 @@
-"""Replay generated agents in this process, and print the results as one JSON object.
+"""Replay agents in this process, and print the results as one JSON object.
 
 `python -m tests.replay.replay_process FOLDER`: the folder contains fixtures named KIND-SEED, as
-`generated_proofs.record_scripts` creates them.
+`generated_proofs.record_scripts` creates them, and copies of the committed fixture `refund-loop`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import os
 import sys
 from pathlib import Path
 
+from agentobs.cli.demo import refund_agent
 from replay import Replayer, load
+from replay.pytest_plugin.snapshot import TrajectoryExtension
 from tests.replay.generated_agents import agent_of
 from tests.replay.generated_proofs import exchanged
 from tests.replay.generated_scripts import script_of
@@ -19,22 +21,33 @@ from tests.replay.nested_agents import Noise
 
 
 def replayed(folder: Path) -> dict[str, list[object]]:
-    """Replay each fixture; return the result of each agent, its events, all requests and answers, and its steps."""
+    """Replay each fixture; return the result of each agent, its events, all requests and answers, its steps, and its
+    snapshot.
+    """
     found: dict[str, list[object]] = {}
-    for fixture in sorted(folder.iterdir()):
-        kind, _, seed = fixture.name.partition("-")
-        script = script_of(int(seed), kind)  # type: ignore[arg-type]
-        agent = agent_of(script, None, None, Noise(int(seed)))
-        with Replayer(load(fixture)) as replay:
-            results = replay.run(agent.answer)
-        records = list(replay.records)
-        found[fixture.name] = [
+    for path in sorted(folder.iterdir()):
+        fixture = load(path)
+        fixture.header["recorded_on"] = "2026-11-22"
+        with Replayer(fixture) as replay:
+            results, events = answered(replay, path.name)
+        found[path.name] = [
             results,
-            agent.ran.events,
-            repr(exchanged(records)),
+            events,
+            repr(exchanged(list(replay.records))),
             replay.trajectory,
+            TrajectoryExtension().serialize(replay),
         ]
     return found
+
+
+def answered(replay: Replayer, name: str) -> tuple[object, object]:
+    """Replay the agent of a fixture; return its result and its events."""
+    if name == "refund-loop":
+        return repr(replay.run(refund_agent.answer, **replay.fixture.header["arguments"])), []
+    kind, _, seed = name.partition("-")
+    script = script_of(int(seed), kind)  # type: ignore[arg-type]
+    agent = agent_of(script, None, None, Noise(int(seed)))
+    return replay.run(agent.answer), agent.ran.events
 
 
 def become(user: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agentobs.cli import cli
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -68,6 +71,8 @@ def returns(question, account):
     return f"key {KEY}"
 """
 NAMES = ["declared", "label", "raising", "both", "returns"]
+CHECKED = ["declared", "returns"]
+"""The sessions that `freeze` replays in each run of the tests; the generated tests replay all sessions."""
 RUN = """
 import contextlib, desk
 for name in {names}:
@@ -76,14 +81,37 @@ for name in {names}:
 """
 
 
-def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a separate process, with another key unless one is given."""
-    known = {k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC_", "PYTEST_"))}
-    known |= {"AGENTOBS_HOME": str(folder / "home"), "PYTHONPATH": str(folder), "DESK_KEY": OTHER}
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, env={**known, **env},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def record(folder: Path, url: str) -> None:
+    """Run the agents with the key in a separate process, and record them."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC_", "PYTEST_"))}
+    env |= {"AGENTOBS_HOME": str(folder / "home"), "PYTHONPATH": str(folder)}
+    env |= {"DESK_KEY": KEY, "ANTHROPIC_BASE_URL": url}
+    command = [sys.executable, "-c", RUN.format(names=NAMES)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def session_ids(folder: Path) -> dict[str, str]:
+    """Return the IDs of the recorded sessions by the names of their functions."""
+    home = existing_home(folder / "home")
+    ids = [
+        line.value()["session_id"]
+        for each in segment_ids(home)
+        for line in read(facts_path(home, each))
+        if isinstance(line, Line) and line.kind == "session_starts"
+    ]
+    return dict(zip(NAMES, ids, strict=True))
+
+
+def freeze(folder: Path, *arguments: str) -> str:
+    """Freeze sessions with another key, and return the output."""
+    # The check runs the agents in other processes, which inherit these variables.
+    inherited = {"PYTHONPATH": str(folder), "DESK_KEY": OTHER}
+    command = ["--home", str(folder / "home"), "freeze", *arguments]
+    with contextlib.chdir(folder):
+        frozen = CliRunner(env=inherited).invoke(cli, command)
+    assert frozen.exit_code == 0, frozen.output
+    return frozen.output
 
 
 @pytest.fixture(scope="module")
@@ -93,21 +121,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     (folder / "desk.py").write_text(DESK)
     answers = [unstreamed(n, "Done.") for n in range(1, 6)]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
-        done = run(
-            folder, "-c", RUN.format(names=NAMES), DESK_KEY=KEY, ANTHROPIC_BASE_URL=provider.url
-        )
-    assert done.returncode == 0, done.stderr
-    home = existing_home(folder / "home")
-    ids = [
-        line.value()["session_id"]
-        for each in segment_ids(home)
-        for line in read(facts_path(home, each))
-        if isinstance(line, Line) and line.kind == "session_starts"
-    ]
-    assert len(ids) == len(NAMES)
-    frozen = run(folder, "-m", "agentobs", "freeze", *ids)
-    assert frozen.returncode == 0, frozen.stderr
-    return folder, frozen.stdout + frozen.stderr
+        record(folder, provider.url)
+    ids = session_ids(folder)
+    others = [ids[name] for name in NAMES if name not in CHECKED]
+    output = freeze(folder, *(ids[name] for name in CHECKED))
+    return folder, output + freeze(folder, *others, "--no-check")
 
 
 def test_files_and_output_of_freeze_do_not_contain_the_key(desk: tuple[Path, str]) -> None:
@@ -142,15 +160,31 @@ def test_the_end_of_a_session_does_not_contain_the_key(
     assert seen == len(NAMES)
 
 
-def test_replays_match_with_another_key(desk: tuple[Path, str]) -> None:
+def test_replays_match_with_another_key(
+    warm_process: None,
+    desk: tuple[Path, str],
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The replays of `freeze` and the generated tests match, with another key and with the first one."""
     folder, output = desk
-    assert output.count("replays: yes") == len(NAMES), output
+    assert output.count("replays: yes") == len(CHECKED), output
+    pytester.syspathinsert(folder)
     for key in (OTHER, KEY):
         # `test_fixed` is red as long as the agent fails as recorded, with any key.
-        chosen = ("-k", "not test_fixed", "-p", "no:cacheprovider", "fixtures")
-        done = run(folder, "-m", "pytest", "-q", *chosen, DESK_KEY=key)
-        assert done.returncode == 0, done.stdout
+        chosen = ("-k", "not test_fixed", "-p", "no:cacheprovider", "-p", "no:xdist", "fixtures")
+        monkeypatch.setenv("DESK_KEY", key)
+        with contextlib.chdir(folder):
+            done = pytester.runpytest_inprocess(*chosen)
+        assert done.ret == 0, done.stdout.str()
+
+
+@pytest.mark.crash
+def test_freeze_replays_each_session_with_another_key(desk: tuple[Path, str]) -> None:
+    """The check of `freeze` matches for each session, however it ended, with another key."""
+    folder, _ = desk
+    output = freeze(folder, *session_ids(folder).values(), "-o", "again")
+    assert output.count("replays: yes") == len(NAMES), output
 
 
 def test_a_session_without_an_end_is_masked_by_its_requests(desk: tuple[Path, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agentobs.cli import cli
 from agentobs.errors import UsageError
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from replay import Fixture, load
@@ -226,7 +229,6 @@ def record_all():
     nesting()
     not_json(object(), "Oslo")
 '''
-RECORD = "import agents; agents.record_all()"
 SCRIPT = """
 import sys
 import agentobs
@@ -255,6 +257,7 @@ source = "@agentobs.session('notebook')\\ndef cell(city):\\n    return ask(city)
 names = {"__name__": "__main__", "agentobs": agentobs, "ask": ask}
 exec(compile(source, "/tmp/ipykernel_4711/1234.py", "exec"), names)
 """
+RECORD = f"import agents; agents.record_all()\n{NOTEBOOK}"
 
 
 class Project:
@@ -284,35 +287,44 @@ class Project:
                 assert done.returncode == 0, done.stderr
 
     def freeze(self, *sessions: str, options: tuple[str, ...] = ()) -> str:
-        done = self.run("-m", "agentobs", "freeze", *sessions, *options)
-        assert done.returncode == 0, done.stderr
+        command = ["--home", self.env["AGENTOBS_HOME"], "freeze", *sessions, *options]
+        with contextlib.chdir(self.folder):
+            done = CliRunner(env={"PYTHONPATH": str(self.folder)}).invoke(cli, command)
+        assert done.exit_code == 0, done.output
         return done.stdout
 
-    def test(self, *paths: str) -> Mapping[str, str]:
-        """Run generated tests, and return the outcomes for each fixture."""
-        done = self.run("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *paths)
-        found = re.findall(r"^(PASSED|FAILED|ERROR) fixtures/([\w-]+)/", done.stdout, re.M)
-        assert found, done.stdout + done.stderr
-        self.output = done.stdout
+    def test(self, pytester: pytest.Pytester, *paths: str) -> Mapping[str, str]:
+        """Run generated tests in this process, which has not imported the agents; return the outcomes by fixture."""
+        pytester.syspathinsert(self.folder)
+        options = ("-q", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist")
+        with contextlib.chdir(self.folder):
+            done = pytester.runpytest_inprocess(*options, *paths)
+        self.output = done.stdout.str()
+        found = re.findall(r"^(PASSED|FAILED|ERROR) fixtures/([\w-]+)/", self.output, re.M)
+        assert found, self.output
         return {name: outcome for outcome, name in found}
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project_folder = Project(tmp_path_factory.mktemp("project"))
-    project_folder.record(("-c", RECORD), ("scripts/talk.py", "Oslo"), ("-c", NOTEBOOK))
+    project_folder.record(("-c", RECORD), ("scripts/talk.py", "Oslo"))
     return project_folder
 
 
-def test_entries_that_can_be_called_replay_unedited(project: Project) -> None:
+def test_entries_that_can_be_called_replay_unedited(
+    project: Project, pytester: pytest.Pytester, warm_process: None
+) -> None:
     """The generated tests pass unedited; each entry is called with its recorded arguments."""
     output = project.freeze(*CALLABLE, options=("--no-check",))
     assert "add this import" not in output
-    results = project.test(*(f"fixtures/{name}" for name in CALLABLE))
+    results = project.test(pytester, *(f"fixtures/{name}" for name in CALLABLE))
     assert results == dict.fromkeys(CALLABLE, "PASSED"), project.output
 
 
-def test_entries_that_cannot_be_called_are_explained(project: Project) -> None:
+def test_entries_that_cannot_be_called_are_explained(
+    project: Project, pytester: pytest.Pytester, warm_process: None
+) -> None:
     """`freeze` prints the reason, with two lines for the test; with these lines the test passes."""
     output = " ".join(project.freeze(*FIXED).split())
     for reason in (
@@ -325,23 +337,27 @@ def test_entries_that_cannot_be_called_are_explained(project: Project) -> None:
         "the session was started by a function that is defined inside agents:nesting",
     ):
         assert reason in output
-    assert project.test(*(f"fixtures/{name}" for name in FIXED)) == dict.fromkeys(FIXED, "FAILED")
+    assert project.test(pytester, *(f"fixtures/{name}" for name in FIXED)) == dict.fromkeys(
+        FIXED, "FAILED"
+    )
     for name, (first, call) in FIXED.items():
         [test] = (project.folder / "fixtures" / name).glob("test_*.py")
         source = re.sub(r"replay\.run\(.*\)", call, test.read_text())
         test.write_text(
             source.replace("import pytest\n", f"import agents\nimport pytest\n\n{first}\n", 1)
         )
-    results = project.test(*(f"fixtures/{name}" for name in FIXED))
+    results = project.test(pytester, *(f"fixtures/{name}" for name in FIXED))
     assert results == dict.fromkeys(FIXED, "PASSED"), project.output
 
 
 @pytest.mark.soak
-def test_an_entry_on_the_command_line(project: Project) -> None:
+def test_an_entry_on_the_command_line(
+    project: Project, pytester: pytest.Pytester, warm_process: None
+) -> None:
     """A missing entry can be set for one replay, or in the fixture."""
     lines = project.freeze("nested", "-o", "fixtures/named", options=("--entry", "agents:nesting"))
     assert "add this import" not in lines
-    assert project.test("fixtures/named") == {"named": "PASSED"}
+    assert project.test(pytester, "fixtures/named") == {"named": "PASSED"}
     project.freeze("notebook", "-o", "fixtures/notebook")
     header = load(project.folder / "fixtures" / "notebook").header
     problem = why_not_callable(header)

@@ -46,7 +46,7 @@ ENVIRONMENTS: list[dict[str, str]] = [
 
 @pytest.fixture(scope="module")
 def fixtures() -> Iterator[Path]:
-    """Fixtures of an agent of the agent loop and of plain agents, in a folder that any user can read."""
+    """Fixtures of agents of the agent loop and of plain agents, in a folder that any user can read."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -56,6 +56,7 @@ def fixtures() -> Iterator[Path]:
                 name = f"{recorded.script.kind}-{recorded.script.seed}"
                 shutil.copytree(recorded.fixture.path.parent, folder / "fixtures" / name)
         shutil.rmtree(folder / "made")
+        shutil.copytree(ROOT / "fixtures" / "refund-loop", folder / "fixtures" / "refund-loop")
         yield folder / "fixtures"
 
 
@@ -65,8 +66,9 @@ def fixtures() -> Iterator[Path]:
 def test_replays_are_identical_in_any_environment(
     fixtures: Path, environment: dict[str, str]
 ) -> None:
-    """Return values, events, bytes of requests and responses, and trajectories are as in this process."""
+    """Return values, events, bytes of requests and responses, trajectories, and snapshots are as in this process."""
     expected = json.loads(json.dumps(replayed(fixtures)))
+    assert all("money at the prices of" in found[-1] for found in expected.values())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

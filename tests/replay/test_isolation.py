@@ -14,6 +14,7 @@ import pytest
 
 from replay import load
 from replay.agent_code import leftover_state
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.agents import frozen, recorded
 
@@ -97,7 +98,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, recording: bytes) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, recording: bytes, warm_process: None) -> pytest.Pytester:
     """A project with the agent and its fixture."""
     folder = pytester.path / "fixtures" / "weather"
     folder.mkdir(parents=True)
@@ -113,10 +114,12 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+def run(project: pytest.Pytester, *arguments: str, **options: bool) -> pytest.RunResult:
     """Run pytest in this process, which has already imported the SDK."""
     leftover_state.forget()
-    return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
+    return project.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-p", "no:xdist", *arguments, **options
+    )
 
 
 def run_fresh(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -132,10 +135,16 @@ def write(project: pytest.Pytester, **files: str) -> None:
 def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
     """They pass after an ordinary test that has filled the cache, after each other, and twice."""
     write(project, test_a=ORDINARY, test_b=GENERATED, test_c=ORDINARY, test_d=GENERATED)
-    run_fresh(project, "-p", "no:xdist").assert_outcomes(passed=6)
+    run(project).assert_outcomes(passed=6)
     names = ["test_b.py::test_second", "test_a.py", "test_b.py::test_first", "test_d.py"]
     run(project, *names).assert_outcomes(passed=5)
-    run_fresh(project, "-n", "2").assert_outcomes(passed=6)
+
+
+@pytest.mark.parametrize("workers", mark_all_but_first(["1", "2"], pytest.mark.crash))
+def test_generated_tests_pass_in_workers_of_xdist(project: pytest.Pytester, workers: str) -> None:
+    """Generated tests pass in a fresh worker process that also runs ordinary tests."""
+    write(project, test_a=ORDINARY, test_b=GENERATED, test_c=ORDINARY, test_d=GENERATED)
+    run_fresh(project, "-n", workers).assert_outcomes(passed=6)
 
 
 def test_without_isolation_the_report_names_leftover_state(
@@ -423,7 +432,7 @@ def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
     """KeyboardInterrupt and pytest.exit have the same effect in a child process as in any other."""
     header = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     write(project, test_a=header + "def test_a(): raise KeyboardInterrupt\ndef test_b(): pass\n")
-    assert run_fresh(project).ret == pytest.ExitCode.INTERRUPTED
+    assert run(project, no_reraise_ctrlc=True).ret == pytest.ExitCode.INTERRUPTED
     write(project, test_a=header + "def test_a(): pytest.exit('enough', 7)\ndef test_b(): pass\n")
     result = run(project)
     result.stdout.fnmatch_lines(["*enough*"])

@@ -40,6 +40,7 @@ def project(
     full_fixture: Fixture,
     short_fixture: Fixture,
     monkeypatch: pytest.MonkeyPatch,
+    warm_process: None,
 ) -> pytest.Pytester:
     """A project with two fixtures, one of them in a subfolder."""
     monkeypatch.setenv("COLUMNS", "200")
@@ -305,5 +306,6 @@ def test_a_frozen_test_uses_its_own_recording(
         (USE + test_of_fixture + TALK).replace("test_own", "test_weather")
     )
     test = '@pytest.mark.replay("fixtures/weather")\ndef test_it():\n' + TALK
-    run(project, test).assert_outcomes(passed=3)
-    assert run(project, test).ret == 0
+    result = run(project, test)
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0

@@ -23,7 +23,7 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, fixture: Fixture) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, fixture: Fixture, warm_process: None) -> pytest.Pytester:
     """A project with one fixture, in which the plugin is installed."""
     folder = pytester.path / "fixtures" / "weather"
     folder.mkdir(parents=True)

@@ -26,7 +26,10 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.fixture
 def project(
-    pytester: pytest.Pytester, fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester,
+    fixture: Fixture,
+    monkeypatch: pytest.MonkeyPatch,
+    warm_process: None,
 ) -> pytest.Pytester:
     """A project with one fixture."""
     monkeypatch.setenv("COLUMNS", "200")

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
 
 
 def test_the_tests_of_the_page_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_process: None
 ) -> None:
     """A test that is copied from the page passes under pytest."""
     session = recorded(pytester.path, lambda url: Agent(url).answer("How is it?"), answers())

@@ -21,10 +21,15 @@ from replay.isolation.template_process import Death, Send, Template
 Work = Callable[[int, Send], None]
 
 
-@pytest.fixture
-def template() -> Iterator[Callable[[Work], Template]]:
-    """Return a function that creates template processes. At the end, close them and check that nothing is left."""
+@pytest.fixture(scope="module")
+def collected() -> None:
+    """Close the files that earlier tests left behind, because they would be closed at any time."""
     gc.collect()
+
+
+@pytest.fixture
+def template(collected: None) -> Iterator[Callable[[Work], Template]]:
+    """Return a function that creates template processes. At the end, close them and check that nothing is left."""
     templates: list[Template] = []
     before = descriptors()
 

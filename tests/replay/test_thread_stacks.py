@@ -14,6 +14,7 @@ import pytest
 
 from replay.agent_code import thread_stacks
 from replay.agent_code.thread_stacks import python_threads, thread_frames
+from tests.marks import mark_all_but_first
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,17 +29,18 @@ def collector() -> Iterator[None]:
 
 def test_only_one_module_reads_the_frames_of_threads() -> None:
     """All other modules use `thread_frames`."""
-    sources = [
-        p
-        for name in ("agentobs", "replay", "exporters", "dashboards")
-        for p in (ROOT / name).rglob("*.py")
-    ]
+    names = ("_current_frames", "_current_exceptions")
+    sources = {
+        path: path.read_text()
+        for package in ("agentobs", "replay", "exporters", "dashboards")
+        for path in (ROOT / package).rglob("*.py")
+    }
     users = {
         path.relative_to(ROOT).as_posix()
-        for path in sources
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr in ("_current_frames", "_current_exceptions")
+        for path, source in sources.items()
+        if any(name in source for name in names)  # parsing all sources is slow
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr in names
     }
     assert users == {"replay/agent_code/thread_stacks.py"}
 
@@ -120,7 +122,7 @@ class Garbage:
     def __init__(self): self.me = self
     def __del__(self): time.sleep(0)  # lets go of the GIL, as a finalizer does that closes a file
 
-over = time.monotonic() + 3
+over = time.monotonic() + float(sys.argv[1])
 def ends_soon(): pass
 def starts():
     while time.monotonic() < over:
@@ -138,12 +140,11 @@ print(calls)
 """
 
 
-def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter() -> None:
+@pytest.mark.parametrize("seconds", mark_all_but_first(["0.5", "3"], pytest.mark.crash))
+def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter(seconds: str) -> None:
     """CPython up to 3.11.7 hangs here if the collector runs during the call (gh-106883)."""
-    program = HANG.replace("READ", "thread_frames")
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=120, check=True
-    )
+    command = [sys.executable, "-c", HANG.replace("READ", "thread_frames"), seconds]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=True)
     assert int(ran.stdout) > 0
     assert thread_stacks._lock.acquire(blocking=False)
     thread_stacks._lock.release()
@@ -167,7 +168,7 @@ locks = (lineage._lock, multiprocessing_children._lock)
 threads = [threading.Thread(target=looks), *(threading.Thread(target=takes, args=(lock,)) for lock in locks)]
 for each in threads: each.start()
 bad = []
-for _ in range(300):
+for _ in range(int(sys.argv[1])):
     child = os.fork()
     if not child:
         free = [lock.acquire(timeout=1) for lock in (thread_stacks._lock, *locks)]
@@ -180,9 +181,9 @@ print(sum(map(bool, bad)))
 """
 
 
-def test_a_fork_during_the_call_leaves_the_child_usable() -> None:
+@pytest.mark.parametrize("forks", mark_all_but_first(["30", "300"], pytest.mark.crash))
+def test_a_fork_during_the_call_leaves_the_child_usable(forks: str) -> None:
     """The child can acquire each lock, and its garbage collector is enabled."""
-    ran = subprocess.run(
-        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, timeout=120, check=True
-    )
+    command = [sys.executable, "-c", FORKS, forks]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=True)
     assert ran.stdout == b"0\n"
