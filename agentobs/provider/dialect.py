@@ -241,6 +241,15 @@ class Dialect(Protocol):
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether an HTTP request goes to this provider, so that it is recorded."""
 
+    @property
+    def hosts(self) -> Sequence[re.Pattern[str]]:
+        """Patterns of the names of the provider's hosts, in lower case."""
+        return ()
+
+    def is_request(self, body: bytes) -> bool:
+        """Return whether a body has the shape of a request to a model; called for paths of turns only."""
+        return False
+
     def owns(self, path: str) -> bool:
         """Return whether a recorded path belongs to this provider."""
 

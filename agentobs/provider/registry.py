@@ -30,9 +30,34 @@ def dialect_of_body(body: Any) -> Dialect:
     return DIALECTS[0]
 
 
-def is_model_call(path: str, headers: Mapping[str, str]) -> bool:
-    """Return whether an HTTP request goes to a provider, so that it is recorded."""
-    return any(each.is_model_call(path, headers) for each in DIALECTS)
+def is_model_call(
+    path: str, headers: Mapping[str, str], host: str = "", body: bytes | None = None
+) -> bool:
+    """Return whether an HTTP request goes to a provider, so that it is recorded.
+
+    Args:
+        path: the path, without the query.
+        headers: the request headers; names are looked up in lower case.
+        host: the host name, without the port; empty if unknown.
+        body: the request body; None if it is unknown.
+    """
+    if any(each.is_model_call(path, headers) for each in DIALECTS):
+        return True
+    dialect = next((each for each in reversed(DIALECTS) if each.makes_turns(path)), None)
+    if dialect is None:
+        return False
+    return is_provider_host(host) or (body is not None and dialect.is_request(body))
+
+
+def may_be_model_call(path: str, headers: Mapping[str, str], host: str = "") -> bool:
+    """Return whether `is_model_call` may return True once the body of a request is known."""
+    has_route = any(each.makes_turns(path) for each in DIALECTS)
+    return has_route or is_model_call(path, headers, host)
+
+
+def is_provider_host(host: str) -> bool:
+    """Return whether a host belongs to a provider, or to a platform that offers its models."""
+    return any(pattern.fullmatch(host.lower()) for each in DIALECTS for pattern in each.hosts)
 
 
 def history(body: Any) -> list[Any]:

@@ -63,6 +63,19 @@ _TURN = re.compile(
 _PREDICTS = (":rawPredict", ":streamRawPredict")
 """The actions in the last part of a path on Vertex that run a model."""
 
+HOSTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"api\.anthropic\.com",
+        r"bedrock-(?:runtime|mantle)(?:-fips)?\.[a-z0-9-]+\.(?:amazonaws\.com(?:\.cn)?|api\.aws)",
+        r"(?:[a-z0-9-]+-)?aiplatform\.(?:[a-z0-9-]+\.rep\.)?googleapis\.com",
+        r"claude\.googleapis\.com",
+        r"aws-external-anthropic\.[a-z0-9-]+\.api\.aws",
+        r"[a-z0-9-]+\.services\.ai\.azure\.com",
+    )
+)
+"""The hosts of the provider and of the platforms (anthropic 2.12, lib; boto3 1.43)."""
+
 _NOT_SENT = frozenset(
     {
         "ConnectError",
@@ -123,7 +136,8 @@ class Anthropic(Dialect):
         "x-should-retry",
         "anthropic-ratelimit-*",
     )
-    credential_headers = ("x-api-key",)
+    credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
+    hosts = HOSTS
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether a request goes to the provider, or to a platform that offers its models."""
@@ -132,6 +146,10 @@ class Anthropic(Dialect):
             or "/publishers/anthropic/models/" in path
             or route(path).startswith("/model/")
         )
+
+    def is_request(self, body: bytes) -> bool:
+        """Return whether a body contains messages and the limit of the response, which every request must contain."""
+        return b'"messages"' in body and b'"max_tokens"' in body
 
     def owns(self, path: str) -> bool:
         """Return whether a path belongs to the provider, which has many paths below `/v1`, or to a platform."""
