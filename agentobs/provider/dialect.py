@@ -260,6 +260,14 @@ class Dialect(Protocol):
     def makes_turns(self, path: str) -> bool:
         """Return whether a request to this path is a turn of a conversation."""
 
+    def model_in(self, path: str) -> str | None:
+        """Return the model that a path names; None if the request body names it."""
+        return None
+
+    def reads_history(self, history: Sequence[Any]) -> bool:
+        """Return whether a history has this dialect's shape; called if another dialect has the same `history_key`."""
+        return False
+
     def endpoint(self, path: str) -> Label:
         """Return a path as a label, with variable parts replaced so that there are few different labels."""
 

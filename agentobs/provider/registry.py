@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentobs.provider.anthropic.dialect import Anthropic
+from agentobs.provider.bedrock.dialect import Converse
 from agentobs.provider.dialect import Block, DeltaShape, Dialect, Message, SealedShape, Turn
 from agentobs.records.canonical_json import canonical, digest, parse
 from agentobs.records.exchanges import Answer
 
 ANTHROPIC = Anthropic()
-DIALECTS: tuple[Dialect, ...] = (ANTHROPIC,)
+DIALECTS: tuple[Dialect, ...] = (ANTHROPIC, Converse())
 """All dialects; requests that no dialect owns are read by the first one. Add a provider here."""
 
 
@@ -22,11 +23,13 @@ def dialect_of(path: str) -> Dialect:
 
 
 def dialect_of_body(body: Any) -> Dialect:
-    """Return the dialect of a parsed request body whose path is unknown, based on the key of its history."""
+    """Return the dialect of a parsed request body whose path is unknown, based on its history."""
     if isinstance(body, dict):
-        for each in DIALECTS:
-            if isinstance(body.get(each.history_key), list):
+        found = [each for each in DIALECTS if isinstance(body.get(each.history_key), list)]
+        for each in found[1:]:
+            if each.reads_history(body[each.history_key]):
                 return each
+        return found[0] if found else DIALECTS[0]
     return DIALECTS[0]
 
 

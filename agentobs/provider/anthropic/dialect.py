@@ -8,7 +8,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from agentobs.provider.anthropic import composition
-from agentobs.provider.anthropic.cloud_frames import is_framed
+from agentobs.provider.anthropic.cloud_frames import is_framed, split_frames
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
     blocks,
@@ -311,7 +311,9 @@ class Anthropic(Dialect):
         return is_stream(headers) or is_framed(headers)
 
     def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
-        """Split server-sent events; any other body is one part."""
+        """Split server-sent events or frames; any other body is one part."""
+        if is_framed(headers):
+            return split_frames(body)
         return split_events(body) if is_stream(headers) else [body]
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
@@ -360,6 +362,10 @@ class Anthropic(Dialect):
     def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
         """Return a request body with messages that are already encoded as JSON."""
         return composition.request_body(model, history)
+
+    def model_in(self, path: str) -> str | None:
+        """Return the model in a path of Bedrock or Vertex."""
+        return _model_in(route(path).partition("?")[0])
 
     def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
         """Return the row of the top-level counts, followed by the rows of the iterations."""
