@@ -241,6 +241,15 @@ class Dialect(Protocol):
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether an HTTP request goes to this provider, so that it is recorded."""
 
+    @property
+    def hosts(self) -> Sequence[re.Pattern[str]]:
+        """Patterns of the names of the provider's hosts, in lower case."""
+        return ()
+
+    def is_request(self, body: bytes) -> bool:
+        """Return whether a body has the shape of a request to a model; called for paths of turns only."""
+        return False
+
     def owns(self, path: str) -> bool:
         """Return whether a recorded path belongs to this provider."""
 
@@ -250,6 +259,14 @@ class Dialect(Protocol):
 
     def makes_turns(self, path: str) -> bool:
         """Return whether a request to this path is a turn of a conversation."""
+
+    def model_in(self, path: str) -> str | None:
+        """Return the model that a path names; None if the request body names it."""
+        return None
+
+    def reads_history(self, history: Sequence[Any]) -> bool:
+        """Return whether a history has this dialect's shape; called if another dialect has the same `history_key`."""
+        return False
 
     def endpoint(self, path: str) -> Label:
         """Return a path as a label, with variable parts replaced so that there are few different labels."""

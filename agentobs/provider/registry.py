@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentobs.provider.anthropic.dialect import Anthropic
+from agentobs.provider.bedrock.dialect import Converse
 from agentobs.provider.dialect import Block, DeltaShape, Dialect, Message, SealedShape, Turn
 from agentobs.records.canonical_json import canonical, digest, parse
 from agentobs.records.exchanges import Answer
 
 ANTHROPIC = Anthropic()
-DIALECTS: tuple[Dialect, ...] = (ANTHROPIC,)
+DIALECTS: tuple[Dialect, ...] = (ANTHROPIC, Converse())
 """All dialects; requests that no dialect owns are read by the first one. Add a provider here."""
 
 
@@ -22,17 +23,44 @@ def dialect_of(path: str) -> Dialect:
 
 
 def dialect_of_body(body: Any) -> Dialect:
-    """Return the dialect of a parsed request body whose path is unknown, based on the key of its history."""
+    """Return the dialect of a parsed request body whose path is unknown, based on its history."""
     if isinstance(body, dict):
-        for each in DIALECTS:
-            if isinstance(body.get(each.history_key), list):
+        found = [each for each in DIALECTS if isinstance(body.get(each.history_key), list)]
+        for each in found[1:]:
+            if each.reads_history(body[each.history_key]):
                 return each
+        return found[0] if found else DIALECTS[0]
     return DIALECTS[0]
 
 
-def is_model_call(path: str, headers: Mapping[str, str]) -> bool:
-    """Return whether an HTTP request goes to a provider, so that it is recorded."""
-    return any(each.is_model_call(path, headers) for each in DIALECTS)
+def is_model_call(
+    path: str, headers: Mapping[str, str], host: str = "", body: bytes | None = None
+) -> bool:
+    """Return whether an HTTP request goes to a provider, so that it is recorded.
+
+    Args:
+        path: the path, without the query.
+        headers: the request headers; names are looked up in lower case.
+        host: the host name, without the port; empty if unknown.
+        body: the request body; None if it is unknown.
+    """
+    if any(each.is_model_call(path, headers) for each in DIALECTS):
+        return True
+    dialect = next((each for each in reversed(DIALECTS) if each.makes_turns(path)), None)
+    if dialect is None:
+        return False
+    return is_provider_host(host) or (body is not None and dialect.is_request(body))
+
+
+def may_be_model_call(path: str, headers: Mapping[str, str], host: str = "") -> bool:
+    """Return whether `is_model_call` may return True once the body of a request is known."""
+    has_route = any(each.makes_turns(path) for each in DIALECTS)
+    return has_route or is_model_call(path, headers, host)
+
+
+def is_provider_host(host: str) -> bool:
+    """Return whether a host belongs to a provider, or to a platform that offers its models."""
+    return any(pattern.fullmatch(host.lower()) for each in DIALECTS for pattern in each.hosts)
 
 
 def history(body: Any) -> list[Any]:

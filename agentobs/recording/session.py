@@ -59,8 +59,7 @@ from agentobs.recording.options import (
     content_mode_or_off,
 )
 from agentobs.recording.recorder import Recorder
-from agentobs.recording.wire import transport
-from agentobs.recording.wire.clients import AllClients, record_in
+from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
 from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
@@ -133,7 +132,7 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
     recorder = start_recorder(home)
 
     def instrument(each: Any) -> None:
-        transport.instrument(each, _process_place)
+        record_client(each, _process_place)
         configure(each, sdk_span, recorder.options.backends if recorder else ())
 
     if not record_in(client, instrument):

@@ -152,7 +152,7 @@ def test_warnings_as_errors_do_not_reach_the_agent(
             warnings.simplefilter("error")
             for target, name in (
                 (os, "write"),
-                (transport._OpenExchange, "__init__"),
+                (transport.OpenExchange, "__init__"),
                 (transport, "question_of"),
             ):
                 with monkeypatch.context() as patched:

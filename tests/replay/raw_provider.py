@@ -123,6 +123,12 @@ def raw_provider(plays: Sequence[Play]) -> Iterator[RawProvider]:
 
         def _play(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            while self.headers.get("transfer-encoding") == "chunked":
+                part = self.rfile.read(int(self.rfile.readline(), 16))
+                self.rfile.readline()
+                if not part:
+                    break
+                body += part
             names = {name.lower(): value for name, value in self.headers.items()}
             call = Call(self.command, self.path, names, body, self)
             with lock:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
-import urllib.request
 import warnings
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -103,9 +103,7 @@ def test_a_client_of_httpx_is_recorded_and_replayed(tmp_path: Path, name: str) -
 
     live, fixture, raw = recorded(tmp_path, [response], run)
     assert len(raw.requests) == len(fixture.requests) == 1
-    # The server of the test does not read bodies that are sent in chunks.
-    sent = b"".join(UPLOADED) if call is upload_async else raw.requests[0].body
-    assert fixture.body(1) == sent
+    assert fixture.body(1) == raw.requests[0].body
     assert replayed(fixture, run) == live
 
 
@@ -132,7 +130,7 @@ def test_record_all_records_clients_of_httpx(tmp_path: Path) -> None:
     def run(url: str) -> str:
         with agentobs.record_all(), agentobs.session("all"):
             if not url.endswith(":9"):
-                httpx.post(f"{url}/v1/messages", json=REQUEST)
+                httpx.post(f"{url}/v1/messages", json={"messages": []})
             first = httpx.post(f"{url}/v1/messages", json=REQUEST, headers=HEADERS).json()
             return str(first["content"][0]["text"]) + asyncio.run(ask(url))
 
@@ -174,15 +172,52 @@ def test_clients_of_other_providers_are_rejected(tmp_path: Path) -> None:
             agentobs.record(other)
 
 
+def send_bytes(host: str, port: int) -> bytes:
+    """Send a request with a client of no known library."""
+    with socket.create_connection((host, port)) as connection:
+        lines = [
+            "POST /v1/messages HTTP/1.1",
+            "content-length: 2",
+            "anthropic-version: 1",
+            "",
+            "{}",
+        ]
+        connection.sendall("\r\n".join(lines).encode())
+        return connection.recv(9)
+
+
 def test_record_all_warns_if_it_saw_nothing(tmp_path: Path) -> None:
     """A `record_all` during which no request to the provider was seen warns, because its session looks complete."""
     with raw_provider([MESSAGE]) as raw, recording(tmp_path / "home"):
-        with pytest.warns(RuntimeWarning, match="saw no request to the Messages API") as warned:
+        with pytest.warns(RuntimeWarning, match="saw no request.*agentobs record --") as warned:
             with agentobs.record_all(), agentobs.session("unseen"):
-                request = urllib.request.Request(f"{raw.url}/v1/messages", b"{}", HEADERS)
-                urllib.request.urlopen(request).read()
+                send_bytes("127.0.0.1", int(raw.url.rpartition(":")[2]))
     assert len(warned) == 1
     assert len(raw.requests) == 1
+
+
+def test_record_all_names_a_host_that_it_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a provider was only reached by a client of no known library, the warning names the host and the way out, even
+    if other requests were recorded.
+    """
+    with raw_provider([MESSAGE] * 2) as raw, recording(tmp_path / "home"):
+        port = int(raw.url.rpartition(":")[2])
+        local = socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
+        real = socket.getaddrinfo
+        monkeypatch.setattr(
+            socket,
+            "getaddrinfo",
+            lambda host, *args, **options: (
+                local if host == "api.anthropic.com" else real(host, *args, **options)
+            ),
+        )
+        with pytest.warns(RuntimeWarning, match=r"to api\.anthropic\.com.*agentobs record --"):
+            with agentobs.record_all(), agentobs.session("missed"):
+                httpx.post(f"{raw.url}/v1/messages", json=REQUEST, headers=HEADERS)
+                send_bytes("api.anthropic.com", port)
+    assert len(raw.requests) == 2
 
 
 def test_record_all_does_not_warn_after_an_exception(tmp_path: Path) -> None:

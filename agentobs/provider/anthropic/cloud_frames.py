@@ -35,7 +35,7 @@ def unframe(body: bytes) -> bytes:
 
 
 def _events(body: bytes) -> Iterator[bytes]:
-    for headers, payload in _frames(body):
+    for headers, payload in frames(body):
         failed = headers.get(":exception-type") or headers.get(":error-code")
         if failed:
             yield json.dumps({"type": "error", "error": {"type": failed}}).encode()
@@ -46,17 +46,41 @@ def _events(body: bytes) -> Iterator[bytes]:
             continue
 
 
-def _frames(body: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
-    at = 0
-    while at + _PRELUDE.size + 4 <= len(body):
-        size, header_size, check = _PRELUDE.unpack_from(body, at)
-        frame = body[at : at + size]
-        if zlib.crc32(frame[:8]) != check or len(frame) < size or size < header_size + 16:
+def frames(body: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
+    """Yield the headers and the payload of each frame, up to the first frame that is incomplete or damaged."""
+    for frame in split_frames(body):
+        size, header_size, check = _PRELUDE.unpack_from(frame.ljust(_PRELUDE.size, b"\0"))
+        if len(frame) < size or size < header_size + 16 or zlib.crc32(frame[:8]) != check:
             return
         if zlib.crc32(frame[:-4]) != int.from_bytes(frame[-4:], "big"):
             return
         yield _headers(frame[12 : 12 + header_size]), frame[12 + header_size : -4]
-        at += size
+
+
+def split_frames(body: bytes) -> list[bytes]:
+    """Split a body into its frames; the joined parts are the same bytes. The last one may be incomplete."""
+    parts, at = [], 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        end = at + size if size >= _PRELUDE.size + 4 else len(body)
+        parts.append(body[at:end])
+        at = end
+    return parts
+
+
+def framed(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Return a frame with text headers and a payload."""
+    encoded = b"".join(
+        bytes([len(name)])
+        + name.encode()
+        + bytes([_TEXT])
+        + struct.pack(">H", len(value))
+        + value.encode()
+        for name, value in headers.items()
+    )
+    prelude = struct.pack(">II", len(encoded) + len(payload) + 16, len(encoded))
+    frame = prelude + struct.pack(">I", zlib.crc32(prelude)) + encoded + payload
+    return frame + struct.pack(">I", zlib.crc32(frame))
 
 
 def _headers(data: bytes) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from agentobs.provider.anthropic import composition
-from agentobs.provider.anthropic.cloud_frames import is_framed
+from agentobs.provider.anthropic.cloud_frames import is_framed, split_frames
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
     blocks,
@@ -64,6 +64,19 @@ _TURN = re.compile(
 
 _PREDICTS = (":rawPredict", ":streamRawPredict")
 """The actions in the last part of a path on Vertex that run a model."""
+
+HOSTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"api\.anthropic\.com",
+        r"bedrock-(?:runtime|mantle)(?:-fips)?\.[a-z0-9-]+\.(?:amazonaws\.com(?:\.cn)?|api\.aws)",
+        r"(?:[a-z0-9-]+-)?aiplatform\.(?:[a-z0-9-]+\.rep\.)?googleapis\.com",
+        r"claude\.googleapis\.com",
+        r"aws-external-anthropic\.[a-z0-9-]+\.api\.aws",
+        r"[a-z0-9-]+\.services\.ai\.azure\.com",
+    )
+)
+"""The hosts of the provider and of the platforms (anthropic 2.12, lib; boto3 1.43)."""
 
 _NOT_SENT = frozenset(
     {
@@ -125,7 +138,8 @@ class Anthropic(Dialect):
         "x-should-retry",
         "anthropic-ratelimit-*",
     )
-    credential_headers = ("x-api-key",)
+    credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
+    hosts = HOSTS
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether a request goes to the provider, or to a platform that offers its models."""
@@ -134,6 +148,10 @@ class Anthropic(Dialect):
             or "/publishers/anthropic/models/" in path
             or route(path).startswith("/model/")
         )
+
+    def is_request(self, body: bytes) -> bool:
+        """Return whether a body contains messages and the limit of the response, which every request must contain."""
+        return b'"messages"' in body and b'"max_tokens"' in body
 
     def owns(self, path: str) -> bool:
         """Return whether a path belongs to the provider, which has many paths below `/v1`, or to a platform."""
@@ -303,7 +321,9 @@ class Anthropic(Dialect):
         return is_stream(headers) or is_framed(headers)
 
     def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
-        """Split server-sent events; any other body is one part."""
+        """Split server-sent events or frames; any other body is one part."""
+        if is_framed(headers):
+            return split_frames(body)
         return split_events(body) if is_stream(headers) else [body]
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
@@ -352,6 +372,10 @@ class Anthropic(Dialect):
     def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
         """Return a request body with messages that are already encoded as JSON."""
         return composition.request_body(model, history)
+
+    def model_in(self, path: str) -> str | None:
+        """Return the model in a path of Bedrock or Vertex."""
+        return _model_in(route(path).partition("?")[0])
 
     def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
         """Return the row of the top-level counts, followed by the rows of the iterations."""

@@ -274,7 +274,8 @@ class SessionView:
     ) -> Attempt:
         question, answer = exchange.question, exchange.answer
         request_id, number = request
-        model = body.settings.get("model")
+        named = dialect.model_in(question.path)
+        model = body.settings.get("model") or named
         return Attempt(
             session_id=self.session_id,
             interaction_id=place.interaction_id,
@@ -294,7 +295,7 @@ class SessionView:
             makes_turns=dialect.makes_turns(question.path),
             streamed=dialect.is_stream(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
-            model=self._optional_label(response.model),
+            model=self._optional_label(response.model or (named if response.is_message else None)),
             status=answer.status,
             outcome=response.outcome,
             error_type=self._optional_label(response.error_type),

@@ -1,14 +1,16 @@
 """Clients: finds the client inside an object, and records clients that cannot be passed to `record`.
 
 The models and providers of frameworks keep their client under a few usual attribute names. If a client is created
-inside a call, as in `llm`, it can only be recorded by patching the transports of httpx2 and httpx. They are patched on
-request, and restored afterwards.
+inside a call, as in `llm`, it can only be recorded by patching the HTTP libraries: the transports of httpx2 and httpx,
+the sessions of aiohttp, and the connections of `http.client`. They are patched on request.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,12 +21,27 @@ import httpx2
 
 from agentobs.determinism.callers import follow_jobs
 from agentobs.errors import UsageError, warn_once
-from agentobs.provider.registry import is_model_call
-from agentobs.recording.wire.http_libraries import NAMES, ImportWatch, imported, is_client
+from agentobs.provider.registry import is_provider_host
+from agentobs.recording.wire.all_clients import State as AllState
+from agentobs.recording.wire.all_clients import place_for
+from agentobs.recording.wire.http_connections import (
+    HostWatch,
+    recording_connect,
+    recording_getresponse,
+    recording_send,
+)
+from agentobs.recording.wire.http_libraries import (
+    NAMES,
+    ImportWatch,
+    imported,
+    is_client,
+    library_of,
+)
 from agentobs.recording.wire.transport import (
     AsyncRecordingTransport,
     PlaceOf,
     RecordingTransport,
+    instrument,
     is_recorded,
 )
 from agentobs.runtime import process
@@ -58,10 +75,34 @@ SDK_AIOHTTP = "anthropic._vendor.httpx_aiohttp"
 """The module of the SDK's transport over aiohttp. It is imported only if that transport is used, and does not exist in
 all versions.
 """
+AIOHTTP = "aiohttp"
+"""The import name of a library whose sessions are recorded, too; it is an optional dependency."""
+URLLIB3 = "urllib3.connection"
+"""The module with the connections of urllib3, which requests and boto3 use; they are subclasses of those of
+`http.client` that connect by themselves.
+"""
 OTHER_SDKS = frozenset(
     ("openai", "groq", "mistralai", "cohere", "google", "together", "cerebras", "xai_sdk")
 )
 """The import names of SDKs for other providers, whose requests agentobs cannot interpret."""
+
+
+def record_client(client: Any, place_of: PlaceOf) -> bool:
+    """Record one client: of the SDK, httpx2, httpx or aiohttp.
+
+    Args:
+        client: the client.
+        place_of: returns the place of an exchange if there is no current place.
+
+    Returns:
+        False if the client was already recorded.
+
+    Raises:
+        UsageError: the client cannot be recorded.
+    """
+    if _is_aiohttp(client):
+        return bool(aiohttp_sessions().instrument(client, place_of))
+    return instrument(client, place_of)
 
 
 def record_in(holder: Any, record: Callable[[Any], None]) -> bool:
@@ -145,7 +186,7 @@ class AllClients:
     def __init__(self, place_of: PlaceOf) -> None:
         """Patch the transports; `place_of` returns the place of an exchange if there is no current place."""
         self._is_on = True
-        self._seen_before = process.state(State).seen
+        self._seen_before = process.state(AllState).seen
         _patch(place_of)
 
     def stop(self) -> None:
@@ -155,7 +196,11 @@ class AllClients:
         """
         if self._is_on:
             self._restore()
-            if process.state(State).seen == self._seen_before:
+            state = process.state(AllState)
+            missed = state.resolved_hosts - state.seen_hosts
+            if missed:
+                warn_once(MISSED.format(hosts=", ".join(sorted(missed))))
+            elif state.seen == self._seen_before:
                 warn_once(NOTHING_SEEN)
 
     def _restore(self) -> None:
@@ -179,72 +224,84 @@ class AllClients:
             self._restore()
 
 
-def is_model_request(request: httpx2.Request) -> bool:
-    """Return whether a request goes to the provider, or to a cloud platform that hosts the provider's models."""
-    return is_model_call(request.url.path, request.headers)
-
-
 _lock = threading.Lock()
 
+WAY_OUT = "To record a program with any client, run it with `agentobs record -- COMMAND`; see docs/agents.md"
 NOTHING_SEEN = (
-    "record_all() saw no request to the Messages API. It sees clients of the anthropic SDK, httpx2 and httpx in this "
-    "process, but not those of urllib, requests, aiohttp and boto3, and no other programs; see docs/agents.md"
+    "record_all() saw no request to the Messages API. It sees the clients of the anthropic SDK, httpx, aiohttp, "
+    f"requests, urllib and boto3 in this process, but no other programs. {WAY_OUT}"
 )
 """The warning of a `record_all` during which nothing was recorded."""
+MISSED = (
+    "record_all() did not record the requests of this process to {hosts}: the client that sent them is none of those "
+    "that it sees. " + WAY_OUT
+)
+"""The warning of a `record_all` during which a provider was reached only outside of recorded clients."""
 
 
 class State:
     """The patches of the transports in this process."""
 
     def __init__(self) -> None:
-        self.seen = 0
-        """How many requests to the provider the patched transports have seen, whether or not they recorded them."""
-        self.active = 0
-        """How many `AllClients` are active."""
-        self.place_of: PlaceOf | None = None
         self.patched: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
         """The patched methods: class, name, original function, and replacement."""
         self.import_watch: ImportWatch | None = None
         """Waits for the import of an HTTP library, to patch it as well."""
+        self.host_watch: HostWatch | None = None
+        """Notes the hosts of providers that the program resolves."""
 
 
 def _patch(place_of: PlaceOf) -> None:
-    state = process.state(State)
+    state, everyone = process.state(State), process.state(AllState)
     follow_jobs()
     with _lock:
-        state.active, state.place_of = state.active + 1, place_of
+        if not everyone.active:
+            everyone.seen_hosts, everyone.resolved_hosts = set(), set()
+        everyone.active, everyone.place_of = everyone.active + 1, place_of
         if state.import_watch is None:
             _patch_imported()
-            names = [name for name in (*NAMES, SDK_AIOHTTP) if name not in sys.modules]
-            state.import_watch = ImportWatch(names, _after_import)
+            names = (*NAMES, SDK_AIOHTTP, AIOHTTP, URLLIB3)
+            missing = [name for name in names if name not in sys.modules]
+            state.import_watch = ImportWatch(missing, _after_import)
+            state.host_watch = HostWatch(is_provider_host)
 
 
 def _after_import() -> None:
     with _lock:
-        if process.state(State).active:
+        if process.state(AllState).active:
             _patch_imported()
 
 
 def _patch_imported() -> None:
-    """Patch the transports of the libraries that are imported and not patched yet."""
+    """Patch the libraries that are imported and not patched yet."""
     state = process.state(State)
-    done = {kind for kind, *_ in state.patched}
+    done = {(kind, name) for kind, name, *_ in state.patched}
     for kind, name, wrap in _transports():
-        if kind not in done:
+        if (kind, name) not in done:
             original = getattr(kind, name)
             replacement = functools.wraps(original)(wrap(original))
             setattr(kind, name, replacement)
             state.patched.append((kind, name, original, replacement))
+    if AIOHTTP in sys.modules:
+        aiohttp_sessions().patch()
+
+
+def aiohttp_sessions() -> Any:
+    """Return the module that records sessions of aiohttp, which imports aiohttp."""
+    return importlib.import_module("agentobs.recording.wire.aiohttp_sessions")
 
 
 def _unpatch() -> None:
-    state = process.state(State)
+    state, everyone = process.state(State), process.state(AllState)
     with _lock:
-        state.active -= 1
-        if not state.active:
+        everyone.active -= 1
+        if not everyone.active:
             if state.import_watch is not None:
                 state.import_watch.stop()
                 state.import_watch = None
+            if state.host_watch is not None:
+                state.host_watch.stop()
+                state.host_watch = None
             while state.patched:
                 kind, name, original, replacement = state.patched.pop()
                 # A later patch by other code calls the replacement, which passes everything through from now on.
@@ -261,6 +318,13 @@ def _transports() -> Iterator[tuple[type, str, Callable[..., Callable[..., Any]]
             yield library.AsyncClient, "_transport_for_url", _recording_transport
     if (module := sys.modules.get(SDK_AIOHTTP)) is not None:
         yield module.AiohttpTransport, "handle_async_request", _recording_async
+    yield http.client.HTTPConnection, "send", recording_send
+    yield http.client.HTTPConnection, "getresponse", recording_getresponse
+    yield http.client.HTTPConnection, "connect", recording_connect
+    yield http.client.HTTPSConnection, "connect", recording_connect
+    if (module := sys.modules.get(URLLIB3)) is not None:
+        yield module.HTTPConnection, "connect", recording_connect
+        yield module.HTTPSConnection, "connect", recording_connect
 
 
 def _recording(original: Callable[..., httpx2.Response]) -> Callable[..., httpx2.Response]:
@@ -299,11 +363,16 @@ def _recording_transport(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _place_for(request: httpx2.Request) -> PlaceOf | None:
     """Return the function for the place of a request; None if it must not be recorded, or already is."""
-    state = process.state(State)
-    if not state.active or not is_model_request(request):
+    url = request.url
+    place_of = place_for(url.host, url.path, request.headers, _known_body(request))
+    return None if place_of is None or is_recorded(request) else place_of
+
+
+def _known_body(request: httpx2.Request) -> bytes | None:
+    try:
+        return request.content
+    except library_of(request).RequestNotRead:
         return None
-    state.seen += 1
-    return None if is_recorded(request) else state.place_of
 
 
 class _Unpatched(httpx2.BaseTransport):
@@ -333,7 +402,11 @@ def _is_client(value: Any) -> bool:
 
 
 def _is_http(value: Any) -> bool:
-    return is_client(value)
+    return is_client(value) or _is_aiohttp(value)
+
+
+def _is_aiohttp(value: Any) -> bool:
+    return AIOHTTP in sys.modules and bool(aiohttp_sessions().is_session(value))
 
 
 def _attribute(holder: Any, name: str) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import starmap
 from typing import Any, TypeVar, overload
 
@@ -65,6 +66,26 @@ PROXY_VARIABLE = "AGENTOBS_PROXY_URL"
 RECORDED_HEADER = "x-agentobs-recorded"
 """The header of requests to that proxy that this process records itself. The proxy does not forward it."""
 
+_is_below: ContextVar[bool] = ContextVar("agentobs_below_recorded_transport", default=False)
+
+
+@contextlib.contextmanager
+def below_recorded() -> Iterator[None]:
+    """Mark the code in the context as a transport that sends a request which is already recorded."""
+    token = _is_below.set(True)
+    try:
+        yield
+    finally:
+        _is_below.reset(token)
+
+
+def is_below_recorded() -> bool:
+    """Return whether the current code is a transport that sends a request which is already recorded.
+
+    Transports of httpx may use other libraries, such as aiohttp, whose requests are recorded otherwise.
+    """
+    return _is_below.get()
+
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
     """Wrap the transport and mounts of an Anthropic client, or of its HTTP client, in place.
@@ -105,12 +126,12 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _guarded(method: F) -> F:
-    """Return a method that catches its errors, so that they never reach the agent, and warns once."""
+def guarded(function: F) -> F:
+    """Return a function that catches its errors, so that they never reach the agent, and warns once."""
 
-    def guard(self: _OpenExchange, *args: Any) -> Any:
+    def guard(*args: Any) -> Any:
         try:
-            return method(self, *args)
+            return function(*args)
         except Exception as error:
             _warn(error)
             return None
@@ -124,13 +145,13 @@ def _warn(error: Exception) -> None:
         warn_once(text, about=f"exchange {type(error).__name__}")
 
 
-class _OpenExchange:
+class OpenExchange:
     """The data of one exchange, collected while it is in progress."""
 
     __slots__ = (
         "__weakref__", "adopted_span", "arrived", "attempt_id", "client", "encoding", "headers", "headers_ns",
         "is_replayed", "is_taken", "lost", "origin", "place", "question", "request", "request_bytes",
-        "request_chunks", "started", "started_ns", "status",
+        "request_chunks", "response_bytes", "started", "started_ns", "status",
     )  # fmt: skip
 
     def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
@@ -140,7 +161,7 @@ class _OpenExchange:
         self.arrived: list[tuple[bytes, int]] = []
         """The chunks of the response, each with its arrival in nanoseconds after the request."""
         self.request_chunks: list[bytes] = []
-        self.request_bytes = self.lost = 0
+        self.request_bytes = self.response_bytes = self.lost = 0
         self.question: Question | None = None
         self.headers_ns: int | None = None
         # The response itself is not kept: it would keep its stream alive, and the end of an abandoned stream is
@@ -161,22 +182,34 @@ class _OpenExchange:
         else:
             self.lost += len(data)
 
-    @_guarded
+    def add_chunk(self, data: bytes) -> None:
+        """Add a chunk of the response body."""
+        self.response_bytes += len(data)
+        if self.response_bytes <= KEPT_BYTES:
+            self.arrived.append((data, world.monotonic() - self.started))
+        else:
+            self.lost += len(data)
+
     def set_headers(self, response: httpx2.Response) -> None:
         """Note that the response headers have arrived."""
         headers = response.extensions.get(RECORDED_HEADERS, response.headers)
-        self.status, self.headers = response.status_code, recorded_response_headers(headers)
-        self.headers_ns = world.monotonic() - self.started
-        self.encoding = response.headers.get("content-encoding", "")
+        self.set_head(response.status_code, headers, response.headers.get("content-encoding", ""))
 
-    @_guarded
+    @guarded
+    def set_head(self, status: int, headers: Mapping[str, str], encoding: str) -> None:
+        """Note that status and headers have arrived; `encoding` is the content encoding of the chunks that follow."""
+        self.status, self.headers = status, recorded_response_headers(headers)
+        self.headers_ns = world.monotonic() - self.started
+        self.encoding = encoding
+
+    @guarded
     def add_complete_body(self, response: httpx2.Response) -> None:
         """Add the decoded body of a closed response, if it was read."""
         self.encoding = ""
         with contextlib.suppress(library_of(response).ResponseNotRead):
             self.arrived.append((response.content, world.monotonic() - self.started))
 
-    @_guarded
+    @guarded
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
         """Emit the exchange to the sink; later calls do nothing."""
         if (exchange := self.take(ending, error)) is not None:
@@ -185,7 +218,7 @@ class _OpenExchange:
             if process.listener is not None:
                 process.listener(exchange)
 
-    @_guarded
+    @guarded
     def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
         """Return the exchange; later calls return None. Nothing is recorded after the first call."""
         if self.is_taken:
@@ -194,7 +227,7 @@ class _OpenExchange:
         process.open_exchanges.discard(self)
         return self._exchange(ending, error)
 
-    @_guarded
+    @guarded
     def partial_exchange(self) -> ModelExchange | None:
         """Return the part of the exchange that has arrived; None if it is no longer in progress."""
         return None if self.is_taken else self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
@@ -309,7 +342,7 @@ def forget_open() -> None:
     process.open_exchanges = weakref.WeakSet()
 
 
-def _open_exchanges() -> list[_OpenExchange]:
+def _open_exchanges() -> list[OpenExchange]:
     return members(process.open_exchanges)
 
 
@@ -340,12 +373,19 @@ def _is_secret(value: str) -> bool:
     return len(value) >= 16 or (len(value) >= 8 and any(c.isdigit() for c in value))
 
 
-def _start(
+def start_exchange(
     request: httpx2.Request, place_of: PlaceOf, client: int, *, is_async: bool
-) -> _OpenExchange | None:
-    """Start to record an exchange; return None if that fails."""
+) -> OpenExchange | None:
+    """Start to record an exchange; return None if that fails. If requests carry the trace context, it is added.
+
+    Args:
+        request: the request; for a client of another library, its equivalent.
+        place_of: returns the place of the exchange if there is no current place.
+        client: a number that is the same for all requests of a client.
+        is_async: whether the request is sent in a task.
+    """
     try:
-        exchange = _OpenExchange(request, tracing.place() or place_of(), client)
+        exchange = OpenExchange(request, tracing.place() or place_of(), client)
         ambient.step(exchange.place, exchange.started_ns)
         if exchange.place.turn is None and current().identifies_callers:
             exchange.origin = origin_here(
@@ -368,7 +408,7 @@ def _start(
         return None
 
 
-def _ending(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseException | None]:
+def ending_of(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseException | None]:
     """Distinguish a broken connection from a consumer that stopped (GeneratorExit, cancellation, Ctrl-C)."""
     if isinstance(error, Exception):
         return broken, error
@@ -389,11 +429,14 @@ class RecordingTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
-        exchange, response = _start(request, self._place_of, self._client, is_async=False), None
+        exchange, response = (
+            start_exchange(request, self._place_of, self._client, is_async=False),
+            None,
+        )
         if (answerer := current().answerer) is not None:
             request.read()
             try:
-                answer, stopped = _recorded_answer(answerer, request, self._place_of, exchange)
+                answer, stopped = recorded_answer(answerer, request, self._place_of, exchange)
             except ForwardRequest as forward:
                 request = _forwarded_request(forward, request, exchange)
             else:
@@ -401,17 +444,18 @@ class RecordingTransport(httpx2.BaseTransport):
                     response = deliver(answer, request, stopped)
                 except BaseException as error:
                     if exchange:
-                        exchange.finish(*_replayed_ending(answer, error))
+                        exchange.finish(*replayed_ending(answer, error))
                     raise
         if response is None:
             if exchange and not _is_read(request):
                 body: Any = _stream_of(request, _RecordedRequestBody, "SyncByteStream")
                 request.stream = body(request.stream, exchange)
             try:
-                response = self._inner.handle_request(request)
+                with below_recorded():
+                    response = self._inner.handle_request(request)
             except BaseException as error:
                 if exchange:
-                    exchange.finish(*_ending(error, "error"))
+                    exchange.finish(*ending_of(error, "error"))
                 raise
         stream = _stream_of(request, _RecordedStream, "SyncByteStream")
         return _recorded_response(response, exchange, stream)
@@ -439,11 +483,14 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
-        exchange, response = _start(request, self._place_of, self._client, is_async=True), None
+        exchange, response = (
+            start_exchange(request, self._place_of, self._client, is_async=True),
+            None,
+        )
         if (answerer := current().answerer) is not None:
             await request.aread()
             try:
-                answer, stopped = _recorded_answer(answerer, request, self._place_of, exchange)
+                answer, stopped = recorded_answer(answerer, request, self._place_of, exchange)
             except ForwardRequest as forward:
                 request = _forwarded_request(forward, request, exchange)
             else:
@@ -451,17 +498,18 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
                     response = await deliver_async(answer, request, stopped)
                 except BaseException as error:
                     if exchange:
-                        exchange.finish(*_replayed_ending(answer, error))
+                        exchange.finish(*replayed_ending(answer, error))
                     raise
         if response is None:
             if exchange and not _is_read(request):
                 body: Any = _stream_of(request, _AsyncRecordedRequestBody, "AsyncByteStream")
                 request.stream = body(request.stream, exchange)
             try:
-                response = await self._inner.handle_async_request(request)
+                with below_recorded():
+                    response = await self._inner.handle_async_request(request)
             except BaseException as error:
                 if exchange:
-                    exchange.finish(*_ending(error, "error"))
+                    exchange.finish(*ending_of(error, "error"))
                 raise
         stream = _stream_of(request, _AsyncRecordedStream, "AsyncByteStream")
         return _recorded_response(response, exchange, stream)
@@ -493,7 +541,7 @@ def _stream_of(request: httpx2.Request, kind: type, interface: str) -> Any:
 
 
 def _recorded_response(
-    response: httpx2.Response, exchange: _OpenExchange | None, stream: Any
+    response: httpx2.Response, exchange: OpenExchange | None, stream: Any
 ) -> httpx2.Response:
     """Return a response whose body is recorded while it is read; `stream` is the class of the recording stream."""
     if exchange is None:
@@ -512,7 +560,7 @@ def _recorded_response(
 class _RecordedStream(httpx2.SyncByteStream):
     """Records each chunk with one `append`: this runs for each delta, and a method call would double the cost."""
 
-    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+    def __init__(self, inner: Any, exchange: OpenExchange) -> None:
         self._inner, self._exchange = inner, exchange
 
     def __iter__(self) -> Iterator[bytes]:
@@ -527,7 +575,7 @@ class _RecordedStream(httpx2.SyncByteStream):
                     self._exchange.lost += len(data)
                 yield data
         except BaseException as error:
-            self._exchange.finish(*_ending(error))
+            self._exchange.finish(*ending_of(error))
             raise
         self._exchange.finish("complete")
         if process.wait_seconds and (observer := process.exchange_observer) is not None:
@@ -541,7 +589,7 @@ class _RecordedStream(httpx2.SyncByteStream):
 
 
 class _AsyncRecordedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+    def __init__(self, inner: Any, exchange: OpenExchange) -> None:
         self._inner, self._exchange = inner, exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -556,7 +604,7 @@ class _AsyncRecordedStream(httpx2.AsyncByteStream):
                     self._exchange.lost += len(data)
                 yield data
         except BaseException as error:
-            self._exchange.finish(*_ending(error))
+            self._exchange.finish(*ending_of(error))
             raise
         self._exchange.finish("complete")
         if process.wait_seconds and (observer := process.exchange_observer) is not None:
@@ -570,7 +618,7 @@ class _AsyncRecordedStream(httpx2.AsyncByteStream):
 
 
 class _RecordedRequestBody(httpx2.SyncByteStream):
-    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+    def __init__(self, inner: Any, exchange: OpenExchange) -> None:
         self._inner, self._exchange = inner, exchange
 
     def __iter__(self) -> Iterator[bytes]:
@@ -583,7 +631,7 @@ class _RecordedRequestBody(httpx2.SyncByteStream):
 
 
 class _AsyncRecordedRequestBody(httpx2.AsyncByteStream):
-    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+    def __init__(self, inner: Any, exchange: OpenExchange) -> None:
         self._inner, self._exchange = inner, exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -596,7 +644,7 @@ class _AsyncRecordedRequestBody(httpx2.AsyncByteStream):
 
 
 def _forwarded_request(
-    forward: ForwardRequest, request: httpx2.Request, exchange: _OpenExchange | None
+    forward: ForwardRequest, request: httpx2.Request, exchange: OpenExchange | None
 ) -> httpx2.Request:
     """Return the request to send to the provider; it is recorded instead of the original request."""
     request = forward.request(request)
@@ -605,8 +653,8 @@ def _forwarded_request(
     return request
 
 
-def _recorded_answer(
-    answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, exchange: _OpenExchange | None
+def recorded_answer(
+    answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, exchange: OpenExchange | None
 ) -> tuple[Answer, Callable[[], Exception] | None]:
     """Return the recorded answer, and the error for a client that continues when the recorded client stopped.
 
@@ -623,6 +671,6 @@ def _recorded_answer(
     return answer, current().overread_error if place.interaction_id is None else None
 
 
-def _replayed_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
+def replayed_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
     """Return the ending of an exchange that was answered with a recorded error instead of a response."""
-    return ("cancelled", None) if answer.ending == "cancelled" else _ending(error, "error")
+    return ("cancelled", None) if answer.ending == "cancelled" else ending_of(error, "error")
