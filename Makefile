@@ -22,7 +22,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents
+.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-install
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
@@ -64,8 +64,11 @@ test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it i
 	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT .venv/phoenix/bin/pip install --quiet --disable-pip-version-check 'arize-phoenix==$(PHOENIX_VERSION)'
 	@touch $@
 
-test-agents: $(READY) ## record and replay agents of third-party frameworks, each in a separate environment
+test-agents: $(READY) ## record and replay agents of third-party frameworks, each in a separate environment; ARGS names some of them
 	$(BIN)/python -m tests.third_party_agents $(ARGS)
+
+test-install: $(READY) ## resolve third-party frameworks alone and with agentobs, which must not lower their versions
+	$(BIN)/python -m tests.third_party_agents.installation $(ARGS)
 
 docs: $(READY) ## generate the documents again
 	$(BIN)/python -m tests.write_docs

@@ -28,7 +28,7 @@ from xml.etree import ElementTree
 
 from tests.failing_agents.case import SOURCES, Case, Change
 from tests.failing_agents.provider import serve_provider
-from tests.third_party_agents.__main__ import environment, own_requirements
+from tests.third_party_agents.environments import environment, own_requirements
 
 ROOT = Path(__file__).parents[2]
 REACHES, FIXED, SAME = "test_reaches_the_failure", "test_fixed", "test_same_path"

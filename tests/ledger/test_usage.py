@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentobs.provider.anthropic.streams import read_response
 from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
 from agentobs.records.usage import COUNT_MAX, Usage
@@ -183,6 +184,7 @@ BEGUN = {
                 "usage": {"input_tokens": 2050, "cache_read_input_tokens": 9, "output_tokens": 1}},
 }  # fmt: skip
 LAST = {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 31772, "output_tokens": 80}}
+ENDED = {**LAST, "delta": {"stop_reason": "end_turn"}}
 SILENT = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}
 STOP = {"type": "message_stop"}
 
@@ -192,6 +194,7 @@ STOP = {"type": "message_stop"}
     [
         ((BEGUN, LAST, STOP), (31772, 9, 80), "exact"),
         ((BEGUN, LAST), (31772, 9, 80), "lower_bound"),
+        ((BEGUN, ENDED), (31772, 9, 80), "exact"),
         ((BEGUN,), (2050, 9, 1), "lower_bound"),
         ((BEGUN, SILENT, STOP), (2050, 9, 1), "lower_bound"),
         ((BEGUN, STOP), (2050, 9, 1), "lower_bound"),
@@ -202,10 +205,18 @@ def test_the_last_counts_of_a_stream_are_used(
 ) -> None:
     """The last counts replace the first ones.
 
-    If they are missing, or the stream ended early, the row is a lower bound.
+    If they are missing, or the stream ended before its stop reason, the row is a lower bound.
     """
     home = a_home(tmp_path)
     record(home, [start(1), streamed(*events), end(1)])
     with connect(home) as connection:
         sql = "SELECT input_tokens, cache_read_tokens, output_tokens, cost_status FROM costs"
         assert connection.execute(sql).fetchall() == [(*counts, certainty)]
+
+
+@pytest.mark.parametrize(
+    ("events", "outcome"), [((BEGUN, LAST), "cancelled"), ((BEGUN, ENDED), "ok")]
+)
+def test_a_client_may_ignore_the_end_of_a_stream(events: Any, outcome: str) -> None:
+    """After the reason to stop, a response is complete, even if the client does not read the event that ends it."""
+    assert read_response(streamed(*events).answer).outcome == outcome

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anthropic
@@ -392,6 +393,17 @@ def test_an_object_without_a_client_is_rejected(home: Path) -> None:
         UsageError, match=r"cannot record dict: it contains no client of .*record_all"
     ):
         agentobs.record({})
+
+
+def test_a_client_is_found_in_the_api_of_a_model(home: Path) -> None:
+    """A model of Inspect AI holds its client in the attribute `api`."""
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        sdk = Anthropic(api_key=KEY, base_url=provider.url)
+        agentobs.record(SimpleNamespace(api=SimpleNamespace(client=sdk)))
+        with agentobs.session("api"), sdk.messages.stream(**ASK) as stream:
+            assert stream.get_final_text() == "ok"
+    [session] = recorded(home)
+    assert len(exchanges(session)) == 1
 
 
 def test_an_unusable_home_does_not_affect_the_agent(

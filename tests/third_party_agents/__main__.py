@@ -1,7 +1,6 @@
 """Tests each agent in a separate environment, and writes docs/agents.md: `make test-agents`.
 
-An environment is created once, and again if its requirements change. agentobs is not installed in it, but imported from
-the work tree.
+`make test-agents ARGS='crewai_agent agno_agent'` tests only these agents, and writes nothing.
 """
 
 from __future__ import annotations
@@ -10,25 +9,12 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
-import venv
-from pathlib import Path
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENTS = ROOT / ".venv" / "agents"
-AGENTS = {
-    "tool_runner": ("anthropic==2.12.0",),
-    "pydantic_agent": ("pydantic-ai-slim[anthropic]==2.68.0",),
-    "langchain_agent": ("langchain==1.4.7", "langchain-anthropic==1.7.7"),
-    "llm_agent": ("llm==0.36", "llm-anthropic==0.30"),
-    "raw_sdk_agent": ("anthropic==0.40.0", "httpx==0.27.2"),
-    "strands_agent": ("strands-agents[anthropic]==1.62.0",),
-    "litellm_agent": ("litellm==1.110.2",),
-    "instructor_agent": ("instructor[anthropic]==1.17.0",),
-    "crewai_agent": ("crewai[anthropic]==1.15.30",),
-}
-"""The packages to install for each agent, as of November 2026."""
+from tests.third_party_agents.environments import AGENTS, ROOT, environment, own_requirements
+
 HEAD = """\
 # Third-party agents
 
@@ -42,8 +28,8 @@ import agentobs
 
 client = agentobs.record(client)  # the SDK and its tool runner, instructor, httpx, httpx2
 agent = agentobs.record(agent)  # pydantic-ai
-model = agentobs.record(model)  # langchain, Strands, CrewAI's LLM
-with agentobs.record_all():  # llm, litellm
+model = agentobs.record(model)  # langchain, Strands, CrewAI's and llama-index' LLM, Inspect AI, Haystack's generator
+with agentobs.record_all():  # all that send through litellm, llm, Agno, mcp-agent
     ...
 ```
 
@@ -62,9 +48,9 @@ The Converse API of Bedrock has other requests and responses; of these, only the
 
 ## What is not recorded
 
-- Requests of urllib, requests, aiohttp and boto3 (dspy, for example). litellm is an exception: it uses aiohttp through
-  httpx.
-- Requests of other programs that the agent starts, such as Claude Code.
+- Requests of urllib, requests, aiohttp and boto3, and of clients that use sockets themselves, as dspy does by default.
+  litellm is an exception: it uses aiohttp through httpx. dspy sends through litellm with `dspy.LM(engine="litellm")`.
+- Requests of other programs that the agent starts, such as Claude Code and Aider.
 - Clients of other providers. `agentobs.record` rejects them, because agentobs reads only the Messages API.
 
 If `record_all()` saw no request at all, it warns at its end, and `agentobs doctor` lists sessions that completed
@@ -75,8 +61,14 @@ without a recorded request. What you can do: configure the framework to use the 
 - A pydantic-ai provider creates a new HTTP client when it is used in another event loop. Pass the agent, the model or
   the provider to `record`, so that the new client is recorded, too.
 - Every version of the SDK from 0.40 on can be recorded and replayed. SDKs before 1.0 use httpx, later ones use httpx2.
-- litellm does not retry an overload error by itself, so the agent in the table repeats the request.
-- CrewAI also sends requests that count tokens, so its trip takes more than 8 requests.
+- litellm does not retry an overload error by itself. The frameworks that send through it retry with `num_retries`,
+  which needs the package tenacity, or themselves; the agent of litellm in the table repeats the request.
+- CrewAI also sends requests that count tokens, so its trip takes more than 8 requests. Such requests are no turns and
+  cost nothing.
+- Agents of smolagents and dspy end with a tool call, so their trips have 10 tool calls.
+- Haystack creates its client at first use. Call `warm_up()` before `record`.
+- llama-index-llms-anthropic 0.12 and mcp-agent 0.2 fail with the newest SDK, also without agentobs. The table has the
+  newest versions of the SDK with which they work.
 
 ## Tested versions
 
@@ -87,29 +79,41 @@ plans a trip:
 2. The agent runs two tools and, in parallel, two sub-agents. Each sub-agent sends two requests and makes one tool call.
 3. The agent calls a tool that fails, and ends.
 
-This takes 8 requests. Each recording is replayed {replays} times unchanged, once with a changed prompt, and once with
-a changed tool result. The last two columns show where these two replays diverge: the number of the request, and the
-path in its body.
+This takes 8 requests, 7 turns, 7 tool calls and one interaction. "7 of 7" means that 7 were recorded and that the
+provider counted 7. Costs are compared with the provider's own count of tokens, at its list prices. Each recording is
+replayed {replays} times unchanged: a replay counts if all its requests match and the agent ends as it did live. It is
+also replayed once with a changed prompt, and once with a changed tool result. The last two columns show where these two
+replays diverge: the number of the request, and the path in its body.
+
+"not recorded, with a warning" means that agentobs cannot see the requests, and that `record_all()` says so at its end.
 """
 
 
-def main() -> int:
-    """Prove all agents; return the number of failures."""
-    proofs = {name: proof(name) for name in AGENTS}
-    failed = [name for name, found in proofs.items() if isinstance(found, str)]
-    for name in failed:
-        print(f"{name} failed:\n{proofs[name]}", file=sys.stderr)
-    if not failed:
+def main(names: Sequence[str]) -> int:
+    """Prove the named agents, or all if there are no names; return the number of failures."""
+    proofs = {name: proof(name) for name in names or AGENTS}
+    failures = {name: found for name, found in proofs.items() if isinstance(found, str)}
+    for name, found in proofs.items():
+        problems = [found] if name in failures else found["problems"]
+        if problems:
+            print(f"{name} failed:\n", "\n".join(problems), file=sys.stderr, sep="")
+    complete = {name: found for name, found in proofs.items() if name not in failures}
+    if names:
+        print(table(complete))
+    elif not failures:
         (ROOT / "docs" / "agents.md").write_text(document(proofs))
-    print(f"{len(proofs) - len(failed)} passed, {len(failed)} failed")
-    return len(failed)
+    failed = len(failures) + sum(bool(found["problems"]) for found in complete.values())
+    print(f"{len(proofs) - failed} passed, {failed} failed")
+    return failed
 
 
 def proof(name: str) -> Any:
     """Return the proof of one agent as JSON, or the error output if its process failed."""
     python = environment(name, (*AGENTS[name], *own_requirements()))
     run = [str(python), "-m", "tests.third_party_agents.proof", name]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "LLM_USER_PATH": str(python.parents[1])}
+    own_folder = {"PYTHONPATH": str(ROOT), "LLM_USER_PATH": str(python.parents[1])}
+    # litellm would otherwise download its list of prices at each start.
+    environ = {**os.environ, **own_folder, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     completed = subprocess.run(
         run, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
@@ -118,48 +122,50 @@ def proof(name: str) -> Any:
     return json.loads(completed.stdout.splitlines()[-1])
 
 
-def own_requirements() -> list[str]:
-    """Return the requirements of agentobs and its pytest plugin."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["pytest"]]
-
-
-def environment(name: str, requirements: tuple[str, ...]) -> Path:
-    """Return the Python interpreter of an environment with all `requirements`; create the environment if necessary."""
-    folder = ENVIRONMENTS / name
-    python, stamp = folder / "bin" / "python", folder / "requirements.json"
-    if not stamp.exists() or json.loads(stamp.read_text()) != list(requirements):
-        print(f"creating {folder.relative_to(ROOT)}", file=sys.stderr)
-        venv.create(folder, clear=True, with_pip=True)
-        # The constraints of the project's environment conflict with the requirements of some agents.
-        environ = {k: v for k, v in os.environ.items() if not k.endswith("_CONSTRAINT")}
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, *requirements], env=environ, check=True)
-        stamp.write_text(json.dumps(requirements))
-    return python
-
-
 def document(proofs: dict[str, Any]) -> str:
     """Return docs/agents.md."""
-    columns = [
-        "agent",
-        "recorded with",
-        "recorded requests",
-        "matched requests, per replay",
-        "changed prompt",
-        "changed tool result",
-    ]
-    rows = [columns, ["---"] * len(columns)]
-    for found in proofs.values():
-        versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-        matched = ", ".join(map(str, found["matched"]))
-        requests = f"{found['recorded']} of {found['sent']}"
-        changed = [found[name].partition(":")[0] for name in ("prompt", "tool")]
-        rows.append([versions, found["recorded_with"], requests, matched, *changed])
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    replays = len(next(iter(proofs.values()))["matched"])
-    return f"{HEAD.format(replays=replays)}\n{table}"
+    replays = max(len(found.get("matched", ())) for found in proofs.values())
+    return f"{HEAD.format(replays=replays)}\n{table(proofs)}"
+
+
+COLUMNS = (
+    "framework",
+    "recorded with",
+    "requests",
+    "turns",
+    "tool calls",
+    "interactions",
+    "cost in USD",
+    "replays",
+    "changed prompt",
+    "changed tool result",
+)
+
+
+def table(proofs: dict[str, Any]) -> str:
+    """Return one row for each agent."""
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(_row, proofs.values())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    counts = [_of(found["store"][name], count) for name, count in found["provider"].items()]
+    if "matched" not in found:
+        refusal = "not recorded, with a warning" if found["warning"] else "not recorded"
+        return [versions, refusal, *counts, "-", "-", "-"]
+    verdicts = list(zip(found["matched"], found["errors"], strict=True))
+    passed = sum(matched == found["recorded"] and not error for matched, error in verdicts)
+    replays = _of(passed, len(verdicts))
+    changed = [found[name].partition(":")[0].replace("|", r"\|") for name in ("prompt", "tool")]
+    return [versions, found["recorded_with"], *counts, replays, *changed]
+
+
+def _of(part: object, total: object) -> str:
+    """Return a recorded number next to the expected one."""
+    recorded, counted = Decimal(str(part)).normalize(), Decimal(str(total)).normalize()
+    return f"{recorded:f} of {counted:f}"
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(), 1))
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -99,7 +99,8 @@ def read_response(answer: Answer) -> ResponseFacts:
     )
     if answer.failure:
         error_type = answer.failure.name
-    is_exact = stream.is_complete and stream.has_final_counts and not error
+    is_complete = stream.is_complete or (answer.ending == "cancelled" and stream.has_stopped)
+    is_exact = is_complete and stream.has_final_counts and not error
     certainty: Certainty = "exact" if is_exact else "lower_bound"
     usage = message.get("usage")
     return ResponseFacts(
@@ -110,7 +111,7 @@ def read_response(answer: Answer) -> ResponseFacts:
         usage=usage if isinstance(usage, dict) else None,
         calls=list(stream.calls()),
         block_ids=[each["id"] for each in blocks(message) if isinstance(each.get("id"), str)],
-        outcome=_outcome(answer, bool(error), stream.is_complete),
+        outcome=_outcome(answer, bool(error), is_complete),
         error_type=_text(error_type),
         certainty=certainty,
         cache_miss=_cache_miss(message),
@@ -170,6 +171,14 @@ class _Stream:
     """Whether the final counts arrived."""
     inputs: dict[int, list[str]] = field(default_factory=dict)
     """The deltas of the inputs of tool calls, by the index of their block."""
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether everything except the last event has arrived.
+
+        A client may stop to read here, because the last event contains nothing (litellm 1.110, through aiohttp).
+        """
+        return self.has_final_counts and self.message.get("stop_reason") is not None
 
     def add(self, event: dict[str, Any]) -> None:
         """Add one event of a stream."""

@@ -57,9 +57,11 @@ CLIENT_ATTRIBUTES = (
     "llm",
     "provider",
     "_provider",
+    "api",
 )
 """The attributes in which frameworks keep their client, or an object that holds it (pydantic-ai 2.68,
-langchain-anthropic 1.7, strands 1.62, instructor 1.17, crewai 1.15, llama-index-llms-anthropic 0.12).
+langchain-anthropic 1.7, strands 1.62, instructor 1.17, crewai 1.15, llama-index-llms-anthropic 0.12,
+inspect-ai 0.3).
 """
 DEPTH_MAX = 3
 """How deep clients are searched for: an agent has a model, which has a provider, which has a client. Our choice."""
