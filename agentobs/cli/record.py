@@ -20,7 +20,7 @@ from agentobs.records.display import printable
 
 if TYPE_CHECKING:
     from agentobs.proxy.recorded_sessions import TurnCounter
-    from agentobs.proxy.server import Proxy
+    from agentobs.proxy.recording_proxy import Proxy
     from agentobs.recording.session import Session
 
 SECRET = "AGENTOBS_PROXY_SECRET"
@@ -76,7 +76,7 @@ def record(
         from agentobs.proxy import client_variables, recorded_sessions
         from agentobs.proxy import command as commands
         from agentobs.proxy.node_redirection import node_variables
-        from agentobs.proxy.server import Proxy
+        from agentobs.proxy.recording_proxy import Proxy
     from agentobs.recording.session import stop_recorder
     from agentobs.recording.wire.transport import PROXY_VARIABLE
     from agentobs.runtime import replaced
@@ -197,7 +197,7 @@ def proxy(
         from agentobs.proxy import client_variables, recorded_sessions
         from agentobs.proxy.command import Ending
         from agentobs.proxy.listening import Address
-        from agentobs.proxy.server import Proxy
+        from agentobs.proxy.recording_proxy import Proxy
     from agentobs.determinism.entry import Entry
     from agentobs.recording.session import stop_recorder
     from agentobs.runtime import replaced

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,9 +19,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from agentobs.errors import error_kind, warn_once
-from agentobs.provider.registry import is_model_call
+from agentobs.provider.registry import dialect_of, is_model_call
 from agentobs.proxy.client_sessions import SESSION_HEADER, ClientSessions
-from agentobs.proxy.client_variables import PROVIDER_URL, Upstream
+from agentobs.proxy.client_variables import Upstream
 from agentobs.recording.wire import transport
 from agentobs.recording.wire.transport import RECORDED_HEADER
 from agentobs.records.exchanges import Place
@@ -48,6 +47,9 @@ ERROR_HEADER = b"x-agentobs-error"
 """The header of responses that come from the proxy instead of the provider."""
 SIGNED = b"AWS4-HMAC-SHA256"
 """The start of the authorization of requests that are signed for their host (AWS Signature Version 4)."""
+
+_VERSION = b"/v1"
+"""What clients leave out of their paths whose own default base URL ends with it (Vercel's AI SDK 6)."""
 
 _place: ContextVar[Place] = ContextVar("agentobs_proxy_place")
 
@@ -104,11 +106,11 @@ class Forwarder:
         """Forward one request."""
         upstream, rest = self._route(scope["raw_path"])
         if upstream is None:
-            await _refuse(send, 404, "not_found_error", "this URL does not belong to the proxy")
+            await _refuse(send, 404, "this URL does not belong to the proxy", "")
             return
         headers = [(name.lower(), value) for name, value in scope["headers"]]
-        if rest == b"/messages" and upstream.url == PROVIDER_URL:
-            rest = b"/v1/messages"  # clients whose own default base URL ends with /v1 (Vercel's AI SDK 6)
+        if upstream.is_default and not _makes_turns(rest) and _makes_turns(_VERSION + rest):
+            rest = _VERSION + rest
         target = rest + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         _warn_if_signed(headers, upstream)
         by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
@@ -177,7 +179,7 @@ class Forwarder:
         except (httpx2.TransportError, OSError) as error:
             self.counts.unreachable = f"{upstream.url}: {error_kind(error)}"
             text = f"the agentobs proxy got no response from {upstream.url}: {error_kind(error)}"
-            await _refuse(send, 502, "api_error", text)
+            await _refuse(send, 502, text, request.url.path)
             return
         try:
             start = {
@@ -275,10 +277,14 @@ def _forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, 
     return [(key, value) for key, value in _end_to_end(headers) if key not in dropped]
 
 
-async def _refuse(send: Send, status: int, kind: str, message: str) -> None:
-    """Send an error in the form of the provider's errors."""
-    error = {"type": "error", "error": {"type": kind, "message": message}}
-    body = json.dumps(error).encode()
+def _makes_turns(path: bytes) -> bool:
+    text = path.decode("latin-1")
+    return dialect_of(text).makes_turns(text)
+
+
+async def _refuse(send: Send, status: int, message: str, path: str) -> None:
+    """Send an error in the form that the provider uses for this path."""
+    body = dialect_of(path).error_body(status, message)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

@@ -14,7 +14,7 @@ from agentobs.proxy.client_sessions import ClientSessions
 from agentobs.proxy.client_variables import Upstream
 from agentobs.proxy.command import Ending
 from agentobs.proxy.recorded_sessions import client_sessions, close_all
-from agentobs.proxy.server import Proxy
+from agentobs.proxy.recording_proxy import Proxy
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -55,13 +55,15 @@ class Proxied:
 
 
 @contextmanager
-def proxied(upstream: str, home: Path, **options: Any) -> Iterator[Proxied]:
+def proxied(
+    upstream: str, home: Path, *, is_default: bool = False, **options: Any
+) -> Iterator[Proxied]:
     """Open a proxy in front of `upstream` that records into `home`; more options go to `Proxy`."""
     agentobs.stop_recorder()
     opened = open_home(str(home))
     agentobs.start(str(home))
     sessions = client_sessions(opened, "test", Entry(obstacle={"kind": "proxy"}))
-    routes = [Upstream("ANTHROPIC_BASE_URL", "anthropic", upstream, is_default=False)]
+    routes = [Upstream("ANTHROPIC_BASE_URL", "anthropic", upstream, is_default=is_default)]
     with replaced(identifies_callers=False):
         proxy = Proxy(routes, sessions, environment={}, **options)
         try:

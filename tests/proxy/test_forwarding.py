@@ -29,7 +29,9 @@ BODY: dict[str, Any] = {
 def post(url: str, body: bytes | None = None, **headers: str) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     content = json.dumps(BODY).encode() if body is None else body
-    return httpx2.post(f"{url}/v1/messages", content=content, headers={**VERSION, **named})
+    return httpx2.post(
+        f"{url}/v1/messages", content=content, headers={**VERSION, **named}, timeout=60
+    )
 
 
 def test_bodies_and_headers_pass_unchanged(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_other_programs_cannot_use_the_proxy(tmp_path: Path, path: str) -> None:
     """Without the token, nothing is forwarded."""
     with raw_provider([]) as provider, proxied(provider.url, tmp_path) as recorded:
         root = recorded.proxy.url.rpartition("/")[0]
-        response = httpx2.post(root + path, json=BODY, headers=VERSION)
+        response = httpx2.post(root + path, json=BODY, headers=VERSION, timeout=60)
         unknown = httpx2.post(f"{recorded.proxy.url}/other/v1/messages", json=BODY)
     assert (response.status_code, unknown.status_code) == (404, 404)
     assert response.json()["error"]["type"] == "not_found_error"
@@ -299,3 +301,15 @@ def test_requests_that_a_client_records_itself_are_not_recorded_twice(
         assert recorded.proxy.counts.recorded_by_client == 1
     assert response.status_code == 200
     assert "x-agentobs-recorded" not in provider.requests[0].headers
+
+
+def test_a_client_may_leave_out_the_version(tmp_path: Path) -> None:
+    """The default base URL of some clients ends with the version, so they send only the rest of the path."""
+    with (
+        raw_provider([play(streamed(text("ok")))] * 2) as provider,
+        proxied(provider.url, tmp_path, is_default=True) as recorded,
+    ):
+        httpx2.post(f"{recorded.url}/messages", json=BODY, headers=VERSION, timeout=60)
+        httpx2.post(f"{recorded.url}/v1/messages", json=BODY, headers=VERSION, timeout=60)
+        assert len(recorded.exchanges()) == 2
+    assert [each.path for each in provider.requests] == ["/v1/messages"] * 2
