@@ -24,6 +24,9 @@ IDENTITY_KEY = "metadata"
 _TASK = re.compile(r"<task-notification>.*?</task-notification>", re.DOTALL)
 """The report about a background task, which a client inserts when the task ends: in any turn, depending on timing."""
 
+TASK_ID = re.compile(rb"<task-id>([\w-]{1,64})</task-id>")
+"""The ID of a background task in such a report, in a request body."""
+
 _INSERTED = re.compile(
     r"<system-reminder>.*?</system-reminder>"
     r"|<env>.*?</env>"

@@ -189,8 +189,8 @@ def replay(
 
 def _is_command(path: Path) -> bool:
     """Return whether a fixture was recorded from a command."""
+    from agentobs.determinism.entry import is_command
     from replay import load
-    from replay.command.recorded_command import is_command
 
     return is_command(load(path).header["entry"])
 
