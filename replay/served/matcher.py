@@ -232,8 +232,10 @@ class SpineMatcher:
         """Compare a live request with the recorded one, and add the result."""
         recorded = self.recorded.form(index)
         form = self._form(question, value)
+        count = len(self.substitutions.pairs)
         self.substitutions.learn(recorded.body, form.body)
-        form = self._form(question, value)
+        if len(self.substitutions.pairs) != count:
+            form = self._form(question, value)
         found = differences(recorded.body, form.body) if recorded.body != form.body else []
         kept = tuple(map(shortened, found[:DIFFERENCES_MAX]))
         seen = self._seen.setdefault(self.recorded.lanes[index], set())
