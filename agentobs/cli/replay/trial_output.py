@@ -51,7 +51,7 @@ def check(
 
     is_callable = False
     if is_command(load(frozen.fixture).header["entry"]):
-        from agentobs.cli.replay.command_replay import check_command
+        from agentobs.cli.replay.command_output import check_command
 
         is_callable = True
         printed = _wrapped(check_command(frozen.fixture, trials.limit_s))
