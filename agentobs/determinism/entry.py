@@ -32,6 +32,13 @@ COMMAND = "@command:"
 """The start of the name of an entry that is a program instead of a function; its arguments contain the command line
 under `argv`. No module has such a name.
 """
+
+
+def is_command(entry: str | None) -> bool:
+    """Return whether the entry of a recording is a program instead of a function."""
+    return entry is not None and entry.startswith(COMMAND)
+
+
 _WEB = frozenset(
     [
         "aiohttp",

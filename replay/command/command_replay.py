@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,6 +41,8 @@ EndedBy = Literal["exit", "miss", "turn", "timeout"]
 LINES_MAX = 20
 """How many lines of the standard error are shown in a report. Our choice."""
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+HOME_FOLDER = ".agentobs"
+"""The default folder of recordings, which the command does not need."""
 DUMMY_KEY = "sk-ant-replay-a-made-up-key"
 """The key for clients that require one. It is only sent to the server of this replay."""
 
@@ -168,7 +171,7 @@ def run_command(
     until_turn: int | None = None,
     then: Sequence[Scripted] = (),
     faults: Sequence[Fault | str] = (),
-    pace: float = 0.0,
+    pace: float | None = None,
 ) -> CommandReplay:
     """Run a command whose requests to the provider are answered from a fixture.
 
@@ -184,7 +187,8 @@ def run_command(
         until_turn: the last turn of the main conversation that is answered from the fixture; the run ends at the next.
         then: scripted responses after that turn, or after the recording, such as `replay.says("Stop.")`.
         faults: failures to inject, such as `status:529@2` or `cut:3@1`; the number is that of the request.
-        pace: 1.0 sends responses as fast as recorded, 2.0 twice as fast, 0.0 without pauses.
+        pace: 1.0 sends responses as fast as recorded, 2.0 twice as fast, 0.0 without pauses. None sends them as fast as
+            recorded while a background task runs whose end the client reported, otherwise without pauses.
 
     Returns:
         How the run compares to the recording. It does not raise if they differ; see `CommandReplay.check`.
@@ -203,8 +207,9 @@ def run_command(
         then=then,
         on_end=lambda ending: stop[0](ending),
         ends_at_miss=True,
+        paces_tasks=pace is None,
     )
-    options = ServeOptions(pace=pace, faults=parsed)
+    options = ServeOptions(pace=1.0 if pace is None else pace, faults=parsed)
     with ExitStack() as stack:
         provider = stack.enter_context(ServedProvider(recording, options, script=script))
         network = stack.enter_context(RefusingProxy())
@@ -290,7 +295,7 @@ def _directory(source: Path, *, in_place: bool) -> Iterator[Path]:
     try:
         copy = scratch / (source.name or "root")
         try:
-            shutil.copytree(source, copy, symlinks=True)
+            shutil.copytree(source, copy, symlinks=True, ignore=_not_copied)
         except (OSError, shutil.Error) as error:
             raise UsageError(
                 f"the directory cannot be copied: {str(error)[:200]}",
@@ -300,6 +305,14 @@ def _directory(source: Path, *, in_place: bool) -> Iterator[Path]:
         yield copy
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _not_copied(folder: str, names: Sequence[str]) -> set[str]:
+    """Return the names in a folder that are not copied: recordings, sockets, pipes and devices."""
+    kinds = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+    modes = {name: Path(folder, name).lstat().st_mode for name in names}
+    special = {name for name, mode in modes.items() if not any(is_kind(mode) for is_kind in kinds)}
+    return special | ({HOME_FOLDER} & set(names))
 
 
 def _environment(

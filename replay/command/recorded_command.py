@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentobs.determinism.entry import COMMAND
+from agentobs.determinism.entry import is_command
 from agentobs.records.exchanges import Recording
 
 
@@ -26,11 +26,6 @@ class RecordedCommand:
         if not self.directory or self.directory == "/":
             return self.argv
         return tuple(_moved(each, self.directory, directory) for each in self.argv)
-
-
-def is_command(entry: str | None) -> bool:
-    """Return whether the entry of a recording is a program instead of a function."""
-    return entry is not None and entry.startswith(COMMAND)
 
 
 def command_of(recording: Recording) -> RecordedCommand | None:

@@ -19,6 +19,8 @@ PROXY_VARIABLES = (
     *("npm_config_proxy", "npm_config_https_proxy"),
 )
 """The variables from which curl, Python, Go, Node.js, npm and others read the proxy."""
+NODE_VARIABLE = "NODE_USE_ENV_PROXY"
+"""Makes Node.js read these variables, from version 24 on (https://nodejs.org/api/cli.html, 2026-11)."""
 UNPROXIED = ("NO_PROXY", "no_proxy")
 
 
@@ -42,7 +44,8 @@ class RefusingProxy:
         """Return the environment variables that direct a program to the proxy, except for loopback addresses."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}"
         local = "127.0.0.1,localhost,::1"
-        return {**dict.fromkeys(PROXY_VARIABLES, url), **dict.fromkeys(UNPROXIED, local)}
+        proxied = {**dict.fromkeys(PROXY_VARIABLES, url), **dict.fromkeys(UNPROXIED, local)}
+        return {**proxied, NODE_VARIABLE: "1"}
 
     def __enter__(self) -> RefusingProxy:
         """Start listening."""

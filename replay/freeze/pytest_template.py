@@ -6,13 +6,20 @@ only labels from the recording; no text of a session becomes code.
 
 from __future__ import annotations
 
+from agentobs.determinism.entry import is_command
 from replay.fixture.failing_turn import Failure, failure_of
 from replay.fixture.fixture_folder import plain_word
 from replay.fixture.format import Fixture
 
 
 def generated_test(fixture: Fixture) -> str:
-    """Return the test for a fixture as source. It tests the fix if the session failed, otherwise the complete path."""
+    """Return the test for a fixture as source. It tests the fix if the session failed, otherwise the complete path.
+
+    The test of a command always tests the complete path, including the exit code.
+    """
+    if is_command(fixture.header.get("entry")):
+        about = f"The recorded command {plain_word(fixture.name)}, replayed offline."
+        return f'"""{about}"""\n\nimport pytest\n\n\n{_COMMAND}'
     failure = failure_of(fixture)
     is_callable = fixture.header.get("entry") and fixture.header.get("arguments") is not None
     arguments = "" if is_callable else _PLACEHOLDER
@@ -63,6 +70,12 @@ _SAME_PART = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):
     """The agent sends the recorded requests up to the one after turn {turn}, where the recording was cut off."""
     replay.run({call})
+'''
+
+_COMMAND = '''@pytest.mark.replay_command("recording.jsonl")
+def test_same_path(replay_command):
+    """The command sends the recorded requests, and ends with the recorded exit code."""
+    replay_command()
 '''
 
 _REACHES = '''@pytest.mark.replay("recording.jsonl")

@@ -24,6 +24,9 @@ IDENTITY_KEY = "metadata"
 _TASK = re.compile(r"<task-notification>.*?</task-notification>", re.DOTALL)
 """The report about a background task, which a client inserts when the task ends: in any turn, depending on timing."""
 
+TASK_ID = re.compile(rb"<task-id>([\w-]{1,64})</task-id>")
+"""The ID of a background task in such a report, in a request body."""
+
 _INSERTED = re.compile(
     r"<system-reminder>.*?</system-reminder>"
     r"|<env>.*?</env>"
@@ -32,13 +35,18 @@ _INSERTED = re.compile(
     r"|^gitStatus: This is the git status.*?(?=^# |\Z)",
     re.DOTALL | re.MULTILINE,
 )
+_PHRASES = (
+    *("<system-reminder>", "<env>", "x-anthropic-billing-header:"),
+    *("You have been invoked", "gitStatus:", "uration", "URATION"),
+)
+"""Each text that changes contains one of these phrases, which are found faster than the patterns."""
 _DURATION = re.compile(r"(\b(?:total_?)?duration_?ms\b\"?\s*[:=]\s*)\d+", re.IGNORECASE)
 """A measured duration in the result of a sub-agent."""
 
 
 def without_inserted_text(text: str) -> str:
     """Return a text without what the client inserted, and with measured durations replaced by 0."""
-    if "<" not in text and "#" not in text and ":" not in text:
+    if not any(phrase in text for phrase in _PHRASES):
         return text
     return _DURATION.sub(r"\g<1>0", _INSERTED.sub("", text))
 
@@ -63,6 +71,8 @@ def machine_values(body: Any, headers: dict[str, str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for text in _prompt_texts(body):
+        if not any(phrase in text for phrase in ("orking directory: /", "cwd: /", "/memory/`")):
+            continue
         if "directory" not in found and (match := _DIRECTORY.search(text)):
             found["directory"] = (match[1] or match[2]).strip().rstrip("/")
         if "configuration" not in found and (match := _MEMORY.search(text)):

@@ -28,7 +28,7 @@ from replay.served.client_text import AGENT_HEADER, machine_values
 from replay.served.recorded_requests import RecordedRequests
 from replay.served.request_form import RequestForm, form_of, mark, mark_in, parsed
 from replay.served.substitutions import Span, Substitutions
-from replay.served.verdict import ServedRequest, Verdict
+from replay.served.verdict import ServedRequest
 
 DIFFERENCES_MAX = 20
 """How many differences of a request are kept. Our choice."""
@@ -109,17 +109,6 @@ class SpineMatcher:
             return None
         spines = [self.recorded.forms[each].spine for each in self.recorded.members(main)]
         return list(dict.fromkeys(spines)).index(self.recorded.forms[index].spine) + 1
-
-    def verdict(self, total: int | None = None) -> Verdict:
-        """Return the verdict so far.
-
-        Args:
-            total: the number of recorded requests that count; None for all. It leaves out those that were not used
-                because the run ended earlier on purpose.
-        """
-        unused = tuple(index + 1 for index in self._unused) if total is None else ()
-        count = len(self.recorded.exchanges) if total is None else total
-        return Verdict(count, tuple(self.requests), unused)
 
     def _is_named_main(self, lane: int) -> bool:
         exchange = self.recorded.exchanges[lane]
@@ -243,8 +232,10 @@ class SpineMatcher:
         """Compare a live request with the recorded one, and add the result."""
         recorded = self.recorded.form(index)
         form = self._form(question, value)
+        count = len(self.substitutions.pairs)
         self.substitutions.learn(recorded.body, form.body)
-        form = self._form(question, value)
+        if len(self.substitutions.pairs) != count:
+            form = self._form(question, value)
         found = differences(recorded.body, form.body) if recorded.body != form.body else []
         kept = tuple(map(shortened, found[:DIFFERENCES_MAX]))
         seen = self._seen.setdefault(self.recorded.lanes[index], set())

@@ -18,6 +18,7 @@ from agentobs.records.canonical_json import canonical, digest
 from agentobs.records.exchanges import ModelExchange
 from replay.served.client_text import (
     AGENT_HEADER,
+    TASK_ID,
     machine_values,
     without_inserted_text,
 )
@@ -83,6 +84,20 @@ class RecordedRequests:
             if self.forms[other].spine == first.spine
             and self.forms[other].has_tools == first.has_tools
         ]
+
+    def during_tasks(self) -> frozenset[int]:
+        """Return the requests whose responses arrived while a background task ran, about which the client sent a
+        report later: how fast these responses arrive decides which request contains the report.
+        """
+        found: set[int] = set()
+        reported: set[bytes] = set()
+        bodies = [exchange.question.body for exchange in self.exchanges]
+        for index, body in enumerate(bodies):
+            for task in set(TASK_ID.findall(body)) - reported:
+                reported.add(task)
+                start = next(at for at, earlier in enumerate(bodies) if task in earlier)
+                found.update(range(start, index))
+        return frozenset(found)
 
     def answers_alike(self, one: int, other: int) -> bool:
         """Return whether two lanes got the same responses, apart from IDs, so that either can stand for the other."""

@@ -213,7 +213,7 @@ def _body(
         texts = [clean(block.text).strip() for block in prompt.blocks]
         form["system"] = [text for text in texts if text]
     if body.get(tools):
-        form["tools"] = mapped(dialect.without_breakpoints(body[tools]), clean)
+        form["tools"] = mapped(dialect.without_breakpoints(body[tools]), change)
     form[CONVERSATION] = [{"role": each.role, "content": each.values} for each in messages]
     return form
 

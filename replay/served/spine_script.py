@@ -28,8 +28,11 @@ class SpineScript(Script):
         then: Sequence[Scripted] = (),
         on_end: Callable[[str], None] | None = None,
         ends_at_miss: bool = False,
+        paces_tasks: bool = False,
     ) -> None:
-        """Serve the model exchanges of a recording that have a response.
+        """Serve the model exchanges of a recording.
+
+        A request whose response was not recorded, because the session was cut there, ends the replay.
 
         Args:
             recording: the recording.
@@ -37,10 +40,10 @@ class SpineScript(Script):
             then: the responses to the requests of the main lane after that turn, or after the recording.
             on_end: is called when a request gets no response, with `miss` or `end` (after `until_turn`).
             ends_at_miss: whether nothing is answered after the first request that was not recorded.
+            paces_tasks: whether only responses that arrived while a background task ran have the recorded times; all
+                others have no pauses. For a server whose pace is 1.
         """
         super().__init__(recording, "order")
-        self.exchanges = [each for each in self.exchanges if _is_answered(each)]
-        self._unused = list(range(len(self.exchanges)))
         self.matcher = SpineMatcher(self.exchanges)
         self._until_turn = until_turn
         self._then = list(then)
@@ -48,6 +51,8 @@ class SpineScript(Script):
         self._on_end = on_end
         self._has_ended = False
         self._ends_at_miss = ends_at_miss
+        self._paced = self.matcher.recorded.during_tasks() if paces_tasks else None
+        """The exchanges whose responses have the recorded times; None for all."""
         self._miss_texts: dict[int, str] = {}
         """The texts for requests that get no response, by the identity of the request."""
 
@@ -80,21 +85,31 @@ class SpineScript(Script):
             self.missed += 1
             return None, "miss"
         answer = self.matcher.answer(index)
+        if self._paced is not None and index not in self._paced:
+            answer = dataclasses.replace(
+                answer, chunks=[c._replace(after_ns=0) for c in answer.chunks]
+            )
         return dataclasses.replace(self.exchanges[index], answer=answer), ""
 
     def _is_over(self, index: int) -> bool:
         """Return whether a recorded request comes after the last turn that is answered from the recording."""
+        if not _is_answered(self.exchanges[index]):
+            return True
         turn = self.matcher.turn(index)
         return self._until_turn is not None and turn is not None and turn > self._until_turn
 
     def _is_last_miss(self) -> bool:
         """Return whether a miss comes after the recorded part: its turn is over, or all exchanges were used."""
-        if self._has_ended or not self.matcher.unused:
+        if self._has_ended or not self._answerable():
             return True
         if self._until_turn is None:
             return False
-        turns = (self.matcher.turn(index) for index in self.matcher.unused)
+        turns = (self.matcher.turn(index) for index in self._answerable())
         return all(turn is None or turn > self._until_turn for turn in turns)
+
+    def _answerable(self) -> list[int]:
+        """Return the unused exchanges that have a response."""
+        return [index for index in self.matcher.unused if _is_answered(self.exchanges[index])]
 
     def _next_scripted(self, question: Question) -> tuple[ModelExchange | None, str]:
         if self._scripted >= len(self._then):
@@ -128,10 +143,15 @@ class SpineScript(Script):
     def result(self) -> Verdict:
         """Return the verdict so far."""
         with self._lock:
-            has_until = self._until_turn is not None
+            unused = [] if self._until_turn is not None else self._answerable()
             used = len(self.exchanges) - len(self.matcher.unused)
-            found = self.matcher.verdict(used if has_until else None)
-            return dataclasses.replace(found, rejected=self.rejected, scripted=self._scripted)
+            return Verdict(
+                total=used + len(unused),
+                requests=tuple(self.matcher.requests),
+                unused=tuple(index + 1 for index in unused),
+                rejected=self.rejected,
+                scripted=self._scripted,
+            )
 
     def verdict(self) -> str:
         """Return the verdict in one line."""

@@ -74,6 +74,8 @@ class Trials:
             limit_s: the number of seconds after which a run is stopped.
         """
         self._project, self._limit_s = project, limit_s
+        self.limit_s = limit_s
+        """The number of seconds after which a run is stopped."""
         self._plain = Worker(project, {})
         self._seeded = Worker(project, {"PYTHONHASHSEED": HASH_SEED})
         self._opened = contextlib.ExitStack()

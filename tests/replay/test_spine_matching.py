@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
-from agentobs.records.exchanges import Answer, ModelExchange, Question, Recording
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question, Recording
 from replay.scenario.script import calls, says
 from replay.served.spine_script import SpineScript
 from replay.served.verdict import Verdict
@@ -266,3 +266,20 @@ def test_a_run_ends_after_a_turn_and_continues_with_scripted_responses(
     scripted.take(first)
     assert [scripted.take(second) is not None for _ in range(3)] == [True, True, False]
     assert scripted.verdict() == "served 1 of 1 exchanges: exact 1, scripted 2"
+
+
+def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:
+    """The client reports the end of the task between two requests, so the responses until then take their time."""
+    note = "<task-notification><task-id>b1234567x</task-id></task-notification>"
+    started = (call(1, "run"), result(1, "Command running in background with ID: b1234567x."))
+    first, second = asked(user("Hi")), asked(user("Hi"), assistant(started[0]), user(started[1]))
+    turns = [user("Hi"), assistant(started[0]), user(started[1]), assistant("Done.")]
+    third, fourth = (
+        asked(*turns, user(note)),
+        asked(*turns, user(note), assistant("Ok."), user("?")),
+    )
+    timed = Answer(200, streamed(text("Done.")).headers, (Chunk(b"x", 5),), "complete")
+    recording = made((first, timed), (second, timed), (third, timed), (fourth, timed))
+    answering = SpineScript(recording, paces_tasks=True)
+    taken = [answering.take(each) for each in (first, second, third, fourth)]
+    assert [each and each.answer.chunks[0].after_ns for each in taken] == [0, 5, 0, 0]

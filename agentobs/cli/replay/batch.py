@@ -192,9 +192,9 @@ def _end_with_parent() -> None:
 
 def replay_job(job: Job) -> Done:
     """Replay one fixture in this process, and return the outcome."""
-    from agentobs.cli.replay.command_replay import command_outcome
+    from agentobs.cli.replay.command_output import command_outcome
+    from agentobs.determinism.entry import is_command
     from replay import DivergenceError, Replayer, ReplayOptions, load
-    from replay.command.recorded_command import is_command
 
     started_ns = world.monotonic()
     name, message, report, divergence = _fixture_name(job.path), "", "", None

@@ -195,11 +195,17 @@ def _next_steps(
         folder: the folder of the fixture.
         is_callable: False if the check could not call the entry of the fixture.
     """
+    from agentobs.determinism.entry import is_command
     from replay import load
     from replay.agent_code.entry_obstacles import why_not_callable
     from replay.scenario.fork_plan import can_fork
 
     where = shlex.quote(str(folder))
+    if is_command(recording.entry):
+        is_installed = importlib.util.find_spec("pytest") is not None
+        yield f"pytest {where}" + ("" if is_installed else PYTEST_IS_MISSING)
+        yield f"agentobs replay {where}   runs the command in a copy of the current directory"
+        return
     problem = why_not_callable(load(frozen.fixture).header)
     if problem is not None:
         imported, call = problem.lines

@@ -155,7 +155,7 @@ def replay(
     }
     if len(fixtures) == 1 and (is_fixture(fixtures[0]) or not fixtures_in(fixtures[0])):
         if _is_command(fixtures[0]):
-            from agentobs.cli.replay.command_replay import replay_command
+            from agentobs.cli.replay.command_output import replay_command
 
             replay_command(click.get_current_context(), fixtures[0])
         write = _reporting(report, with_content, light, force)
@@ -189,8 +189,8 @@ def replay(
 
 def _is_command(path: Path) -> bool:
     """Return whether a fixture was recorded from a command."""
+    from agentobs.determinism.entry import is_command
     from replay import load
-    from replay.command.recorded_command import is_command
 
     return is_command(load(path).header["entry"])
 

@@ -45,11 +45,17 @@ def check(
         apply: whether to add the proposed rules to the fixture and repeat the check.
         entry_choices: the command-line options that select the entry of the agent, with their values.
     """
+    from agentobs.determinism.entry import is_command
     from replay.agent_code.entry_obstacles import why_not_callable
     from replay.fixture.format import load
 
     is_callable = False
-    if (problem := why_not_callable(load(frozen.fixture).header)) is not None:
+    if is_command(load(frozen.fixture).header["entry"]):
+        from agentobs.cli.replay.command_output import check_command
+
+        is_callable = True
+        printed = _wrapped(check_command(frozen.fixture, trials.limit_s))
+    elif (problem := why_not_callable(load(frozen.fixture).header)) is not None:
         printed = _wrapped([f"not tried, because {problem.reason}"])
     else:
         verdict = trials.verdict(frozen.fixture)

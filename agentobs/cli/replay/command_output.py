@@ -55,6 +55,16 @@ def command_outcome(
     }
 
 
+def check_command(fixture: Path, timeout_s: float) -> list[str]:
+    """Return whether a command replays: `yes` with the number of requests, or `no` with the first problem."""
+    from replay import run_command
+
+    ran = run_command(fixture, timeout=timeout_s)
+    if ran.is_exact:
+        return [f"yes, {ran.verdict.served} of {ran.verdict.total} requests are exact"]
+    return [f"no, because {ran.problems()[0]}", f"agentobs replay {fixture.parent} shows more"]
+
+
 def _check(context: click.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -67,6 +77,6 @@ def _check(context: click.Context) -> None:
             )
 
 
-def _pace(pace: Any) -> float:
-    """Return the pace of the server: 0 without pauses, 1 as recorded."""
-    return 1.0 if pace == "recorded" else float(pace or 0)
+def _pace(pace: Any) -> float | None:
+    """Return the pace of the server: 1 as recorded; None for the default."""
+    return 1.0 if pace == "recorded" else None if pace is None else float(pace)
