@@ -26,6 +26,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import UsageError, warn_once
+from agentobs.installation import install_extra
 from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
@@ -49,7 +50,7 @@ except ImportError as error:
     raise UsageError(
         f"the package perfetto is not installed: {error.name or 'a part of it'} is missing",
         where="exporters.perfetto",
-        todo="Install it with: pip install 'agentobs-kit[perfetto]'",
+        todo=f"Install it with: {install_extra('perfetto')}",
     ) from None
 
 FILE_BYTES = 256 * 1024 * 1024

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 from agentobs.store.port import Statement, Store
 from exporters.new_files import new_file
 from exporters.row_text import FORMULA_STARTS
@@ -71,7 +72,7 @@ def _arrow_writer(path: Path) -> Any:
         raise UsageError(
             "writing Arrow needs the package nanoarrow",
             where=str(path),
-            todo="pip install 'agentobs-kit[arrow]', or use a file name that ends in .parquet",
+            todo=f"{install_extra('arrow')}, or use a file name that ends in .parquet",
         ) from error
 
 

@@ -14,6 +14,7 @@ PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 
 ORDER = [
     "agentobs.errors",
+    "agentobs.installation",
     "agentobs.records",
     "agentobs.provider",
     "agentobs.world",
@@ -28,6 +29,7 @@ ORDER = [
     "agentobs.recording.vault",
     "agentobs.recording.facts",
     "agentobs.recording",
+    "agentobs.agent.sdk_version",
     "agentobs.agent.permissions",
     "agentobs.agent.events",
     "agentobs.agent.interruption",

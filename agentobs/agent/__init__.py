@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentobs.agent import sdk_version as sdk_version
 from agentobs.agent.broadcast import Broadcast, Missed
 from agentobs.agent.budget import Budget
 from agentobs.agent.compaction.overflow import compact

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -389,6 +389,22 @@ class Dialect(Protocol):
 
     def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
         """Split a response into parts that can be delivered separately; the joined parts are the same bytes."""
+
+    def is_binary(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the headers announce a stream whose bytes cannot be redacted, because it has checksums."""
+        return False
+
+    def redacted_stream(
+        self, headers: Mapping[str, str], body: bytes, redact: Callable[[bytes], bytes]
+    ) -> bytes | None:
+        """Return a binary stream (see `is_binary`) with the redacted message; None if it contains no secret.
+
+        Args:
+            headers: the response headers.
+            body: the stream, as far as it arrived.
+            redact: replaces the secrets in JSON.
+        """
+        return None
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
         """Return a response, reassembled if it was streamed.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from agentobs.provider.anthropic.dialect import Anthropic
 from agentobs.provider.bedrock.dialect import Converse
 from agentobs.provider.dialect import Block, DeltaShape, Dialect, Message, SealedShape, Turn
 from agentobs.records.canonical_json import canonical, digest, parse
-from agentobs.records.exchanges import Answer
+from agentobs.records.exchanges import Answer, Chunk
 
 ANTHROPIC = Anthropic()
 DIALECTS: tuple[Dialect, ...] = (ANTHROPIC, Converse())
@@ -78,6 +79,30 @@ def turns(body: Any) -> list[Turn]:
 def message_of(path: str, answer: Answer) -> Message:
     """Return a recorded response, reassembled if it was streamed."""
     return dialect_of(path).message(answer.headers, answer.body)
+
+
+def redacted_binary(path: str, answer: Answer, redact: Callable[[bytes], bytes]) -> Answer | None:
+    """Return a binary stream with its message redacted; None if a response is not binary, or cannot be read.
+
+    Its bytes have checksums and may be encoded, so the stream is written again if its message contains a secret. All
+    parts of it then have the arrival time of the last chunk.
+
+    Args:
+        path: the path of the request.
+        answer: the response.
+        redact: replaces the secrets in JSON.
+    """
+    dialect = dialect_of(path)
+    if not answer.chunks or not dialect.is_binary(answer.headers):
+        return None
+    body = answer.body
+    if dialect.message(answer.headers, body).role != "assistant":
+        return None
+    clean = dialect.redacted_stream(answer.headers, body, redact)
+    if clean is None:
+        return answer
+    parts = dialect.stream_chunks(answer.headers, clean)
+    return replace(answer, chunks=tuple(Chunk(part, answer.chunks[-1].after_ns) for part in parts))
 
 
 def calls_of(path: str, answer: Answer) -> list[Block]:

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from agentobs import world
 from agentobs.errors import UsageError, warn_once
+from agentobs.installation import install_extra
 from agentobs.ledger import load_prices
 from agentobs.records.backend import WrittenFact
 from agentobs.records.labels import Label, is_label
@@ -45,7 +46,7 @@ except ImportError as error:
     raise UsageError(
         f"OpenTelemetry is not completely installed: {error.name or 'a package'} is missing",
         where="exporters.otlp",
-        todo="Install it with: pip install 'agentobs-kit[otlp]'",
+        todo=f"Install it with: {install_extra('otlp')}",
     ) from None
 
 Protocol = Literal["http/protobuf", "http/json", "grpc"]

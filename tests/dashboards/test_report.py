@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Place, Question, Recording
 from agentobs.records.facts import Event, Gap
@@ -550,4 +551,4 @@ except SystemExit as end:
         check=True,
     )
     assert process.stdout.strip() == "1"
-    assert "pip install 'agentobs-kit[dashboards]'" in process.stderr
+    assert install_extra("dashboards") in process.stderr

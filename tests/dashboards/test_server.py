@@ -23,6 +23,7 @@ from click.testing import CliRunner
 
 from agentobs.cli import cli
 from agentobs.errors import AgentobsError, UsageError
+from agentobs.installation import install_extra
 from agentobs.recording.journal.home import Home, open_home
 from dashboards.app import server
 from dashboards.app.server import PORT, PORTS, Bound, Options, bind
@@ -267,7 +268,7 @@ def test_a_missing_package_is_named(home: Home) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
-    assert "pip install 'agentobs-kit[dashboards]'" in done.stderr
+    assert install_extra("dashboards") in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
 

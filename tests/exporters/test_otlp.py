@@ -658,9 +658,9 @@ def test_a_missing_extra_is_reported() -> None:
     """Without the extra, the import raises an error that names the package to install."""
     hide = "import sys; sys.modules[{hidden!r}] = None; import {module}"
     for hidden, module, extra in (
-        ("opentelemetry.sdk.trace", "exporters.otlp", "agentobs-kit[otlp]"),
-        ("grpc", "exporters.otlp", "agentobs-kit[otlp]"),
-        ("perfetto.protos", "exporters.perfetto", "agentobs-kit[perfetto]"),
+        ("opentelemetry.sdk.trace", "exporters.otlp", "[otlp]'"),
+        ("grpc", "exporters.otlp", "[otlp]'"),
+        ("perfetto.protos", "exporters.perfetto", "[perfetto]'"),
     ):
         code = hide.format(hidden=hidden, module=module)
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

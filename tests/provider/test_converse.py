@@ -15,8 +15,9 @@ import agentobs
 from agentobs.provider.bedrock.dialect import Converse
 from agentobs.provider.dialect import Block, Draft, Tokens
 from agentobs.provider.registry import dialect_of, dialect_of_body
-from agentobs.records.exchanges import Answer, Chunk
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange
 from replay import DivergenceError
+from tests.replay.agents import last_session
 from tests.replay.raw_provider import Play, play_chunks
 from tests.replay.wire_recordings import recorded, replayed
 
@@ -59,7 +60,7 @@ def agent(
         path = f"/model/{model.replace(':', '%3A')}/converse{'-stream' if live else ''}"
         with agentobs.record_all(), agentobs.session("converse"):
             while True:
-                body = {
+                body: Any = {
                     "messages": messages,
                     "toolConfig": TOOLS,
                     "system": [{"text": "Be short."}],
@@ -169,7 +170,7 @@ def test_the_dialect_is_found_by_path_and_by_history() -> None:
 
 def test_blocks_of_all_kinds() -> None:
     """Calls, results, reasoning and texts become neutral blocks; cache points and other kinds stay as they are."""
-    content = [
+    content: list[Any] = [
         {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
         {"text": "Hi"},
         {"toolUse": {"toolUseId": "t1", "name": "f", "input": {"a": 1}}},
@@ -191,3 +192,24 @@ def test_blocks_of_all_kinds() -> None:
     assert Converse().breakpoint_of(content[-1]) == "1h"
     shorter = json.loads(Converse().entry_without_breakpoints(json.dumps(entry).encode()))
     assert shorter == {"role": "assistant", "content": content[:-1]}
+
+
+def test_a_secret_in_a_stream_of_events_is_not_written(tmp_path: Path) -> None:
+    """A secret that is split over frames is replaced, and the frames that a replay serves have correct checksums."""
+    secret = "sk-ant-api03-" + "Ab9" * 30
+    blocks = (Block("text", "text", text=f"Use {secret} now."), CALL)
+    run = agent(True)
+    live, fixture, _ = recorded(tmp_path, plays(True, blocks, (TEXT,)), run)
+    assert replayed(fixture, run) == live
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert secret.encode() not in written
+    [first, _] = [each.answer for each in read_exchanges(tmp_path / "home")]
+    message = Converse().message(first.headers, first.body)
+    assert message.text.startswith("Use [redacted:")
+    assert message.calls[0].value == {"city": "Bern"}
+    assert message.stop_reason == "tool_use"
+    assert dict(message.usage or {})["inputTokens"] == 1000
+
+
+def read_exchanges(home: Path) -> list[ModelExchange]:
+    return [each for each in last_session(home).exchanges if isinstance(each, ModelExchange)]

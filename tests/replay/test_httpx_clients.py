@@ -8,11 +8,13 @@ import subprocess
 import sys
 import warnings
 from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import requests
 
 import agentobs
 from agentobs.errors import UsageError
@@ -168,8 +170,17 @@ def test_clients_of_other_providers_are_rejected(tmp_path: Path) -> None:
     other: Any = type("OpenAI", (), {"__module__": "openai"})()
     other._client = httpx.Client()
     with recording(tmp_path / "home"):
-        with pytest.raises(UsageError, match="cannot record OpenAI: it is a client of openai"):
+        with pytest.raises(UsageError, match=r"cannot record .*OpenAI.*: it is a client of openai"):
             agentobs.record(other)
+
+
+def test_the_error_names_what_was_passed(tmp_path: Path) -> None:
+    """The error names the class, its package and version, and `record_all`, which works for such a client."""
+    with recording(tmp_path / "home"):
+        with pytest.raises(UsageError) as raised:
+            agentobs.record(requests.Session())
+    assert f"cannot record Session of requests {version('requests')}: it " in str(raised.value)
+    assert "use record_all(), which also sees the clients of requests" in str(raised.value)
 
 
 def send_bytes(host: str, port: int) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 
 AGENT = "refund_agent"
 BUG = "float(amount)"
@@ -34,7 +35,7 @@ def demo(output: Path | None) -> None:
     if importlib.util.find_spec("pytest") is None:
         raise UsageError(
             "the demo runs generated tests, but pytest is not installed here",
-            todo="Install the extra `pytest` of agentobs-kit: pip install '.[pytest]' in a clone",
+            todo=f"Install the extra `pytest`: {install_extra('pytest')}",
         )
     folder = _prepare(output)
     home = folder / ".agentobs"

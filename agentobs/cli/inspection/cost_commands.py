@@ -24,6 +24,7 @@ from agentobs.cli.terminal.query_output import (
     session_of,
 )
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 from agentobs.records.display import money
 
 if TYPE_CHECKING:
@@ -454,7 +455,7 @@ def _draw(name: str, rows: Rows, file: str) -> None:
         from dashboards import figures
     except ImportError as error:
         raise UsageError(
-            "figures need plotly", where="--figure", todo="pip install 'agentobs-kit[dashboards]'"
+            "figures need plotly", where="--figure", todo=install_extra("dashboards")
         ) from error
     figure = getattr(figures, name)(as_dicts(rows))
     title = name.replace("_", " ").capitalize()

@@ -15,6 +15,7 @@ import click
 from agentobs import world
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
@@ -91,7 +92,7 @@ def dashboard(
         raise UsageError(
             f"the package {error.name} is not installed",
             where="dashboard",
-            todo="Install what dashboards need: pip install 'agentobs-kit[dashboards]'",
+            todo=f"Install what dashboards need: {install_extra('dashboards')}",
         ) from error
     from agentobs.cli.inspection.diff import comparison_of
 

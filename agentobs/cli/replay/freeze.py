@@ -18,17 +18,12 @@ from agentobs.cli.replay.trial_output import check
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.recordings import load_recording
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
     from replay.freeze.conversion import Frozen
-
-
-PYTEST_IS_MISSING = (
-    "   needs the extra `pytest` of agentobs-kit: pip install '.[pytest]' in a clone"
-)
-"""Is added to the next step if pytest is not installed in this environment."""
 
 
 @click.command(
@@ -217,7 +212,8 @@ def _next_steps(
         yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
     if problem is not None or is_callable:
         is_installed = importlib.util.find_spec("pytest") is not None
-        yield f"pytest {where}" + ("" if is_installed else PYTEST_IS_MISSING)
+        missing = f"   needs the extra `pytest`: {install_extra('pytest')}"
+        yield f"pytest {where}" + ("" if is_installed else missing)
     if problem is None and is_callable and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
     if problem is not None or not is_callable:

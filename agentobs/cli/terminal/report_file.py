@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from agentobs.errors import UsageError
+from agentobs.installation import install_extra
 
 
 def reports() -> Any:
@@ -26,7 +27,7 @@ def reports() -> Any:
     except ImportError as error:
         raise UsageError(
             f"reports need a package that is not installed: {error.name}",
-            todo="pip install 'agentobs-kit[dashboards]'",
+            todo=install_extra("dashboards"),
         ) from error
     return report
 

@@ -13,7 +13,7 @@ import binascii
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 FRAMES = "application/vnd.amazon.eventstream"
 """The content type."""
@@ -81,6 +81,17 @@ def framed(headers: Mapping[str, str], payload: bytes) -> bytes:
     prelude = struct.pack(">II", len(encoded) + len(payload) + 16, len(encoded))
     frame = prelude + struct.pack(">I", zlib.crc32(prelude)) + encoded + payload
     return frame + struct.pack(">I", zlib.crc32(frame))
+
+
+def enframe(events: Iterable[bytes]) -> bytes:
+    """Return the frames of events that are JSON; `unframe` is the reverse."""
+    headers = {
+        ":event-type": "chunk",
+        ":content-type": "application/json",
+        ":message-type": "event",
+    }
+    payloads = (json.dumps({"bytes": base64.b64encode(each).decode()}).encode() for each in events)
+    return b"".join(framed(headers, payload) for payload in payloads)
 
 
 def _headers(data: bytes) -> dict[str, str]:

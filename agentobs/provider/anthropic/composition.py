@@ -42,6 +42,24 @@ def events(draft: Draft, deltas: int = 1) -> list[bytes]:
     return [_framed(event) for event in _events(draft, deltas)]
 
 
+def plain_events(message: Mapping[str, Any]) -> list[bytes]:
+    """Return the events of a streamed message, as JSON without framing, up to the last one whose content is known."""
+    usage = message.get("usage") or {}
+    start = {**message, "content": [], "stop_reason": None}
+    found: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
+    for index, block in enumerate(message.get("content") or []):
+        found += _block_events(index, block, 1)
+    if message.get("stop_reason") is not None:
+        ended = {key: message.get(key) for key in ("stop_reason", "stop_sequence")}
+        found += [
+            {"type": "message_delta", "delta": ended, "usage": usage},
+            {"type": "message_stop"},
+        ]
+    if "error" in message:
+        found.append({"type": "error", "error": message["error"]})
+    return [_compact(event) for event in found]
+
+
 def message(role: str, blocks: Sequence[Block]) -> dict[str, Any]:
     """Return a message of a request. In a user message, results come first, because the provider requires it."""
     ordered = sorted(blocks, key=lambda block: block.kind != "result") if role == "user" else blocks
@@ -114,6 +132,8 @@ def _block_events(index: int, block: Mapping[str, Any], deltas: int) -> Iterator
     if block["type"] == "text":
         opened = {**block, "text": ""}
         made = [{"type": "text_delta", "text": text} for text in _parts(block["text"], deltas)]
+    elif "input" not in block:
+        opened, made = dict(block), []
     else:
         opened = {**block, "input": {}}
         made = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
 from agentobs.provider.anthropic import composition
-from agentobs.provider.anthropic.cloud_frames import is_framed, split_frames
+from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
     blocks,
@@ -325,6 +326,18 @@ class Anthropic(Dialect):
         if is_framed(headers):
             return split_frames(body)
         return split_events(body) if is_stream(headers) else [body]
+
+    def is_binary(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the headers announce the frames of a platform."""
+        return is_framed(headers)
+
+    def redacted_stream(
+        self, headers: Mapping[str, str], body: bytes, redact: Callable[[bytes], bytes]
+    ) -> bytes | None:
+        """Return frames with the redacted message; None if it contains no secret."""
+        text = json.dumps(assemble(headers, body), ensure_ascii=False).encode("utf-8", "replace")
+        clean = redact(text)
+        return None if clean == text else enframe(composition.plain_events(json.loads(clean)))
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
         """Return a response, reassembled if it was streamed."""

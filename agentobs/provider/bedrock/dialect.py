@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -181,6 +181,19 @@ class Converse(Dialect):
     def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
         """Split a stream into its frames; any other body is one part."""
         return split_frames(body) if is_framed(headers) else [body]
+
+    def is_binary(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the headers announce a stream of events."""
+        return is_framed(headers)
+
+    def redacted_stream(
+        self, headers: Mapping[str, str], body: bytes, redact: Callable[[bytes], bytes]
+    ) -> bytes | None:
+        """Return frames with the redacted message; None if it contains no secret."""
+        value = responses.assemble(headers, body)
+        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        clean = redact(text)
+        return None if clean == text else b"".join(responses.events_of(json.loads(clean), 1))
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
         """Return a response, reassembled if it was streamed."""

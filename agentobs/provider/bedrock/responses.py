@@ -201,21 +201,35 @@ def written_block(block: Block) -> Mapping[str, Any]:
 
 def events(draft: Draft, deltas: int) -> Iterator[bytes]:
     """Yield the frames of a streamed response, with each text split into `deltas` parts."""
-    whole = written(draft)
-    yield _event("messageStart", {"role": "assistant"})
-    for index, block in enumerate(whole["output"]["message"]["content"]):
+    return events_of(written(draft), deltas)
+
+
+def events_of(value: Mapping[str, Any], deltas: int) -> Iterator[bytes]:
+    """Yield the frames of a response that is an object, up to the last one whose content is known."""
+    message = value.get("output", {}).get("message", {})
+    yield _event("messageStart", {"role": message.get("role", "assistant")})
+    for index, block in enumerate(message.get("content", [])):
         at = {"contentBlockIndex": index}
         if call := block.get("toolUse"):
-            start = {key: call[key] for key in ("toolUseId", "name")}
+            start = {
+                key: inner for key, inner in call.items() if key not in ("input", "partialInput")
+            }
             yield _event("contentBlockStart", {"start": {"toolUse": start}, **at})
-            parts: Sequence[dict[str, Any]] = [{"toolUse": {"input": json.dumps(call["input"])}}]
+            text = call.get("partialInput", json.dumps(call.get("input")))
+            parts: Sequence[dict[str, Any]] = [{"toolUse": {"input": text}}]
+        elif reasoning := block.get("reasoningContent"):
+            texts = reasoning.get("reasoningText", reasoning)
+            parts = [{"reasoningContent": {key: inner}} for key, inner in texts.items()]
         else:
             parts = [{"text": part} for part in _parts(str(block.get("text", "")), deltas)]
         for part in parts:
             yield _event("contentBlockDelta", {"delta": part, **at})
         yield _event("contentBlockStop", at)
-    yield _event("messageStop", {"stopReason": whole["stopReason"]})
-    yield _event("metadata", {key: whole[key] for key in ("usage", "metrics")})
+    if value.get("stopReason") is not None:
+        yield _event("messageStop", {"stopReason": value["stopReason"]})
+    if value.get("usage") is not None:
+        kept = ("usage", "metrics", "serviceTier")
+        yield _event("metadata", {key: value[key] for key in kept if key in value})
 
 
 def _event(kind: str, value: Mapping[str, Any]) -> bytes:

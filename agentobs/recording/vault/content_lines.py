@@ -15,10 +15,12 @@ from typing import Any
 from agentobs.determinism.callers import digests
 from agentobs.determinism.jobs import Job
 from agentobs.determinism.values import is_not_kept
+from agentobs.provider.registry import redacted_binary
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.recording.vault.stream_secrets import find_in_answer
 from agentobs.records.canonical_json import canonical
 from agentobs.records.exchanges import (
+    Answer,
     Chunk,
     ModelExchange,
     SessionCall,
@@ -84,7 +86,14 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
     """Return the content line of a response: its bytes, redacted, and when they arrived."""
     answer = exchange.answer
     raw = answer.body
-    findings = find_in_answer(raw, exchange.secrets, redactor)
+    findings: list[Finding] = []
+    rewritten = _binary_without_secrets(exchange, redactor)
+    if rewritten is None:
+        findings = find_in_answer(raw, exchange.secrets, redactor)
+        redactions = _redaction_entries(findings)
+    else:
+        answer, redactions = rewritten
+        raw = answer.body
     written = apply(raw, findings)
     failure = answer.failure
     return {
@@ -100,9 +109,24 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
         ]
         if failure
         else None,
-        "redactions": _redaction_entries(findings),
+        "redactions": redactions,
         **_origin(exchange, redactor),
     }
+
+
+def _binary_without_secrets(
+    exchange: ModelExchange, redactor: Redactor
+) -> tuple[Answer, list[list[Any]]] | None:
+    """Return a binary stream without its secrets, and the kind of each secret; None for other responses."""
+    kinds: list[list[Any]] = []
+
+    def redact(text: bytes) -> bytes:
+        found = redactor.find(text, known=exchange.secrets)
+        kinds.extend([each.kind, 0, 0] for each in found)
+        return apply(text, found)
+
+    answer = redacted_binary(exchange.question.path, exchange.answer, redact)
+    return None if answer is None else (answer, kinds)
 
 
 def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import DamagedError, RecordingError, UsageError
+from agentobs.installation import install_extra
 
 KEY_VARIABLE = "AGENTOBS_CONTENT_KEY"
 FILE_VARIABLE = "AGENTOBS_CONTENT_KEY_FILE"
@@ -56,7 +57,7 @@ class Sealer:
             raise UsageError(
                 "sealing content needs the package cryptography",
                 where=KEY_VARIABLE,
-                todo="pip install 'agentobs-kit[sealed]', or unset the key",
+                todo=f"{install_extra('sealed')}, or unset the key",
             ) from error
         self.segment_id = segment_id
         self.key_id = key_id(key)

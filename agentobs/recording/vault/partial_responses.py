@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agentobs.provider.registry import dialect_of
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.recording.vault.content_lines import chunk_sizes, text_of
 from agentobs.recording.vault.stream_secrets import find_in_answer, writable_length
@@ -55,6 +56,8 @@ class PartialExchange:
         size = self.response.size
         if size - self.covered_bytes <= PART_BYTES_MIN or size < self.next_search_bytes:
             return None
+        if dialect_of(exchange.question.path).is_binary(exchange.answer.headers):
+            return None  # it can only be redacted as a whole
         first = max(self.covered_bytes - PART_BYTES_MIN, 0)
         window = self.response.since(first)
         findings = find_in_answer(window, exchange.secrets, self.redactor)

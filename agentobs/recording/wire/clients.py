@@ -41,6 +41,7 @@ from agentobs.recording.wire.transport import (
     AsyncRecordingTransport,
     PlaceOf,
     RecordingTransport,
+    described,
     instrument,
     is_recorded,
 )
@@ -125,10 +126,9 @@ def record_in(holder: Any, record: Callable[[Any], None]) -> bool:
     others = [each for each in clients if _other_sdk(each)]
     clients = [each for each in clients if each not in others]
     if others and not clients:
-        other = type(others[0])
         raise UsageError(
-            f"cannot record {other.__name__}: it is a client of {_other_sdk(others[0])}, and agentobs reads only the "
-            "Messages API",
+            f"cannot record {described(others[0])}: it is a client of {_other_sdk(others[0])}, and agentobs reads only "
+            "requests to Anthropic's models",
             todo="Pass a client of the anthropic SDK, or a plain HTTP client that sends requests to the Messages API",
         )
     for client in clients:

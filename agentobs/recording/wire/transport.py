@@ -8,9 +8,11 @@ reach it.
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from importlib.metadata import PackageNotFoundError, version
 from itertools import starmap
 from typing import Any, TypeVar, overload
 
@@ -107,9 +109,9 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
     http: Any = client if is_client(client) else getattr(client, "_client", None)
     if not is_client(http):
         raise UsageError(
-            f"cannot record {type(client).__name__}: it contains no client of httpx2 or httpx",
-            todo="Pass an Anthropic or AsyncAnthropic client, or the HTTP client itself; if you cannot reach the "
-            "client, use record_all()",
+            f"cannot record {described(client)}: it contains no client of the anthropic SDK, httpx2, httpx or aiohttp",
+            todo="Pass an Anthropic or AsyncAnthropic client, its HTTP client, or the object that holds it; if you "
+            "cannot reach the client, use record_all(), which also sees the clients of requests, urllib and boto3",
         )
     if isinstance(http._transport, RecordingTransport | AsyncRecordingTransport):
         return False
@@ -121,6 +123,18 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
         for pattern, inner in http._mounts.items()
     }
     return True
+
+
+def described(value: Any) -> str:
+    """Return the class of an object, with the package that defines it and its version, for errors."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        return kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
+    try:
+        return f"{kind.__qualname__} of {package} {version(package)}"
+    except PackageNotFoundError:  # the code of the user, or a package with another import name
+        return f"{kind.__module__}.{kind.__qualname__}"
 
 
 F = TypeVar("F", bound=Callable[..., Any])
