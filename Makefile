@@ -4,6 +4,8 @@
 PYTHON ?= python3
 ARGS ?=
 PHOENIX_VERSION := 20.26.1
+OPENINFERENCE_VERSION := 3.1.0
+OPENINFERENCE_SDK_VERSION := 2.14.0
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -22,7 +24,8 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-install
+.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-install \
+  compare-openinference
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
@@ -62,6 +65,15 @@ test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it i
 .venv/phoenix/.ready: $(READY)
 	"$(PYTHON)" -m venv .venv/phoenix
 	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT .venv/phoenix/bin/pip install --quiet --disable-pip-version-check 'arize-phoenix==$(PHOENIX_VERSION)'
+	@touch $@
+
+compare-openinference: $(READY) .venv/openinference/.ready ## compare our spans with those of OpenInference's instrumentation
+	$(BIN)/python -m tests.openinference .venv/openinference/bin/python
+
+.venv/openinference/.ready: $(READY)
+	"$(PYTHON)" -m venv .venv/openinference
+	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT .venv/openinference/bin/pip install --quiet --disable-pip-version-check \
+	  'openinference-instrumentation-anthropic==$(OPENINFERENCE_VERSION)' 'anthropic==$(OPENINFERENCE_SDK_VERSION)' opentelemetry-sdk
 	@touch $@
 
 test-agents: $(READY) ## record and replay agents of third-party frameworks, each in a separate environment; ARGS names some of them

@@ -64,7 +64,7 @@ def start_attributes(interval: Interval) -> Attributes:
     ) | agentobs_attributes.location_attributes(interval)
     found["openinference.span.kind"] = _kind(interval)
     match interval.name:
-        case "llm_request" if interval.is_chat:
+        case "llm_request" if _names_model(interval):
             found |= {"llm.system": SYSTEM, "llm.provider": SYSTEM}
             found["llm.model_name"] = agentobs_attributes.model_of(interval)
         case "interaction" | "sub_agent":
@@ -100,17 +100,26 @@ def content_attributes(interval: Interval) -> Attributes:
     if interval.name in ("interaction", "sub_agent"):
         return attributes_of_agent(interval.content)
     if interval.name == "llm_request":
-        return attributes_of_request(interval.content, is_chat=interval.is_chat)
+        return attributes_of_request(interval.content)
     return {}
 
 
 def _kind(interval: Interval) -> str:
-    return "LLM" if interval.is_chat else _KINDS.get(interval.name, "CHAIN")
+    return "LLM" if _names_model(interval) else _KINDS.get(interval.name, "CHAIN")
+
+
+def _names_model(interval: Interval) -> bool:
+    """Return whether a request names a model: each request to a model, and each request that counts its tokens."""
+    if interval.name != "llm_request":
+        return False
+    return interval.is_chat or (
+        interval.attempt is not None and interval.attempt.model_requested is not None
+    )
 
 
 def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
     found: Attributes = {}
-    if interval.is_chat:
+    if _names_model(interval):
         if attempt.model_requested:
             found["llm.request.model_name"] = attempt.model_requested
         if attempt.model:

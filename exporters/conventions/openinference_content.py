@@ -36,22 +36,18 @@ TOOLS_MAX = 64
 Pairs = Iterator[tuple[str, Value]]
 
 
-def attributes_of_request(exchange: ExchangeContent, *, is_chat: bool) -> Attributes:
-    """Return the input, the output, the messages, the tools and the details of a request.
-
-    A request that is not answered by a model has no messages.
-    """
+def attributes_of_request(exchange: ExchangeContent) -> Attributes:
+    """Return the input, the output, the messages, the tools and the details of a request."""
     content = Content()
     request, dialect = _request_of(exchange, content)
     response = _response_of(exchange, dialect, content)
     conversation = turns(request)
-    flat: Attributes = {}
-    if is_chat:
-        flat = dict(_request_attributes(request, conversation, dialect, response, content))
-        if parameters := _parameters(request, dialect):
-            flat["llm.invocation_parameters"] = json_text(shortened(parameters, content))
-        if details := dialect.response_details(conversation, response):
-            flat["metadata"] = json_text(shortened(details, content))
+    flat = dict(_request_attributes(request, conversation, dialect, response, content))
+    if conversation:
+        parameters = _parameters(request, dialect)
+        flat["llm.invocation_parameters"] = json_text(shortened(parameters, content))
+    if details := dialect.response_details(conversation, response):
+        flat["metadata"] = json_text(shortened(details, content))
     if request:
         _put_request(content, request, dialect)
     if response.raw:
@@ -181,7 +177,7 @@ def _message(prefix: str, message: Turn, content: Content) -> Pairs:
                     yield f"{prefix}.tool_calls.{calls}.{name}", value
                 yield f"{at}.type", "tool_use"
                 for name, value in call:
-                    yield f"{at}.{name}", value
+                    yield f"{prefix}.contents.{number}.{name}", value
                 calls += 1
             case _:
                 yield from _part(at, block, content)

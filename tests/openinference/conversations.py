@@ -86,6 +86,19 @@ def cache(client: Any) -> None:
         client.messages.create(model=MODEL, max_tokens=64, system=system, messages=prompt)
 
 
+def search(client: Any) -> None:
+    """Get a response with a tool that the provider runs and with citations."""
+    tool = {"type": "web_search_20250305", "name": "web_search"}
+    prompt = [{"role": "user", "content": "Hello"}]
+    client.messages.create(model=MODEL, max_tokens=64, tools=[tool], messages=prompt)
+
+
+def count(client: Any) -> None:
+    """Count the tokens of a prompt."""
+    prompt = [{"role": "user", "content": "Hello"}]
+    client.messages.count_tokens(model=MODEL, system="You are brief.", messages=prompt)
+
+
 def fail(client: Any) -> None:
     """Send requests that the provider rejects."""
     prompt = [{"role": "user", "content": "Hello"}]
@@ -99,6 +112,6 @@ def fail(client: Any) -> None:
 
 
 CONVERSATIONS: Mapping[str, Callable[[Any], None]] = {
-    each.__name__: each for each in (ask, stream, call_tools, retry, cache, fail)
+    each.__name__: each for each in (ask, stream, call_tools, retry, cache, search, count, fail)
 }
 """The conversations by name."""

@@ -33,6 +33,43 @@ WRITTEN = {
     "cache_creation_input_tokens": 70,
     "cache_creation": {"ephemeral_5m_input_tokens": 50, "ephemeral_1h_input_tokens": 20},
 }
+FOUND: list[dict[str, Any]] = [
+    {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {"query": "sky"},
+        "caller": {"type": "direct"},
+    },
+    {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "caller": {"type": "direct"},
+        "content": [
+            {
+                "type": "web_search_result",
+                "url": "https://example.com",
+                "title": "Sky",
+                "encrypted_content": "c2ln",
+                "page_age": None,
+            }
+        ],
+    },
+    {
+        "type": "text",
+        "text": "It is blue.",
+        "citations": [
+            {
+                "type": "web_search_result_location",
+                "url": "https://example.com",
+                "title": "Sky",
+                "encrypted_index": "c2ln",
+                "cited_text": "blue",
+            }
+        ],
+    },
+]
+SEARCHED = usage(server_tool_use={"web_search_requests": 1, "web_fetch_requests": 0})
 REPLIES: Mapping[str, list[Reply]] = {
     "ask": [unstreamed(answer(text("Hi.")))],
     "stream": [streamed(THINKING), streamed(THINKING)],
@@ -51,6 +88,8 @@ REPLIES: Mapping[str, list[Reply]] = {
         unstreamed(answer(text("Hi."), usage=usage(**WRITTEN))),
         unstreamed(answer(text("Hi."), usage=usage(cache_read_input_tokens=70))),
     ],
+    "search": [unstreamed(answer(*FOUND, usage=SEARCHED))],
+    "count": [unstreamed({"input_tokens": 14})],
     "fail": [
         error(400, "invalid_request_error", text="it is no good"),
         error(403, "permission_error", text="it is not allowed"),

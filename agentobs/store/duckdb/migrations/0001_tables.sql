@@ -250,8 +250,7 @@ CREATE TABLE attempts (
     session_sequence BIGINT,
     claims_success BOOLEAN,
     adopted_span VARCHAR,
-    origin VARCHAR,
-    parameters MAP(VARCHAR, VARCHAR)
+    origin VARCHAR
 );
 COMMENT ON TABLE attempts IS 'HTTP requests to the provider, one row for each attempt.';
 COMMENT ON COLUMN attempts.segment_id IS 'The segment that contains the record.';
@@ -297,7 +296,6 @@ COMMENT ON COLUMN attempts.session_sequence IS 'The number of the record among t
 COMMENT ON COLUMN attempts.claims_success IS 'Whether the text of the response claims success and mentions no failure. Only set if the request contains the result of a failed call and the response has no tool calls; else NULL.';
 COMMENT ON COLUMN attempts.adopted_span IS 'The OpenTelemetry span that the SDK or the program created for the call, as a W3C `traceparent`; NULL if there was none.';
 COMMENT ON COLUMN attempts.origin IS '`live`: the attempt was sent to the provider; `replayed`: a fork answered it from a recording, and its usage is not billed.';
-COMMENT ON COLUMN attempts.parameters IS 'The parameters of the request that are numbers, booleans or labels, as text, by their path in the body, such as `thinking.type`; NULL if there are none.';
 
 CREATE TABLE usage (
     segment_id VARCHAR,
