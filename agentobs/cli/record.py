@@ -16,6 +16,7 @@ import click
 from agentobs import world
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError, error_kind
+from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def _needed_packages() -> contextlib.AbstractContextManager[None]:
             raise UsageError(
                 f"the package {error.name} is not installed",
                 where="the proxy",
-                todo="Install what the proxy needs: pip install 'agentobs-kit[proxy]'",
+                todo=f"Install what the proxy needs: {install_extra('proxy')}",
             ) from error
 
     return needed()

@@ -197,8 +197,7 @@ def _next_steps(
 
     where = shlex.quote(str(folder))
     if is_command(recording.entry):
-        is_installed = importlib.util.find_spec("pytest") is not None
-        yield f"pytest {where}" + ("" if is_installed else PYTEST_IS_MISSING)
+        yield _pytest_command(where)
         yield f"agentobs replay {where}   runs the command in a copy of the current directory"
         return
     problem = why_not_callable(load(frozen.fixture).header)
@@ -211,13 +210,18 @@ def _next_steps(
         yield f"    {imported}"
         yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
     if problem is not None or is_callable:
-        is_installed = importlib.util.find_spec("pytest") is not None
-        missing = f"   needs the extra `pytest`: {install_extra('pytest')}"
-        yield f"pytest {where}" + ("" if is_installed else missing)
+        yield _pytest_command(where)
     if problem is None and is_callable and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
     if problem is not None or not is_callable:
         yield f"agentobs serve {where}   acts as the provider for any client"
+
+
+def _pytest_command(where: str) -> str:
+    """Return the command that runs the tests of a fixture, and what to install first if pytest is missing."""
+    if importlib.util.find_spec("pytest") is not None:
+        return f"pytest {where}"
+    return f"pytest {where}   needs the extra `pytest`: {install_extra('pytest')}"
 
 
 def _folders(recordings: list[Recording], output: Path | None) -> list[Path]:
