@@ -61,9 +61,11 @@ def program(name: str, command: str) -> Path:
     return environment(name, (PROGRAMS[name],)).parent / command
 
 
-def environment(name: str, requirements: tuple[str, ...]) -> Path:
+def environment(
+    name: str, requirements: tuple[str, ...], environments: Path = ENVIRONMENTS
+) -> Path:
     """Return the Python interpreter of an environment with all `requirements`; create the environment if necessary."""
-    folder = ENVIRONMENTS / name
+    folder = environments / name
     python, stamp = folder / "bin" / "python", folder / "requirements.json"
     if not stamp.exists() or json.loads(stamp.read_text()) != list(requirements):
         print(f"creating {folder.relative_to(ROOT)}", file=sys.stderr)

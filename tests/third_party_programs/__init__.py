@@ -1,0 +1,1 @@
+"""Real programs of other projects, recorded from outside and replayed as commands."""
