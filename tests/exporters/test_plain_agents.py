@@ -27,6 +27,7 @@ from tests.exporters.sample_agents import play, recording
 from tests.exporters.test_backfill import send, spans
 from tests.openinference.conversations import CONVERSATIONS, MODEL
 from tests.openinference.replies import REPLIES, THINKING
+from tests.replay.test_base_urls import through_bedrock, through_gateway, through_vertex
 
 pytestmark = pytest.mark.xdist_group("plain_agents")
 PROFILES = ("both", "openinference")
@@ -364,3 +365,33 @@ def test_the_command_sends_only_the_chosen_signals(recorded: SimpleNamespace) ->
         ran = CliRunner().invoke(cli, [*arguments, "--as", "two"])
         assert ran.exit_code == 1
         assert "if the collector accepts only traces, pass --signal traces" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("client_for", "expected"),
+    [
+        (through_gateway, {"both": "anthropic", "openinference": "anthropic"}),
+        (through_bedrock, {"both": "aws.bedrock", "openinference": "aws"}),
+        (through_vertex, {"both": "gcp.vertex_ai", "openinference": "google"}),
+    ],
+)
+def test_spans_name_the_platform_that_provides_the_model(
+    tmp_path: Path, client_for: Any, expected: dict[str, str]
+) -> None:
+    """The provider of a model on Bedrock or Vertex has the name that the convention defines for the platform."""
+    with Collector() as both, Collector() as openinference:
+        collectors = {"both": both, "openinference": openinference}
+        backends = [otlp.standard(c.endpoint, profile=name) for name, c in collectors.items()]
+        with recording(tmp_path / "home", *backends):
+            with Provider(REPLIES["cache"]) as provider, agentobs.session("one"):
+                CONVERSATIONS["cache"](agentobs.record(client_for(provider.base_url)))
+            assert flush()
+            assert all(backend.flush(20) for backend in backends)
+    names = {"both": "gen_ai.provider.name", "openinference": "llm.provider"}
+    found = {
+        (profile, span.attributes[names[profile]])
+        for profile, collector in collectors.items()
+        for span in collector.spans()
+        if kind(span) == "llm_request"
+    }
+    assert found == set(expected.items())
