@@ -6,11 +6,14 @@ Agents that need their own environment are tested by `make test-agents`, see doc
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 from pydantic_ai import Agent
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -21,8 +24,9 @@ from tests.replay.agents import KEY, MODEL
 from tests.replay.raw_provider import play
 from tests.replay.wire_recordings import recorded, replayed
 from tests.third_party_agents import pydantic_agent, tool_runner
-from tests.third_party_agents.proof import REPLAYS, Run, prove
-from tests.third_party_agents.provider import Provider
+from tests.third_party_agents.installation import Resolution, Versions
+from tests.third_party_agents.proof import REPLAYS, Proof, Refusal, Run, prove
+from tests.third_party_agents.provider import Counts, Provider
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,73 @@ def test_an_agent_replays_unchanged(tmp_path: Path, run: Run, prompt: str, tool:
     assert proof.prompt.startswith(prompt)
     assert proof.tool == f'{tool}: tool_result of weather(city="Rome")'
     assert [ask.answer.status for ask in fixture.requests].count(529) == 1
+    assert dataclasses.replace(proof.store, interactions=1) == proof.provider
+
+
+def test_a_proof_names_each_difference() -> None:
+    """A count that the provider did not count, a failed replay and a late divergence each make the proof fail."""
+    counted = Counts(requests=8, turns=7, tool_calls=7, interactions=1, cost_usd=Decimal("0.1"))
+    proof = Proof(
+        versions={},
+        recorded_with="",
+        sent=8,
+        recorded=8,
+        provider=counted,
+        store=counted,
+        matched=(8, 8),
+        errors=("", ""),
+        with_result=7,
+        prompt="request 1, `$.messages`: the cause",
+        tool="request 7, `$.messages`: the cause",
+    )
+    assert proof.problems() == []
+    wrong = dataclasses.replace(
+        proof,
+        store=dataclasses.replace(counted, turns=6, cost_usd=Decimal("0.09")),
+        matched=(8, 5),
+        errors=("", "KeyError: 'x'"),
+        prompt="no divergence",
+        tool="request 8, `$.messages`: the cause",
+    )
+    assert wrong.problems() == [
+        "replay: KeyError: 'x'",
+        "the replays matched (8, 5) of 8 requests",
+        "turns: the provider counted 7, recorded are 6",
+        "cost_usd: the provider counted 0.1, recorded are 0.09",
+        "the changed prompt gave no divergence, expected was request 1",
+        "the changed tool result gave request 8, `$.messages`: the cause, expected was request 7",
+    ]
+
+
+def test_a_refusal_needs_a_warning_and_no_requests() -> None:
+    """An agent that cannot be recorded must be told so, and a recorded request contradicts it."""
+    nothing = Counts(requests=0, turns=0, tool_calls=0, interactions=0, cost_usd=Decimal())
+    refusal = Refusal(
+        versions={}, recorded_with="", provider=nothing, store=nothing, warning="saw no request"
+    )
+    assert refusal.problems() == []
+    silent = dataclasses.replace(
+        refusal, warning="", store=dataclasses.replace(nothing, requests=2)
+    )
+    assert silent.problems() == [
+        "agentobs recorded no request and did not warn",
+        "2 requests were recorded",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("together", "problem"),
+    [
+        ({"dspy": Version("3.10"), "openai": Version("1")}, ""),
+        ({"dspy": Version("3.9"), "openai": Version("2")}, "dspy 3.10 becomes 3.9"),
+        ({}, "dspy and agentobs cannot be installed together"),
+    ],
+)
+def test_a_lowered_framework_is_a_problem(together: Versions, problem: str) -> None:
+    """agentobs may lower the version of another package, which the table shows, but not that of the framework."""
+    found = Resolution("dspy", {"dspy": Version("3.10"), "openai": Version("2")}, together)
+    assert found.problem() == problem
+    assert found.lowered() == (["openai 2 to 1"] if not problem else [])
 
 
 @pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
