@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import (
     agent_loop,
+    clients,
     dashboards,
     durability,
     events,
@@ -26,6 +27,7 @@ from benchmarks import (
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recorder.sections,
+    "clients": clients.sections,
     "durability": durability.sections,
     "ingest": ingest.sections,
     "importing": imports.sections,
