@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.client
 import json
 import random
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +286,65 @@ def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:
     answering = SpineScript(recording, paces_tasks=True)
     taken = [answering.take(each) for each in (first, second, third, fourth)]
     assert [each and each.answer.chunks[0].after_ns for each in taken] == [0, 5, 0, 0]
+
+
+def test_a_response_waits_for_concurrent_ones_that_ended_earlier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While a background task runs, the main agent gets its response after the sub-agent has got its own."""
+    monkeypatch.setattr("replay.served.spine_script.SEEN_SECONDS", 0.0)
+    note = "<task-notification><task-id>b1</task-id><tool-use-id>toolu_1</tool-use-id></task-notification>"
+    started = (assistant(call(1, "run")), user(result(1, "started")))
+    first, sub = asked(user("Hi")), asked(user("Sub"))
+    second = asked(user("Hi"), *started)
+    third = asked(user("Hi"), *started, assistant("Ok."), user("?", note))
+    recording = made(
+        (first, streamed(call(1, "run"))),
+        (second, streamed(text("Ok."))),
+        (sub, streamed(text("Sub."))),
+        (third, streamed(text("End."))),
+    )
+    models = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
+    times = ((1, 2), (3, 9), (4, 6), (10, 11))
+    timed = dataclasses.replace(
+        recording,
+        exchanges=tuple(
+            dataclasses.replace(each, started_ns=start, ended_ns=end)
+            for each, (start, end) in zip(models, times, strict=True)
+        ),
+    )
+    answering, order = SpineScript(timed, paces_tasks=True), []
+    answering.take(first)
+
+    def main_agent() -> None:
+        answering.take(second)
+        order.append("main agent")
+
+    thread = threading.Thread(target=main_agent)
+    thread.start()
+    taken = answering.take(sub)
+    assert taken is not None
+    order.append("sub-agent")
+    answering.note_sent(taken)
+    thread.join(30)
+    assert order == ["sub-agent", "main agent"]
+
+
+def test_a_response_that_was_cut_on_purpose_is_sent_again() -> None:
+    """The retry of the client gets the complete response."""
+    question = asked(user("Hello"))
+    recording = made((question, streamed(text("Hi"))))
+    answering = SpineScript(recording)
+    options = ServeOptions(faults=(parse_fault("cut:1@1"),))
+    with ServedProvider(recording, options, script=answering) as provider:
+        address = provider.url.removeprefix("http://")
+        received = []
+        for _ in range(2):
+            connection = http.client.HTTPConnection(address, timeout=10)
+            connection.request("POST", question.path, question.body)
+            with contextlib.suppress(http.client.IncompleteRead):
+                received.append(connection.getresponse().read())
+            connection.close()
+    [exchange] = answering.exchanges
+    assert received == [exchange.answer.body]
+    assert answering.verdict() == "served 1 of 1 exchanges: exact 2"
