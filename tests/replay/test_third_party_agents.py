@@ -1,4 +1,4 @@
-"""Third-party agents, recorded and replayed without a change to their code.
+"""Third-party agents, which are recorded and replayed without a change to their code.
 
 Agents that need their own environment are tested by `make test-agents`, see docs/agents.md.
 """
@@ -47,9 +47,11 @@ from tests.third_party_agents.provider import Provider
     ids=["tool runner", "sync tool runner", "pydantic-ai"],
 )
 def test_an_agent_replays_unchanged(tmp_path: Path, run: Run, prompt: str, tool: str) -> None:
-    """Each replay matches every request, including overloads, parallel tools, parallel agents and a failing tool.
+    """Each replay of an unchanged agent matches every request, and a change diverges at the first request that contains
+    it.
 
-    A change of the prompt or of a tool's result diverges at the first request that contains it.
+    The requests include overloads, parallel tools, parallel agents and a failing tool. The change is one of the prompt
+    or of a tool's result.
     """
     fixture, proof = prove(run, tmp_path)
     assert (proof.sent, proof.recorded) == (8, 8)
@@ -61,7 +63,7 @@ def test_an_agent_replays_unchanged(tmp_path: Path, run: Run, prompt: str, tool:
 
 @pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
 def test_message_threads_replay(tmp_path: Path, run: Run) -> None:
-    """From the second request on, the runner sends only new messages; its recording matches completely."""
+    """A recording replays in which the runner sends only new messages from the second request on."""
     provider = Provider(has_threads=True)
     fixture, proof = prove(functools.partial(run, thread=None), tmp_path, provider)
     assert proof.matched == (8,) * REPLAYS
@@ -78,7 +80,7 @@ def test_message_threads_replay(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
 def test_the_fallback_for_a_provider_without_threads_replays(tmp_path: Path, run: Run) -> None:
-    """The rejection is recorded, and the complete requests that the runner sends afterwards replay."""
+    """If the provider rejects message threads, the rejection and the complete requests that follow it replay."""
     provider = Provider()
     fixture, proof = prove(functools.partial(run, thread=None), tmp_path, provider)
     assert provider.refused > 0
@@ -88,7 +90,7 @@ def test_the_fallback_for_a_provider_without_threads_replays(tmp_path: Path, run
 
 @pytest.mark.parametrize("hand_in", ["agent", "model", "provider"])
 def test_a_recreated_http_client_stays_recorded(tmp_path: Path, hand_in: str) -> None:
-    """pydantic-ai recreates its HTTP client for another event loop, so the object that holds the client is recorded."""
+    """If pydantic-ai recreates its HTTP client for another event loop, requests of the new client are recorded too."""
 
     def run(url: str) -> list[str]:
         provider = AnthropicProvider(api_key=KEY, base_url=url)
