@@ -147,7 +147,7 @@ class Converse(Dialect):
                 return BodyPlace("option")
 
     def breakpoint_of(self, value: Mapping[str, Any]) -> str | None:
-        """Return the lifetime of a cache point, "" if it has none, or None if the object is no cache point."""
+        """Return the lifetime of a cache point, "" if it has none, or None if the object is something else."""
         found = value.get("cachePoint")
         return str(found.get("ttl") or "") if isinstance(found, dict) else None
 
