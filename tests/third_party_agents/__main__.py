@@ -10,7 +10,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from tests.third_party_agents.environments import AGENTS, ROOT, environment, own_requirements
@@ -97,7 +99,10 @@ replays diverge: the number of the request, and the path in its body.
 
 def main(names: Sequence[str]) -> int:
     """Prove the named agents, or all if there are no names; return the number of failures."""
-    proofs = {name: proof(name) for name in names or AGENTS}
+    # pip is slow and uses all cores, so the environments are created one after the other.
+    pythons = {name: _environment(name) for name in names or AGENTS}
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        proofs = dict(zip(pythons, threads.map(proof, pythons, pythons.values()), strict=True))
     failures = {name: found for name, found in proofs.items() if isinstance(found, str)}
     for name, found in proofs.items():
         problems = [found] if name in failures else found["problems"]
@@ -113,9 +118,14 @@ def main(names: Sequence[str]) -> int:
     return failed
 
 
-def proof(name: str) -> Any:
+def _environment(name: str) -> Path:
+    if name not in AGENTS:
+        raise SystemExit(f"there is no agent {name}: choose from {', '.join(AGENTS)}")
+    return environment(name, (*AGENTS[name], *own_requirements()))
+
+
+def proof(name: str, python: Path) -> Any:
     """Return the proof of one agent as JSON, or the error output if its process failed."""
-    python = environment(name, (*AGENTS[name], *own_requirements()))
     run = [str(python), "-m", "tests.third_party_agents.proof", name]
     own_folder = {"PYTHONPATH": str(ROOT), "LLM_USER_PATH": str(python.parents[1])}
     # litellm would otherwise download its list of prices at each start.
@@ -124,7 +134,7 @@ def proof(name: str) -> Any:
         run, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
     if completed.returncode:
-        return completed.stderr
+        return f"{completed.stderr}exit status {completed.returncode}"
     return json.loads(completed.stdout.splitlines()[-1])
 
 
