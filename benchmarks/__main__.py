@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import (
     agent_loop,
+    clients,
     dashboards,
     durability,
     events,
@@ -27,6 +28,7 @@ from benchmarks import (
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recorder.sections,
+    "clients": clients.sections,
     "durability": durability.sections,
     "proxy": proxy.sections,
     "ingest": ingest.sections,

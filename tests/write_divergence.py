@@ -135,7 +135,7 @@ found, `why` is omitted. The report stays short even if megabytes of text or lis
 *Redaction only*: the values differ only in placeholders of secrets:
 
 ```
-{report:test_a_secret_in_place_of_a_different_one}
+{report:test_a_missing_secret_is_classified_as_redaction}
 ```
 
 *Same elements, different order*, for example because a set was formatted as text:
@@ -158,7 +158,7 @@ would hide it.
 function:
 
 ```
-{report:test_an_additional_property_of_a_tool}
+{report:test_a_changed_property_of_a_tool}
 ```
 
 *SDK version*: the version of the SDK has changed since the recording, and only values that the SDK itself writes

@@ -29,7 +29,7 @@ _COMMANDS = {
         "agentobs.cli.run",
         "Run the agent loop on a prompt with the real provider, and record it.",
     ),
-    "sessions": ("agentobs.cli.inspection.sessions", "List recorded sessions, the newest first."),
+    "sessions": ("agentobs.cli.inspection.sessions", "List recorded sessions, newest first."),
     "show": (
         "agentobs.cli.inspection.sessions",
         "Show one session: turns, tool calls, cost, and time.",

@@ -35,7 +35,7 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 @click.option("--model", default="claude-sonnet-5", show_default=True, help="Name of the model.")
 @click.option("--system", help="The system prompt.")
 @click.option(
-    "--tools", help="Python module that contains your tools, or module:name of a list of tools."
+    "--tools", help="Python module that contains your tools, or MODULE:NAME of a list of tools."
 )
 @click.option(
     "--max-turns",
@@ -540,7 +540,7 @@ def load_tools(named: str) -> list[Any]:
         raise UsageError(
             f"cannot load tools: {error}",
             where=named,
-            todo="Pass module, or module:name of a list of tools",
+            todo="Pass MODULE, or MODULE:NAME to use a list of tools in the module",
         ) from error
     tools = [value for value in listed if isinstance(value, Tool)]
     if not tools:

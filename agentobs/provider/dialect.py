@@ -344,6 +344,10 @@ class Dialect(Protocol):
         """Return whether requests to an endpoint (see `endpoint`) are answered by a model."""
         return self.makes_turns(endpoint)
 
+    def platform(self, endpoint: str) -> Literal["bedrock", "vertex"] | None:
+        """Return the cloud platform that answers requests to an endpoint; None for the provider itself."""
+        return None
+
     @property
     def options(self) -> frozenset[str]:
         """The top-level keys of a request body that a caller sets, independent of the client library's version."""

@@ -118,7 +118,7 @@ class Forwarder:
         is_recorded = is_call and RECORDED_HEADER not in by_name
         body = _Body(receive)
         try:
-            whole = await body.read(WHOLE_BODY_BYTES if is_recorded else 0)
+            whole = await body.read(WHOLE_BODY_BYTES if is_recorded and _makes_turns(rest) else 0)
         except ConnectionAbortedError:
             return
         self.counts.forwarded += 1

@@ -71,6 +71,7 @@ class Proxy:
             _certificates(environment),
         )
         self._server = uvicorn.Server(self._config())
+        self._has_stopped = threading.Event()
         # In a thread, uvicorn leaves the handling of signals to the main thread.
         self._thread = threading.Thread(target=self._serve, name="agentobs-proxy", daemon=True)
 
@@ -103,15 +104,19 @@ class Proxy:
     ) -> None:
         """Stop: responses in progress have a moment to end, and are cut off then."""
         self._server.should_exit = True
-        self._thread.join()
+        self._has_stopped.wait()
         self._socket.close()
 
     def wait(self) -> None:
         """Serve until this thread is interrupted."""
-        self._thread.join()
+        # Not `join`: if Ctrl-C interrupts it, Python 3.11 takes the thread for stopped.
+        self._has_stopped.wait()
 
     def _serve(self) -> None:
-        asyncio.run(self._serve_until_stopped())
+        try:
+            asyncio.run(self._serve_until_stopped())
+        finally:
+            self._has_stopped.set()
 
     async def _serve_until_stopped(self) -> None:
         checks = asyncio.ensure_future(self._close_idle_sessions())

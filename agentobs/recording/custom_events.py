@@ -85,7 +85,7 @@ def _kind_label(kind: str) -> Label:
         return known
     if not isinstance(kind, str) or _KIND.match(kind) is None:
         raise ValueError(
-            "the kind of an event is a constant word of at most 64 letters, digits and "
+            "the kind of an event must be a constant of at most 64 letters, digits and "
             "_.:-; put variable values into the metadata"
         )
     if is_built_in(kind):

@@ -119,8 +119,8 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
     `with_options()` copies, custom HTTP clients and the aiohttp transport are all recorded.
 
     Args:
-        client: an `Anthropic`, `AsyncAnthropic` or platform client, a client of httpx2 or httpx, or an object that
-            holds one: an agent, a model or a provider of a framework.
+        client: an `Anthropic`, `AsyncAnthropic` or platform client, a client of httpx2 or httpx, a session of aiohttp,
+            or an object that holds one: an agent, a model or a provider of a framework.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         sdk_span: how to handle the OpenTelemetry span that the SDK creates for each call. `off`: no span. `adopt`: the
             span has no content, and the record refers to it. `leave`: the client's own setting applies. Default `off`
@@ -146,9 +146,9 @@ def record_all(*, home: str | None = None) -> AllClients:
         with agentobs.record_all():
             ...
 
-    For clients that cannot be passed to `record`. The transports of httpx2 and httpx are patched until then, also if
-    they are imported later. Other traffic is not recorded, and no client is recorded twice. The SDK's own spans are not
-    changed, because they can only be disabled through a known client. If no request was seen, this warns at the end.
+    For clients that cannot be passed to `record`. httpx2, httpx, aiohttp and `http.client` (urllib, requests, boto3)
+    are patched until then, also if they are imported later. Other traffic is not recorded, and no request is recorded
+    twice. The SDK's own spans are not changed. If a provider was reached only by another client, this warns at the end.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.

@@ -81,7 +81,7 @@ def attempt_of(request: Request, view: View) -> Row:
         raise UsageError(
             "no request with this ID",
             where=attempt_id[:80],
-            todo="The page of its session lists all requests; agentobs prune may have deleted this one",
+            todo="The session page lists all requests; agentobs prune may have deleted this request",
         )
     return found[0]
 

@@ -71,7 +71,7 @@ class Content:
         content_id = row[column]
         if content_id is None:
             return Withheld(
-                "it was recorded without content",
+                "the session was recorded without content",
                 'Record with content="vault" to keep content',
             )
         try:

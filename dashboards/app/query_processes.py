@@ -1,4 +1,6 @@
-"""SQL queries of the page. Each query runs in a process with limits, few run in parallel, and all end at shutdown."""
+"""SQL queries of the page. Each query runs in a process with limits, only a few run in parallel, and all end at
+shutdown.
+"""
 
 from __future__ import annotations
 

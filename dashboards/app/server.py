@@ -266,11 +266,13 @@ def _checked_address(options: Options) -> str:
             raise UsageError(
                 "other machines could connect to this address",
                 where=f"--bind {address}",
-                todo="Pass --allow-remote NAME with the name under which they connect; it requires a password and TLS",
+                todo="Pass --allow-remote NAME, the host name that they use to connect; "
+                "this requires a password and TLS",
             )
         if address not in LOOPBACK and not options.loopback_address:
             raise UsageError(
-                "browsers find names under localhost only at 127.0.0.1 and ::1",
+                "browsers resolve names under localhost only to 127.0.0.1 and ::1, so a localhost URL "
+                "cannot reach this address",
                 where=f"--bind {address}",
                 todo="Use --bind 127.0.0.1, or also pass --loopback-address (its help describes the risk)",
             )

@@ -220,7 +220,7 @@ routes = [Route("/", sessions_page), Route("/compare/ticked", compare_selected)]
 
 
 def _digest(home: Home, text: str) -> str | None:
-    """Return the form in which the store contains a name: a label as it is, any other text as its digest.
+    """Return a name as the store contains it: a label unchanged, any other text as its digest.
 
     Return None if the text is empty or the home has no key.
     """

@@ -206,7 +206,7 @@ class EndedSessionCache:
 
 
 def _unfinished_operations(view: View, about: Row) -> Sequence[Row]:
-    """Return the unfinished operations. The query is slow, so it runs only if there may be any."""
+    """Return the unfinished operations. The query is slow, so it runs only if there may be unfinished operations."""
     key = {"session_id": about["session_id"]}
     if about["status"] == "crashed" or view.named("internal/orphaned_span", **key):
         return view.named("open_at_death", **key)

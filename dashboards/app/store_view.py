@@ -31,7 +31,7 @@ PAUSE_FACTOR = 5
 CHECK_SECONDS = 1.0
 """How long a request waits for a check for new data before it uses the previous state. Our choice."""
 MEMORY_BYTES = 2 * 1024**3
-"""The memory limit of DuckDB per connection; a page about 100,000 sessions needs a twentieth of it."""
+"""The memory limit of DuckDB per connection; a page that shows 100,000 sessions needs one twentieth of it."""
 MOST_OPEN = 3
 """The maximum number of connections: the current one, and older ones that requests still use."""
 MOST_RESULTS = 4

@@ -25,7 +25,7 @@ _STEPS_MS = (
 PAD = 0.05
 """The empty fraction of an axis at its ends, as in plotly."""
 MOST_TICKS = 400
-"""The maximum number of ticks, whatever a figure requests."""
+"""The maximum number of ticks, even if a figure requests more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,9 +186,7 @@ def cache_waste(rows: Sequence[Row]) -> go.Figure:
         ends.append((float(row[measure] or 0), text))
     _annotate_ends(figure, ends)
     named_rows(figure, [name for name, _ in shown], above=8)
-    title = (
-        "extra cost compared with cache reads, US dollars (estimated)" if has_price else "tokens"
-    )
+    title = "estimated extra cost over cache reads, US dollars" if has_price else "tokens"
     figure.update_xaxes(
         title_text=title, range=[0, most * 1.9 or 1], **(_DOLLARS if has_price else {})
     )
@@ -353,7 +351,7 @@ def _savings_text(row: Row) -> str:
     if saved is None:
         return "savings unknown (no price)"
     unpriced = f"; {row['unpriced_calls']:,} unpriced" if row.get("unpriced_calls") else ""
-    return f"{f'saved {money(saved)}' if saved >= 0 else f'cost {money(-saved)} more'}{unpriced}"
+    return f"{f'saved {money(saved)}' if saved >= 0 else f'caching cost {money(-saved)} extra'}{unpriced}"
 
 
 def _merged_waste(rows: Sequence[Row]) -> dict[str, Any]:

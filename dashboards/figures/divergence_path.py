@@ -43,13 +43,13 @@ KINDS: Final = {
 }
 """Descriptions of the kinds of divergences."""
 NATURES: Final = {
-    "whitespace": "whitespace only",
-    "redaction": "redaction only",
+    "whitespace": "only whitespace differs",
+    "redaction": "only redactions differ",
     "element order": "same elements, different order",
     "normalizer gap": "a value that changes with each run",
-    "number": "a number only",
+    "number": "only a number differs",
     "schema": "a tool's schema",
-    "timing": "time only",
+    "timing": "only the time differs",
 }
 """Descriptions of the nature that all differences of a divergence share."""
 _INNER = frozenset(("input", "properties", "metadata", "(json inside)"))
@@ -148,7 +148,7 @@ def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) ->
     x = [path.at(each) for each in numbers]
     _line(figure, x[0] - 1, 0, x[0], 1, STEEL, dash="dash")
     _write_numbers(figure, path, numbers, 0.67)
-    hover_texts = [f"request {each:,}: recorded, never made" for each in numbers]
+    hover_texts = [f"request {each:,}: recorded, but not made in the replay" for each in numbers]
     hover_texts[0] = f"request {path.diverging:,}, as recorded"
     if content:
         hover_texts[0] += _difference_texts(report, "expected")
@@ -156,7 +156,7 @@ def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) ->
         for at, text in enumerate(following[: len(hover_texts) - 1], 1):
             hover_texts[at] += f"<br>{plain(text, CUT)}"
     figure.add_scatter(
-        name="recorded, never made",
+        name="recorded, but not made in the replay",
         mode="lines+markers",
         x=x,
         y=[1] * len(x),

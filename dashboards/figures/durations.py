@@ -149,7 +149,7 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
         )
     figure.update_xaxes(
         type="category",
-        title_text="time to the answer",
+        title_text="time until the answer",
         categoryarray=list(BUCKETS.values()),
         range=[-0.5, 5.5],
     )
@@ -176,7 +176,8 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
 
     def hover_texts(column: str, text: str) -> list[str]:
         return [
-            f"{plain(row['model'])}<br>{text}: {seconds(row[column] or 0)}, of {count(row['calls'], 'response')}"
+            f"{plain(row['model'])}<br>{text} of {count(row['calls'], 'response')} "
+            f"started within {seconds(row[column] or 0)}"
             for row in shown
         ]
 
@@ -186,7 +187,7 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
     figure = go.Figure(
         go.Bar(
             name="p50 (median)", orientation="h", y=places, x=at("p50_ns"), marker=bar(Mark(BLUE)),
-            customdata=hover_texts("p50_ns", "50% started within"), hovertemplate="%{customdata}<extra></extra>",
+            customdata=hover_texts("p50_ns", "50%"), hovertemplate="%{customdata}<extra></extra>",
         ),
         layout=layout(margin=dict(l=8, r=16, t=36, b=8)),
     )  # fmt: skip
@@ -198,12 +199,12 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
             go.Scatter(
                 name=name, mode="markers", y=places, x=at(column),
                 marker=dict(symbol=symbol, size=11, color=color, line=dict(color=color, width=2)),
-                customdata=hover_texts(column, f"{name[1:]}% started within"),
+                customdata=hover_texts(column, f"{name[1:]}%"),
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )  # fmt: skip
     named_rows(figure, names, above=48, below=56)
-    figure.update_xaxes(title_text=f"{word} to the first chunk", rangemode="tozero")
+    figure.update_xaxes(title_text=f"time to first chunk, {word}", rangemode="tozero")
     return figure
 
 

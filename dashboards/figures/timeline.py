@@ -205,10 +205,10 @@ def _hover_text(each: Interval, axis: Elapsed) -> str:
         return _merged_hover_text(each, axis, start_text)
     noun, _ = KIND_NAMES[each.kind]
     duration = "" if each.state in NO_END else f", took {seconds(each.took_ns)}"
-    lines = [plain(each.label or noun), f"{noun}, started after {start_text}{duration}"]
+    lines = [plain(each.label or noun), f"{noun}, started at {start_text}{duration}"]
     if each.kind == "path":
         lines[1] = (
-            f"{NAMES[each.part]} ({plain(each.details)}), started after {start_text}, took {seconds(each.took_ns)}"
+            f"{NAMES[each.part]} ({plain(each.details)}), started at {start_text}, took {seconds(each.took_ns)}"
         )
     else:
         if each.state in _STATES:

@@ -66,7 +66,7 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
     for at, row in enumerate(shown):
         if row["p50_ns"] is None:
             # Use paper coordinates: on a logarithmic axis, some renderers expect an exponent, and others a value.
-            _note(figure, 0.02, at, "execution time never recorded", xref="paper")
+            _note(figure, 0.02, at, "no execution time recorded", xref="paper")
     figure.update_layout(xaxis_range=[math.log10(low) - 0.1, math.log10(high) + 0.1])
     return figure
 

@@ -163,7 +163,8 @@ def _with_critical(shown: Sequence[Interval], path_pieces: Iterable[Interval]) -
 def _waited_for(
     shown: Sequence[Interval], numbers: Iterable[int], instants: Iterable[int]
 ) -> Iterator[int]:
-    """For each time, yield the number of the interval that was waited for: the running interval that ended last.
+    """For each time, yield the number of the interval that the session waited for, which is the running interval that
+    ended last.
 
     `numbers` must be sorted by the start of their intervals, and `instants` by time.
     """

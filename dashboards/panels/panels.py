@@ -152,12 +152,12 @@ def _waterfall(
     full_path = [piece for split in splits for piece in split.path]
     path = full_path if window is None else _within(full_path, *window)
     pieces = [
-        {"lane": p.lane, "what": p.name, "label": p.label, "counts as": _PARTS[p.part],
+        {"lane": p.lane, "what": p.name, "label": p.label, "time category": _PARTS[p.part],
          "started_ns": p.started_ns, "duration_ns": p.ended_ns - p.started_ns}
         for p in path
     ]  # fmt: skip
     summary = f"{'' if window is None else 'In the selected range: '}{_path_summary(splits, path, window)}"
-    columns = ("started_ns", "duration_ns", "counts as", "what", "label", "lane")
+    columns = ("started_ns", "duration_ns", "time category", "what", "label", "lane")
     figure = figures.session_waterfall(rows, full_path, window=window)
     return panel("waterfall", "Waterfall", summary, figure, columns, pieces, is_wide=True)
 
@@ -272,10 +272,12 @@ def _agents(rows: Sequence[Row]) -> Panel | None:
 def _names(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    summary = (
-        f"Sessions with {'the same name' if len(rows) == 1 else f'{len(rows):,} different names'} "
-        f"cost {_sum(rows)}, including sub-agents."
+    sessions = (
+        "The sessions all have the same name and"
+        if len(rows) == 1
+        else f"Sessions with {len(rows):,} different names"
     )
+    summary = f"{sessions} cost {_sum(rows)}, including sub-agents."
     columns = _cost_columns("name", "sessions")
     figure = figures.cost_by_name(rows)
     return panel("cost-by-name", "Cost by session name", summary, figure, columns, rows)
@@ -391,7 +393,7 @@ _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_to
 _PARTS = {
     "model": "the model",
     "tool": "tools",
-    "queued": "queued",
+    "queued": "time in the queue",
     "person": "waiting for the user",
     "hook": "hooks",
     "retry_wait": "retry backoff",
@@ -421,7 +423,7 @@ def _saved(rows: Sequence[Row]) -> str:
     saved = sum(known, Decimal(0))
     unpriced = sum(row["unpriced_calls"] or 0 for row in rows)
     unpriced_note = (
-        f" ({_count(unpriced, 'call')} without a price not included)" if unpriced else ""
+        f" (not including {_count(unpriced, 'call')} without a price)" if unpriced else ""
     )
     if saved < 0:
         return f"Cache writes cost {money(-saved)} more than cache reads saved{unpriced_note}"

@@ -37,7 +37,7 @@ _UNITS = ("_ns", "_usd")
 INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns")
 """The columns that contain times; tables align them to the left, like text."""
 _MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
-"""Matches the style of maps in plotly's script, which is not needed and blocked by the content security policy."""
+"""Matches the style of maps in plotly's script, which is not needed, and is blocked by the content security policy."""
 
 
 def page(template: str, **values: Any) -> str:

@@ -156,7 +156,7 @@ def _cause(cause: Mapping[str, Any]) -> list[str]:
     if not cause:
         return []
     parts = [str(cause["kind"]).replace("_", " ")]
-    for key, words in (("tool", "tool"), ("place", "place"), ("contains", "contains")):
+    for key, words in (("tool", "tool"), ("place", "in"), ("contains", "contains")):
         value = cause.get(key)
         # If a value is not a label, it may be content.
         if value and (is_label(str(value)) or key == "contains"):

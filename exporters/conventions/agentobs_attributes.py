@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from agentobs.provider.registry import dialect_of
 from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, ToolResult
 from agentobs.records.metadata import is_long
@@ -149,6 +150,12 @@ def model_of(interval: Interval) -> str:
     attempt = interval.attempt
     requested = attempt.model_requested if attempt is not None else None
     return requested or interval.label or "unknown"
+
+
+def platform_of(interval: Interval) -> str | None:
+    """Return the cloud platform that answered a model call; None for the provider itself, or if it is not known yet."""
+    attempt = interval.attempt
+    return dialect_of(attempt.endpoint).platform(attempt.endpoint) if attempt is not None else None
 
 
 def truncation_attributes(content: Content) -> Attributes:

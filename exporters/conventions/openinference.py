@@ -25,7 +25,9 @@ VERSION = "OpenInference, specification of November 2026"
 """The version of the attribute names; the specification has no releases."""
 
 SYSTEM = "anthropic"
-"""The value of `llm.system` and `llm.provider`."""
+"""The value of `llm.system`, and of `llm.provider` if no cloud platform provides the model."""
+_PLATFORMS = {"bedrock": "aws", "vertex": "google"}
+"""The values of `llm.provider` for cloud platforms."""
 
 _KINDS = {
     "interaction": "AGENT",
@@ -65,7 +67,7 @@ def start_attributes(interval: Interval) -> Attributes:
     found["openinference.span.kind"] = _kind(interval)
     match interval.name:
         case "llm_request" if _names_model(interval):
-            found |= {"llm.system": SYSTEM, "llm.provider": SYSTEM}
+            found |= {"llm.system": SYSTEM, "llm.provider": _provider(interval)}
             found["llm.model_name"] = agentobs_attributes.model_of(interval)
         case "interaction" | "sub_agent":
             found |= {"agent.name": interval.label} if interval.label else {}
@@ -108,6 +110,10 @@ def _kind(interval: Interval) -> str:
     return "LLM" if _names_model(interval) else _KINDS.get(interval.name, "CHAIN")
 
 
+def _provider(interval: Interval) -> str:
+    return _PLATFORMS.get(agentobs_attributes.platform_of(interval) or "", SYSTEM)
+
+
 def _names_model(interval: Interval) -> bool:
     """Return whether a request names a model: each request to a model, and each request that counts its tokens."""
     if interval.name != "llm_request":
@@ -120,6 +126,9 @@ def _names_model(interval: Interval) -> bool:
 def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
     found: Attributes = {}
     if _names_model(interval):
+        if (provider := _provider(interval)) != SYSTEM:
+            # When the span started, its attempt may not have been known yet.
+            found["llm.provider"] = provider
         if attempt.model_requested:
             found["llm.request.model_name"] = attempt.model_requested
         if attempt.model:

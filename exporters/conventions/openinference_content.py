@@ -1,13 +1,14 @@
 """OpenInference: the content of spans, with the names and forms of `openinference-instrumentation-anthropic` 3.1.0.
 
 `input.value` and `output.value` of a model call are the JSON of the request and of the response. Each part of a message
-is a separate attribute. Only the latest messages that fit into `MESSAGE_ATTRIBUTES_MAX` become attributes, so that a
-long conversation does not push IDs out of a span.
+is a separate attribute. Only the latest messages that fit into `MESSAGE_ATTRIBUTES_MAX` and `MESSAGE_CHARACTERS_MAX`
+become attributes, so that a long conversation neither pushes IDs out of a span nor exceeds the size of a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agentobs.provider.dialect import Block, Dialect, Message, Turn
@@ -28,6 +29,8 @@ from exporters.conventions.span_content import (
 
 MESSAGE_ATTRIBUTES_MAX = 384
 """The maximum number of attributes for messages and tools. Our choice: three quarters of the attributes of a span."""
+MESSAGE_CHARACTERS_MAX = 2 * WHOLE_CHARACTERS
+"""The maximum length of these attributes together. Our choice: as much as `input.value` and `output.value`."""
 PARTS_MAX = 64
 """The maximum number of parts per message. Our choice."""
 TOOLS_MAX = 64
@@ -133,30 +136,70 @@ def _request_attributes(
     response: Message,
     content: Content,
 ) -> Pairs:
-    """Yield an attribute for each part of the messages and for each tool."""
-    output_and_tools: list[tuple[str, Value]] = []
-    if response.blocks:
-        output_and_tools += _message("llm.output_messages.0.message", response, content)
+    """Yield an attribute for each part of the messages and for each tool, as far as they fit.
+
+    The response, the tools and the system prompt come before the conversation, of which the latest messages are kept.
+    """
+    budget = _Budget()
+    last = list(
+        budget.fitting(_message("llm.output_messages.0.message", response, content), content)
+        if response.blocks
+        else ()
+    )
     tools = request.get(dialect.prompt_keys.get("tools", ""))
     for number, tool in enumerate(tools[:TOOLS_MAX] if isinstance(tools, list) else ()):
         text = json_text(shortened(tool, content))
-        output_and_tools.append((f"llm.tools.{number}.tool.json_schema", text))
-    messages = [each for turn in conversation for each in split_results(turn)]
-    if (system := dialect.system(request)) is not None:
-        messages.insert(0, system)
+        last += budget.fitting([(f"llm.tools.{number}.tool.json_schema", text)], content)
     kept: list[list[tuple[str, Value]]] = []
-    remaining = MESSAGE_ATTRIBUTES_MAX - len(output_and_tools)
+    if (system := dialect.system(request)) is not None:
+        kept.append(list(budget.fitting(_message("", system, content), content)))
+    kept += _latest(conversation, budget, content)
+    for number, pairs in enumerate(kept):
+        for name, value in pairs:
+            yield f"llm.input_messages.{number}.message{name}", value
+    yield from last
+
+
+def _latest(
+    conversation: Sequence[Turn], budget: _Budget, content: Content
+) -> list[list[tuple[str, Value]]]:
+    """Return the attributes of the latest messages that fit, in their order, and at least a part of the last one."""
+    messages = [each for turn in conversation for each in split_results(turn)]
+    kept: list[list[tuple[str, Value]]] = []
     for message in reversed(messages):
         pairs = list(_message("", message, content))
-        remaining -= len(pairs)
-        if remaining < 0:
+        if not budget.take(pairs):
+            if not kept:
+                kept.append(list(budget.fitting(pairs, content)))
             break
         kept.append(pairs)
     content.cut_messages = len(messages) - len(kept)
-    for number, pairs in enumerate(reversed(kept)):
+    return kept[::-1]
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The attributes and characters that are left for the messages and tools of one span."""
+
+    attributes: int = MESSAGE_ATTRIBUTES_MAX
+    characters: int = MESSAGE_CHARACTERS_MAX
+
+    def take(self, pairs: Sequence[tuple[str, Value]]) -> bool:
+        """Use up the budget for some attributes; return False, and use up nothing, if it is too small."""
+        characters = self.characters - sum(len(str(value)) for _, value in pairs)
+        attributes = self.attributes - len(pairs)
+        if min(characters, attributes) < 0:
+            return False
+        self.characters, self.attributes = characters, attributes
+        return True
+
+    def fitting(self, pairs: Iterable[tuple[str, Value]], content: Content) -> Pairs:
+        """Yield the attributes that fit, and count the others as removed."""
         for name, value in pairs:
-            yield f"llm.input_messages.{number}.message{name}", value
-    yield from output_and_tools
+            if self.take([(name, value)]):
+                yield name, value
+            else:
+                content.cut_characters += len(str(value))
 
 
 def _message(prefix: str, message: Turn, content: Content) -> Pairs:

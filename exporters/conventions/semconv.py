@@ -30,7 +30,9 @@ RELEASED = "semantic-conventions 1.41.0"
 """The conventions that `genai-1.41` follows."""
 
 PROVIDER = "anthropic"
-"""The value of `gen_ai.provider.name`."""
+"""The value of `gen_ai.provider.name` if no cloud platform provides the model."""
+_PLATFORMS = {"bedrock": "aws.bedrock", "vertex": "gcp.vertex_ai"}
+"""The values of `gen_ai.provider.name` for cloud platforms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def start_attributes(interval: Interval) -> Attributes:
             found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": PROVIDER}
             found |= {"gen_ai.agent.name": interval.label} if interval.label else {}
         case "llm_request" if interval.is_chat:
-            found |= {"gen_ai.operation.name": "chat", "gen_ai.provider.name": PROVIDER}
+            found |= {"gen_ai.operation.name": "chat", "gen_ai.provider.name": _provider(interval)}
             found["gen_ai.request.model"] = agentobs_attributes.model_of(interval)
         case "tool":
             found |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.type": "function"}
@@ -173,7 +175,7 @@ def call_attributes(interval: Interval) -> Attributes:
     """Return the attributes of the metrics of a model call."""
     found: Attributes = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.provider.name": _provider(interval),
         "gen_ai.request.model": agentobs_attributes.model_of(interval),
     }
     if interval.attempt is not None and interval.attempt.model is not None:
@@ -230,6 +232,9 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
     found: Attributes = {}
     if interval.is_chat:
         found = _of_parameters(attempt)
+        if (provider := _provider(interval)) != PROVIDER:
+            # When the span started, its attempt may not have been known yet.
+            found["gen_ai.provider.name"] = provider
         found["gen_ai.request.stream"] = attempt.streamed
         found |= {"gen_ai.response.id": attempt.message_id} if attempt.message_id else {}
         found |= {"gen_ai.response.model": attempt.model} if attempt.model else {}
@@ -240,6 +245,10 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
                 attempt.first_chunk_ns
             )
     return found | agentobs_attributes.http(interval, attempt)
+
+
+def _provider(interval: Interval) -> str:
+    return _PLATFORMS.get(agentobs_attributes.platform_of(interval) or "", PROVIDER)
 
 
 def _of_parameters(attempt: Attempt) -> Attributes:

@@ -73,7 +73,7 @@ class State:
 
 
 NAMED_STATE = "left state that can cause this"
-"""The words by which a hint that names the changed state is recognized."""
+"""The words that identify a hint as one that names the changed state."""
 
 
 def rely_on_isolation() -> None:
@@ -133,14 +133,14 @@ def current_test() -> str:
 
 def _hint(earlier: str | None, changed: list[str]) -> str:
     ran = (
-        "the agent ran before in this process"
+        "the agent already ran in this process"
         if earlier is not None
         else "code ran before this replay"
     )
     where = f" (in {earlier})" if earlier else ""
     if not changed:
         return (
-            f"{ran}{where}; state that it left, such as a cache or a module-level list, "
+            f"{ran}{where}; leftover state, such as a cache or a module-level list, "
             f"can cause this: {TODO}"
         )
     more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
@@ -164,19 +164,19 @@ def _changed(entry_module: str) -> Iterator[str]:
 
 def _modules() -> list[tuple[str, ModuleType]]:
     """Return the modules of the agent, without modules of agentobs and libraries."""
+    known = process.state(State).known
     found = []
+    # This code runs in each replay for all imported modules, which are thousands with some SDKs.
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(module, ModuleType) and isinstance(file, str) and _is_agents(file):
+        if not isinstance(file, str) or not isinstance(module, ModuleType):
+            continue
+        if file not in known:
+            # Symbolic links are resolved only for the few files that are not in the folder of a library anyway.
+            known[file] = is_agents(file) and is_agents(str(Path(file).resolve()))
+        if known[file]:
             found.append((name, module))
     return found
-
-
-def _is_agents(file: str) -> bool:
-    state = process.state(State)
-    if file not in state.known:
-        state.known[file] = is_agents(str(Path(file).resolve()))
-    return state.known[file]
 
 
 def _measures(module: ModuleType, seen: set[int] | None = None) -> Iterator[tuple[str, Measure]]:

@@ -213,7 +213,9 @@ def world_mismatch(
         )
     call = state.setup.fixture.tool_use(question.key)
     about = f" for {safe(call.name)}" if call else ""
-    summary = f"the agent needs {kind} {key}{about}, but the recording has no such exchange"
+    summary = (
+        f"the agent requests {kind} {key}{about}, but the recording does not contain this exchange"
+    )
     why = f"{WHY[kind]}; {_recorded_here(state, lane)}"
     return report(
         state, "world", lane, summary, why=why, between=True, nature=_timing_nature(kind), live=True

@@ -196,7 +196,8 @@ def run_command(
     Raises:
         UsageError: the recording has no command, or the command cannot be started.
     """
-    recording = _recording(fixture)
+    loaded = load(fixture) if isinstance(fixture, str | Path) else fixture
+    recording = as_recording(loaded) if isinstance(loaded, Fixture) else loaded
     recorded = _command(recording, command, exit_code)
     source = Path.cwd() if cwd is None else Path(cwd)
     parsed = tuple(parse_fault(each) if isinstance(each, str) else each for each in faults)
@@ -208,6 +209,7 @@ def run_command(
         on_end=lambda ending: stop[0](ending),
         ends_at_miss=True,
         paces_tasks=pace is None,
+        ends_after=_ends_after(loaded),
     )
     options = ServeOptions(pace=1.0 if pace is None else pace, faults=parsed)
     with ExitStack() as stack:
@@ -246,10 +248,14 @@ def run_command(
     )
 
 
-def _recording(fixture: Fixture | Recording | str | Path) -> Recording:
-    if isinstance(fixture, Recording):
-        return fixture
-    return as_recording(fixture if isinstance(fixture, Fixture) else load(fixture))
+def _ends_after(loaded: Fixture | Recording) -> dict[int, frozenset[int]] | None:
+    """Return for each request of a fixture, by index, the concurrent ones whose responses ended before its own."""
+    if isinstance(loaded, Recording):
+        return None
+    return {
+        each.number - 1: frozenset(number - 1 for number in each.ends_after)
+        for each in loaded.requests
+    }
 
 
 def _command(

@@ -19,7 +19,7 @@ CONTEXT = 24
 choice.
 """
 TOKENS_MAX = 400
-"""The maximum number of words of two long texts that are compared, from the first difference on. Our choice."""
+"""The maximum number of words of two long texts that are compared, starting at the first difference. Our choice."""
 LABEL = 10
 """The width of the label before a value: `recorded  `."""
 

@@ -122,7 +122,9 @@ class Calls:
         return sorted(unused, key=lambda t: not t.question.tool_use_id.startswith(f"{name}@"))
 
     def is_answered(self, lane: str) -> bool:
-        """Return whether a lane belongs to a call that was answered from the recording, so none of it recurs."""
+        """Return whether a lane belongs to a call that was answered from the recording, so that no part of the lane
+        recurs.
+        """
         while has_parent_lane(lane):
             starter = self._starters.get(lane)
             if (

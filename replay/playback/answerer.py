@@ -58,7 +58,7 @@ from replay.scenario.fork_plan import message_ids
 from replay.scenario.tool_policies import Policy, policy_of
 
 REFUSALS_MAX = 50
-"""How many requests without an answer raise an `Exception`; the next request raises `ReplayEnded`. Our choice."""
+"""The number of unanswered requests that raise an `Exception`; the next request raises `ReplayEnded`. Our choice."""
 
 
 class Answerer:
@@ -234,8 +234,8 @@ class Answerer:
         """Return the error for a request that contains sealed values whose organization IDs were removed."""
         return self._findings.reject(
             NotSendableError(
-                f"a request to {question.path.partition('?')[0]} holds a signed or encrypted value whose organization "
-                "ID was removed. It was not sent, because the provider would refuse it",
+                f"a request to {question.path.partition('?')[0]} contains a signed or encrypted value whose "
+                "organization ID was removed. It was not sent, because the provider would reject it",
                 where=str(self._setup.fixture.path),
                 todo="Fork from the home that holds the recorded session (agentobs --home DIR fork ...)",
             )

@@ -147,7 +147,7 @@ class Replayer:
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[ExitStack]:
-        """Open the replay, and close it again if that fails halfway."""
+        """Open the replay, and undo all changes if opening it fails."""
         if self._opened is not None:
             raise UsageError(
                 "this replay is already open", todo="Create a new Replayer for each use"

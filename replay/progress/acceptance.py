@@ -1,4 +1,4 @@
-"""Acceptance: from a request on, live requests replace the recorded ones.
+"""Acceptance: starting with a given request, live requests replace the recorded requests.
 
 The fixture keeps the recorded responses, so that no request is sent to the provider. Each response is given to the live
 request that replaces the recorded one, if it fits: both requests contain results for the same calls, the tools that the
@@ -60,10 +60,10 @@ class Accepted:
 
 
 class Acceptance:
-    """Accepts live requests in place of the recorded ones, from a request of the fixture on."""
+    """Accepts live requests in place of the recorded requests, starting with a given request of the fixture."""
 
     def __init__(self, fixture: Fixture, renaming: Renaming, first: int) -> None:
-        """Accept from request number `first` of the fixture on.
+        """Accept live requests, starting with request number `first` of the fixture.
 
         Raises:
             UsageError: the fixture has no such request.
@@ -224,7 +224,7 @@ def response_obstacle(old: Any, new: Any, due: RecordedRequest) -> str:
     undeclared = sorted(called & (set(dialect.tool_names(old)) - set(dialect.tool_names(new))))
     if not undeclared:
         return ""
-    return f"the recorded response calls tools that are not declared: {', '.join(undeclared)}"
+    return f"the recorded response calls tools that the new request does not declare: {', '.join(undeclared)}"
 
 
 def _answered_calls(body: dict[str, Any]) -> set[str]:

@@ -46,7 +46,9 @@ def delivered_response(
         response = replace(response, ending="complete")
     if is_unread(response) and response.status is not None and not is_agent_loop:
         error = error_response(
-            response.status, "the client did not read this body in the recording", request.path
+            response.status,
+            "the client did not read the body of this error response in the recording",
+            request.path,
         )
         response = replace(response, chunks=error.chunks, ending="complete")
     if (

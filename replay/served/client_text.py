@@ -24,8 +24,12 @@ IDENTITY_KEY = "metadata"
 _TASK = re.compile(r"<task-notification>.*?</task-notification>", re.DOTALL)
 """The report about a background task, which a client inserts when the task ends: in any turn, depending on timing."""
 
-TASK_ID = re.compile(rb"<task-id>([\w-]{1,64})</task-id>")
-"""The ID of a background task in such a report, in a request body."""
+TASK = re.compile(
+    rb"<task-id>(?P<task>[\w-]{1,64})</task-id>(?:\s|\\n)*(?:<tool-use-id>(?P<call>[\w-]{1,128})</tool-use-id>)?"
+)
+"""The IDs of a background task and of the call that started it in such a report, in a request body."""
+
+_REPORT = re.compile(r".*?</task-notification>", re.DOTALL)
 
 _INSERTED = re.compile(
     r"<system-reminder>.*?</system-reminder>"
@@ -40,7 +44,7 @@ _PHRASES = (
     *("You have been invoked", "gitStatus:", "uration", "URATION"),
 )
 """Each text that changes contains one of these phrases, which are found faster than the patterns."""
-_DURATION = re.compile(r"(\b(?:total_?)?duration_?ms\b\"?\s*[:=]\s*)\d+", re.IGNORECASE)
+_DURATION = re.compile(r"(\b(?:total_?)?duration_?ms\b(?:\"?\s*[:=]\s*|>))\d+", re.IGNORECASE)
 """A measured duration in the result of a sub-agent."""
 
 
@@ -49,6 +53,15 @@ def without_inserted_text(text: str) -> str:
     if not any(phrase in text for phrase in _PHRASES):
         return text
     return _DURATION.sub(r"\g<1>0", _INSERTED.sub("", text))
+
+
+def with_sorted_notifications(text: str) -> str:
+    """Return a text with its reports about background tasks in a fixed order: tasks may end in any order."""
+    parts = _REPORT.findall(text)
+    if len(parts) < 2:
+        return text
+    rest = text[sum(map(len, parts)) :]
+    return "".join(sorted(part.strip() for part in parts)) + rest
 
 
 def without_notifications(text: str) -> str:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from agentobs.provider.dialect import Block
 from agentobs.provider.registry import message_of
 from agentobs.records.canonical_json import canonical, digest
 from agentobs.records.exchanges import ModelExchange
 from replay.served.client_text import (
     AGENT_HEADER,
-    TASK_ID,
+    TASK,
     machine_values,
     without_inserted_text,
 )
@@ -92,12 +93,23 @@ class RecordedRequests:
         found: set[int] = set()
         reported: set[bytes] = set()
         bodies = [exchange.question.body for exchange in self.exchanges]
+        started = {str(call.id): at for at in range(len(bodies)) for call in self._calls_of(at)}
         for index, body in enumerate(bodies):
-            for task in set(TASK_ID.findall(body)) - reported:
-                reported.add(task)
-                start = next(at for at, earlier in enumerate(bodies) if task in earlier)
+            for report in TASK.finditer(body):
+                if report["task"] in reported:
+                    continue
+                reported.add(report["task"])
+                start = started.get((report["call"] or b"").decode(), -1) + 1
+                if start == 0:
+                    start = next(
+                        at for at, earlier in enumerate(bodies) if report["task"] in earlier
+                    )
                 found.update(range(start, index))
         return frozenset(found)
+
+    def _calls_of(self, index: int) -> Sequence[Block]:
+        exchange = self.exchanges[index]
+        return message_of(exchange.question.path, exchange.answer).calls
 
     def answers_alike(self, one: int, other: int) -> bool:
         """Return whether two lanes got the same responses, apart from IDs, so that either can stand for the other."""
@@ -172,8 +184,7 @@ class RecordedRequests:
 
     def _calls(self, index: int) -> list[Starter]:
         """Return the texts in the inputs of the calls of a response."""
-        exchange = self.exchanges[index]
-        calls = message_of(exchange.question.path, exchange.answer).calls
+        calls = self._calls_of(index)
         return [
             Starter(index, str(call.id), text) for call in calls for text in _strings(call.value)
         ]

@@ -20,6 +20,7 @@ from agentobs.records.exchanges import Question
 from replay.comparison.placeholders import bare
 from replay.served.client_text import (
     IDENTITY_KEY,
+    with_sorted_notifications,
     without_inserted_text,
     without_notifications,
 )
@@ -172,7 +173,9 @@ def _messages(
 
 def _without_inserted(entry: Any, role: str) -> Any:
     """Return a message without inserted text; a response is unchanged."""
-    return entry if role == "assistant" else mapped(entry, without_inserted_text)
+    if role == "assistant":
+        return entry
+    return mapped(entry, lambda text: with_sorted_notifications(without_inserted_text(text)))
 
 
 def _in_call_order(message: _Message, order: Mapping[str, int]) -> _Message:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentobs import world
 from agentobs.recording.wire.provider_server import Script
 from agentobs.records.exchanges import ModelExchange, Question, Recording
 from replay.scenario.script import Scripted
@@ -29,6 +31,7 @@ class SpineScript(Script):
         on_end: Callable[[str], None] | None = None,
         ends_at_miss: bool = False,
         paces_tasks: bool = False,
+        ends_after: Mapping[int, frozenset[int]] | None = None,
     ) -> None:
         """Serve the model exchanges of a recording.
 
@@ -41,7 +44,10 @@ class SpineScript(Script):
             on_end: is called when a request gets no response, with `miss` or `end` (after `until_turn`).
             ends_at_miss: whether nothing is answered after the first request that was not recorded.
             paces_tasks: whether only responses that arrived while a background task ran have the recorded times; all
-                others have no pauses. For a server whose pace is 1.
+                others have no pauses. For a server whose pace is 1. Such a response is also held until the concurrent
+                responses that ended before it have been sent.
+            ends_after: for each exchange, by index, the concurrent ones that ended before it; None to derive them from
+                the times of the recording.
         """
         super().__init__(recording, "order")
         self.matcher = SpineMatcher(self.exchanges)
@@ -53,6 +59,9 @@ class SpineScript(Script):
         self._ends_at_miss = ends_at_miss
         self._paced = self.matcher.recorded.during_tasks() if paces_tasks else None
         """The exchanges whose responses have the recorded times; None for all."""
+        self._ends_after = _ends_after(self.exchanges) if ends_after is None else ends_after
+        self._sent: set[int] = set()
+        self._sending = threading.Condition()
         self._miss_texts: dict[int, str] = {}
         """The texts for requests that get no response, by the identity of the request."""
 
@@ -65,7 +74,33 @@ class SpineScript(Script):
             self._unused = self.matcher.unused
         if ending and self._on_end is not None:
             self._on_end(ending)
+        if taken is not None and self._paced is not None:
+            self._hold(taken)
         return taken
+
+    def _hold(self, taken: ModelExchange) -> None:
+        """Wait until the responses that must precede a response have been sent and the client has seen them.
+
+        The wait is bounded, because a program that has changed may never send the requests of these responses.
+        """
+        index = self._index(taken)
+        earlier = self._ends_after.get(index, frozenset()) if index in (self._paced or ()) else ()
+        with self._sending:
+            if not earlier or self._sent.issuperset(earlier):
+                return
+            self._sending.wait_for(lambda: self._sent.issuperset(earlier), HOLD_SECONDS)
+        world.pause(SEEN_SECONDS)
+
+    def note_sent(self, exchange: ModelExchange) -> None:
+        """Note that the response of an exchange was sent completely."""
+        with self._sending:
+            self._sent.add(self._index(exchange))
+            self._sending.notify_all()
+
+    def _index(self, exchange: ModelExchange) -> int:
+        """Return the index of an exchange, also of a copy with another response; -1 for a scripted response."""
+        places = (i for i, e in enumerate(self.exchanges) if e.question is exchange.question)
+        return next(places, -1)
 
     def _take(self, question: Question) -> tuple[ModelExchange | None, str]:
         if self._ends_at_miss and self.missed:
@@ -124,8 +159,7 @@ class SpineScript(Script):
     def release(self, question: Question, exchange: ModelExchange) -> None:
         """Answer a request again that is repeated because its response was cut off on purpose."""
         with self._lock:
-            places = (i for i, e in enumerate(self.exchanges) if e.question is exchange.question)
-            if (index := next(places, None)) is not None:  # a scripted response has no exchange
+            if (index := self._index(exchange)) >= 0:
                 self.matcher.release(index)
                 self._unused = self.matcher.unused
 
@@ -160,6 +194,26 @@ class SpineScript(Script):
     def counts(self) -> dict[str, Any]:
         """Return the verdict as a JSON value, with each request."""
         return self.result().as_json()
+
+
+HOLD_SECONDS = 10.0
+"""The longest wait for the responses that precede a response. Our choice."""
+SEEN_SECONDS = 0.5
+"""How long a client may take to react to a response before the response that waited for it is sent. Our choice."""
+
+
+def _ends_after(exchanges: Sequence[ModelExchange]) -> dict[int, frozenset[int]]:
+    """Return for each exchange the concurrent exchanges that ended before it; empty if the times are unknown."""
+    return {
+        at: frozenset(
+            other
+            for other, earlier in enumerate(exchanges)
+            if exchange.started_ns < earlier.ended_ns < exchange.ended_ns
+            and earlier.started_ns < exchange.ended_ns
+        )
+        for at, exchange in enumerate(exchanges)
+        if exchange.ended_ns > exchange.started_ns
+    }
 
 
 def _is_answered(exchange: ModelExchange) -> bool:

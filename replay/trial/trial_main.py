@@ -19,6 +19,9 @@ from replay.trial.clock_shift import shift_clock
 def main() -> None:
     """Execute the run specs from standard input one after the other, and write their exit codes to standard output."""
     run = importlib.import_module("replay.trial.trial_process").run
+    # The first client of an agent imports these modules, so each forked process would import them again.
+    for name in ("agentobs.recording.session", "httpcore2"):
+        importlib.import_module(name)
     reads, writes = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

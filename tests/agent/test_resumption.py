@@ -579,9 +579,9 @@ def breaks(question: Json) -> Json:
     ("load", "error"),
     [
         (fails, RecordingError("pruned", where="here", todo="Weep")),
-        (breaks, RecordingError("the earlier session was not read: OSError: no disk")),
+        (breaks, RecordingError("the earlier session could not be read: OSError: no disk")),
         (None, UsageError("this world cannot read earlier sessions")),
-        (lambda question: None, RecordingError("the earlier session was not read")),
+        (lambda question: None, RecordingError("the earlier session could not be read")),
     ],
 )
 def test_errors_of_loading_propagate(load: Any, error: AgentobsError) -> None:

@@ -415,7 +415,7 @@ def of_other(size: int) -> None: ...
         ({"paths": ["path", "to"]}, "`paths` .* there is no argument 'to'"),
         ({"hosts": ["url"]}, "`hosts` .* there is no argument 'url'"),
         ({"paths": "path"}, "`paths` .* a string was passed instead of a tuple of names"),
-        ({"aliases": ["edit"]}, "`aliases` .* or is the tool's own"),
+        ({"aliases": ["edit"]}, "`aliases` .* or is the name of the tool"),
         ({"check": of_other}, "`check` .* it takes 'size', which is not an argument"),
     ],
 )

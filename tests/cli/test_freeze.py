@@ -14,6 +14,7 @@ import agentobs
 from agentobs.agent.events import Result
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
+from agentobs.store.duckdb.connection import connect
 from replay import DivergenceError, Replayer, ReplayOptions, load
 from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell, unlucky
@@ -57,7 +58,8 @@ def shell(
 
 def ids(home: Path) -> list[str]:
     asked = "SELECT session_id FROM sessions WHERE name = 'weather-agent' ORDER BY started_ns"
-    return [row[0] for row in agentobs.query(asked, home=home)]
+    with connect(home) as store:
+        return [row[0] for row in store.execute(asked).fetchall()]
 
 
 def test_several_sessions_have_separate_folders(shell: Shell) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import agentobs
+from agentobs.store.duckdb.connection import connect
 from tests.agent.provider import Provider, message, streamed, text
 from tests.cli.test_commands import Shell
 
@@ -30,8 +31,9 @@ def shell(
 
 def ids(shell: Shell) -> list[str]:
     assert agentobs.stop_recorder()
-    rows = agentobs.query("SELECT session_id FROM sessions ORDER BY started_ns", home=shell.home)
-    return [row[0] for row in rows]
+    with connect(shell.home) as store:
+        sql = "SELECT session_id FROM sessions ORDER BY started_ns"
+        return [row[0] for row in store.execute(sql).fetchall()]
 
 
 def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import agentobs
 from agentobs.cli.inspection.sql import ROWS, sql
 from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.connection import connect, select
 from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits
@@ -205,8 +206,9 @@ STATEMENTS = [
 def test_statements_of_the_document_run(home: Home) -> None:
     """Every statement in docs/sql.md runs, and so does its Python code."""
     assert len(STATEMENTS) == 7
-    for statement in STATEMENTS:
-        assert agentobs.query(statement, home=home.path) is not None
+    with connect(home) as store:
+        for statement in STATEMENTS:
+            assert select(store, statement).fetchall() is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTOBS_HOME", str(home.path))
         for block in re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL):

@@ -75,9 +75,9 @@ def shell(
 
 
 def digest_of(home: Path, column: str) -> str:
-    [(found,)] = agentobs.query(
-        f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd')", home=home
-    )
+    sql = f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd')"
+    with connect(home) as store:
+        [(found,)] = store.execute(sql).fetchall()
     return str(found)
 
 

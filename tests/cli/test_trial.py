@@ -244,29 +244,38 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project
 
 
-def frozen(project: Path, *arguments: str) -> dict[str, list[str]]:
-    """Freeze sessions in a new process, and return the printed lines about each check by session name."""
+def frozen(project: Path, *arguments: str) -> dict[str, str]:
+    """Freeze sessions in a new process, and return the output about each of them by session name."""
     out = ran(project, "freeze", *arguments, "-o", "fixtures")
     assert "printed by the agent" not in out
-    result: dict[str, list[str]] = {}
-    for part in out.split("froze  ")[1:]:
-        name = re.findall("^(?:wrote|kept ) *fixtures/(.+)/recording.jsonl", part, re.MULTILINE)[0]
-        lines = part.splitlines()
-        begins = next(at for at, line in enumerate(lines) if line.startswith("replays"))
-        ends = next(at for at, line in enumerate(lines) if line.startswith("next   "))
-        result[name] = lines[begins:ends]
-        assert not any(len(line) > 80 for line in result[name] if "/" not in line), result[name]
-    return result
+    written = re.compile("^(?:wrote|kept ) *fixtures/(.+)/recording.jsonl", re.MULTILINE)
+    return {written.findall(part)[0]: part for part in out.split("froze  ")[1:]}
+
+
+def verdict_in(part: str) -> list[str]:
+    """Return the lines about the check in the output about a session."""
+    lines = part.splitlines()
+    begins = next(at for at, line in enumerate(lines) if line.startswith("replays"))
+    ends = next(at for at, line in enumerate(lines) if line.startswith("next   "))
+    verdict = lines[begins:ends]
+    assert not any(len(line) > 80 for line in verdict if "/" not in line), verdict
+    return verdict
 
 
 @pytest.fixture(scope="module")
-def verdicts(shop: Path) -> dict[str, list[str]]:
-    """The printed lines about the check of each agent that ends by itself."""
+def outputs(shop: Path) -> dict[str, str]:
+    """The output of one `agentobs freeze` about each agent that ends by itself, by session name."""
     before = recordings(shop)
     result = frozen(shop, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
     assert recordings(shop) == before
     assert not (shop / ".agentobs").exists()
     return result
+
+
+@pytest.fixture(scope="module")
+def verdicts(outputs: dict[str, str]) -> dict[str, list[str]]:
+    """The printed lines about the check of each agent that ends by itself."""
+    return {name: verdict_in(part) for name, part in outputs.items()}
 
 
 def recordings(project: Path) -> list[str]:
@@ -346,8 +355,8 @@ def test_apply_adds_the_proposed_rules(
 DEPENDENT = {
     "set-order": "no, because request 1 of 1 depends on the hash seed",
     "zoned": "no, because request 1 of 1 depends on the time zone",
-    "relative": "no, only from this directory, because shop.py:LINE in relative reads",
-    "swallows": "no, only from this directory, because shop.py:LINE in swallows reads",
+    "relative": "no, only from this directory: shop.py:LINE in relative reads",
+    "swallows": "no, only from this directory: shop.py:LINE in swallows reads",
     "directory": "no, only from this directory: request 1 of 1 depends on the directory",
     "random": "no, because request 1 of 1 differs from the recording",
 }
@@ -389,7 +398,9 @@ def test_a_failing_agent_is_reported_in_one_line(
 def test_a_hanging_agent_is_stopped(shop: Path) -> None:
     """An agent that waits forever, or blocks the interpreter, is stopped, and the report names the line of its code."""
     result = frozen(shop, "hangs", "busy", "--check-timeout", "10")
-    waits, busy = (" ".join(line.strip() for line in result[name]) for name in ("hangs", "busy"))
+    waits, busy = (
+        " ".join(line.strip() for line in verdict_in(result[name])) for name in ("hangs", "busy")
+    )
     assert waits.startswith("replays: no, because the agent made no progress for 5 seconds")
     assert re.search(r"shop\.py:\d+ in hangs", waits)
     assert re.fullmatch(
@@ -416,9 +427,9 @@ def test_an_agent_that_cannot_be_started_is_not_replayed(
 
 
 @pytest.mark.parametrize("name", ["outside", "gone"])
-def test_next_steps_for_an_entry_that_cannot_be_called(shop: Path, name: str) -> None:
+def test_next_steps_for_an_entry_that_cannot_be_called(outputs: dict[str, str], name: str) -> None:
     """The report explains once how to choose another entry, and proposes neither pytest nor forks, which would fail."""
-    result = " ".join(ran(shop, "freeze", name, "-o", f"fixtures/{name}").split())
+    result = " ".join(outputs[name].split())
     verdict, steps = result.partition("replays: ")[2].split(" next ")
     assert verdict.count("--entry module:name --args JSON") == 1
     assert "Run from the directory that contains the module" in verdict
@@ -434,18 +445,18 @@ def test_an_entry_from_the_command_line(shop: Path) -> None:
     assert steps.startswith("pytest fixtures/named\n")
 
 
-def test_the_lines_to_add_to_a_test_are_shown_once(shop: Path) -> None:
+def test_the_lines_to_add_to_a_test_are_shown_once(outputs: dict[str, str]) -> None:
     """The lines to add to the test are printed below the verdict, and not repeated in it."""
-    result = ran(shop, "freeze", "given-object", "-o", "fixtures/given")
+    result = outputs["given-object"]
     verdict, steps = result[result.index("replays: ") :].split("next   ")
     assert "import" not in verdict
     assert [line.strip() for line in steps.splitlines()] == [
-        "edit fixtures/given/test_given.py: add this import, and replace `...` in "
+        "edit fixtures/given-object/test_given_object.py: add this import, and replace `...` in "
         "replay.run(...) with these arguments:",
         "from shop import given_object",
         "given_object, prompt=..., thing=...",
-        "pytest fixtures/given",
-        "agentobs serve fixtures/given   acts as the provider for any client",
+        "pytest fixtures/given-object",
+        "agentobs serve fixtures/given-object   acts as the provider for any client",
     ]
 
 

@@ -150,7 +150,7 @@ def test_cache_efficiency_adds_up_to_all_input(rows: dict[str, Rows]) -> None:
     [note] = figures.cache_efficiency(
         [{**asked[0], "saved_usd": Decimal("-0.5")}]
     ).layout.annotations
-    assert note.text == "cost $0.5000 more"
+    assert note.text == "caching cost $0.5000 extra"
 
 
 def test_cache_waste_is_summed_by_reason(rows: dict[str, Rows]) -> None:

@@ -49,7 +49,7 @@ def test_the_paths_fork_at_the_first_difference(report: dict[str, Any]) -> None:
     assert_valid(figure)
     assert path_points(figure) == {
         "replayed as recorded": ([0, 1, 2], [0, 0, 0]),
-        "recorded, never made": ([3], [1]),
+        "recorded, but not made in the replay": ([3], [1]),
         "replayed differently": ([3], [-1]),
     }
     notes = [note.text for note in figure.layout.annotations]
@@ -67,10 +67,10 @@ def test_requests_that_were_not_made_are_drawn_and_counted(fixture: Fixture) -> 
     """If a replay diverges at the first request, all recorded requests are drawn as requests that were not made."""
     figure = divergence(diverged_report(fixture, system="Be  brief."))
     assert_valid(figure)
-    assert path_points(figure)["recorded, never made"] == ([1, 2, 3], [1, 1, 1])
+    assert path_points(figure)["recorded, but not made in the replay"] == ([1, 2, 3], [1, 1, 1])
     assert "not made after this point:<br>2 requests" in figure_text(figure)
     assert (
-        "a request that differs from the recording: whitespace only<br>changed system"
+        "a request that differs from the recording: only whitespace differs<br>changed system"
         in figure_text(figure)
     )
 
@@ -115,7 +115,7 @@ def test_an_additional_request(report: dict[str, Any]) -> None:
     """If the recording ended before the divergence, there is no recorded path after the fork."""
     figure = divergence({**report, "kind": "extra", "number": 4, "of": 3})
     assert_valid(figure)
-    assert "recorded, never made" not in path_points(figure)
+    assert "recorded, but not made in the replay" not in path_points(figure)
     assert "the recording ends before this request" in figure_text(figure)
 
 

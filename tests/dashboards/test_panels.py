@@ -133,7 +133,7 @@ def test_the_panels_of_a_fleet(store: Store) -> None:
     assert list(found)[:4] == ["cost-by-day", "signatures", "cost-by-model", "cost-by-name"]
     assert found["cost-by-name"].summary.startswith("Sessions with 2 different names cost $")
     [day] = [p for p in fleet_panels(store, until_ns=T0 + DAY) if p.name == "cost-by-name"]
-    assert day.summary.startswith("Sessions with the same name cost $")
+    assert day.summary.startswith("The sessions all have the same name and cost $")
     assert fleet_panels(store, since_ns=T0 + 9 * DAY) == []
 
 
@@ -264,7 +264,7 @@ def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], expected: s
         ([None], "Cache savings are unknown, because prices are missing: 50% of"),
         (
             ["0.5", None],
-            "Caching saved $0.5000 net of cache writes (1 call without a price not included): 50% of",
+            "Caching saved $0.5000 net of cache writes (not including 1 call without a price): 50% of",
         ),
     ],
 )

@@ -218,7 +218,7 @@ def test_reports_without_content_omit_keys_of_tool_inputs() -> None:
         text = divergence_report(result, None, made_ns=0, light=light)
         assert "canary" not in text
         page = Page(text).text
-        assert "tool result; place system; message 2; line 2" in page
+        assert "tool result; in system; message 2; line 2" in page
         assert "mailer.py:7" in page
         assert "anthropic" in page
     lines = Texts("recorded canary-a\nnow canary-b", "the way back")

@@ -61,7 +61,7 @@ def reader(home: Home) -> Iterator[Reader]:
 def until(holds: Callable[[], bool]) -> None:
     """Wait for a condition; the test's timeout limits the wait."""
     while not holds():
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def select(view: View, sql: str) -> list[Row]:

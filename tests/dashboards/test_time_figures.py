@@ -182,11 +182,11 @@ def test_time_to_first_chunk_by_model(tmp_path: Path) -> None:
     assert rows[0]["calls"] == 100
     figure = first_token(rows)
     assert_valid(figure)
-    assert figure.layout.xaxis.title.text == "ms to the first chunk"
+    assert figure.layout.xaxis.title.text == "time to first chunk, ms"
     assert {trace.name: list(trace.x) for trace in figure.data} == {
         "p50 (median)": [100], "p95": [190], "p99": [198],
     }  # fmt: skip
-    assert "50% started within: 100 ms, of 100 responses" in figure.data[0].customdata[0]
+    assert "50% of 100 responses started within 100 ms" in figure.data[0].customdata[0]
 
 
 STREAM = (

@@ -54,7 +54,7 @@ def test_percentiles_are_at_their_values(rows: Rows) -> None:
     assert figure.layout.xaxis.type == "log"
     assert "1 s" in figure.layout.xaxis.ticktext
     assert [(note.text, note.y) for note in figure.layout.annotations] == [
-        ("execution time never recorded", 2)
+        ("no execution time recorded", 2)
     ]
     assert "with fewer than 100, p99 is the maximum" in figure.data[3].hovertext[0]
     assert "less than 1 µs" in figure_text(figure)

@@ -182,7 +182,7 @@ def test_unrecorded_content_has_no_button(tmp_path: Path) -> None:
         assert "This session was recorded without content" in got.words
         assert "Show content" not in got.words
         result = client.press(f"/sessions/{session}/transcript").words
-        assert "it was recorded without content" in result
+        assert "the session was recorded without content" in result
         assert "canary" not in result
 
 

@@ -358,7 +358,7 @@ def test_long_idle_periods_are_cut_out() -> None:
     low, high = figure.layout.xaxis.range
     assert high - low < 25
     assert "8 h 10 s" in figure.layout.xaxis.ticktext
-    late = [each for each in bars(figure) if "after 8 h" in each["says"]]
+    late = [each for each in bars(figure) if "at 8 h" in each["says"]]
     assert [round(each["wide"]) for each in late] == [10, 9, 1]
 
 
@@ -370,7 +370,7 @@ def test_a_window_shows_only_its_range() -> None:
     rows = [row("session", 0, 100), *(row("tool", at, at + 8) for at in range(0, 100, 10))]
     figure = session_waterfall(rows, window=(T0 + 35 * SECOND, T0 + 52 * SECOND))
     assert [(each["at"], each["wide"]) for each in bars(figure)] == [(0, 3), (5, 8), (15, 2)]
-    assert "after 50.00 s" in bars(figure)[-1]["says"]
+    assert "at 50.00 s" in bars(figure)[-1]["says"]
     assert figure.layout.xaxis.ticktext[0].endswith(" s")
     assert figure.layout.xaxis.ticktext[0] != "0 s"
     assert not bars(session_waterfall(rows, window=(T0 + 8 * SECOND + 1, T0 + 9 * SECOND)))

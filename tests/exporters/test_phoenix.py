@@ -95,6 +95,10 @@ if PROGRAM is not None:
         details = f"{counts}.completion_details.reasoning"
         assert sum(each.get(details, 0) for each in calls) == reasoning
         assert sum(each.get("llm.cost.total", 0) for each in calls) == pytest.approx(float(usd))
+        with_content = [s for s in spans if s["span_kind"] in ("LLM", "TOOL", "AGENT")]
+        assert all({"input.value", "output.value"} <= set(s["attributes"]) for s in with_content)
+        assert Counter(span["status_code"] for span in with_content) == {"OK": 9, "ERROR": 1}
+        assert all("llm.invocation_parameters" in each for each in calls)
         by_id = {span["context"]["span_id"]: span for span in spans}
         roots = [span["name"] for span in spans if span["parent_id"] is None]
         assert roots == ["clerk"]

@@ -19,14 +19,17 @@ from agentobs.cli import cli
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.session import flush
+from agentobs.records.backend import ExchangeContent
 from agentobs.store.duckdb.connection import connect
 from exporters import otlp
-from tests.agent.provider import Provider, cut_after, streamed
+from exporters.conventions.openinference_content import attributes_of_request
+from tests.agent.provider import Provider, cut_after, streamed, text
 from tests.exporters.collector import Collector, Response, Span
 from tests.exporters.sample_agents import play, recording
 from tests.exporters.test_backfill import send, spans
 from tests.openinference.conversations import CONVERSATIONS, MODEL
-from tests.openinference.replies import REPLIES, THINKING
+from tests.openinference.replies import REPLIES, THINKING, answer
+from tests.replay.test_base_urls import through_bedrock, through_gateway, through_vertex
 
 pytestmark = pytest.mark.xdist_group("plain_agents")
 PROFILES = ("both", "openinference")
@@ -278,6 +281,32 @@ def test_tool_results_are_messages_of_the_role_tool(recorded: SimpleNamespace) -
     ]
 
 
+def test_a_long_conversation_fits_into_a_span() -> None:
+    """The system prompt and the latest messages are kept, removed messages are counted, and the span stays small."""
+    conversation = [
+        {"role": role, "content": f"{number} {'x' * 10_000}"}
+        for number in range(100)
+        for role in ("user", "assistant")
+    ]
+    tools = [{"name": f"tool_{n}", "input_schema": {"about": "y" * 5_000}} for n in range(50)]
+    question = {"system": "You are brief.", "messages": conversation, "tools": tools}
+    blocks = [text("z" * 10_000) for _ in range(20)]
+    content = ExchangeContent(json.dumps(question).encode(), json.dumps(answer(*blocks)).encode())
+    found = attributes_of_request(content)
+    assert sum(len(name) + len(str(value)) for name, value in found.items()) < 400_000
+    assert found["agentobs.content.cut_characters"]
+    assert found["agentobs.content.cut_messages"] == 200 - 1
+    assert found["llm.input_messages.0.message.content"] == "You are brief."
+    question |= {"tools": [], "messages": conversation[:-40]}
+    content = ExchangeContent(json.dumps(question).encode(), json.dumps(answer()).encode())
+    found = attributes_of_request(content)
+    last = max(int(name.split(".")[2]) for name in found if name.startswith("llm.input"))
+    assert last == 13
+    assert str(found["llm.input_messages.13.message.content"]).startswith("79 ")
+    # `input.value` has the six latest messages.
+    assert found["agentobs.content.cut_messages"] == 160 - 6
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_spans_have_a_status(recorded: SimpleNamespace, profile: str) -> None:
     """Success is OK. A failure is ERROR with its class, and a failed call has an event with the error message."""
@@ -364,3 +393,33 @@ def test_the_command_sends_only_the_chosen_signals(recorded: SimpleNamespace) ->
         ran = CliRunner().invoke(cli, [*arguments, "--as", "two"])
         assert ran.exit_code == 1
         assert "if the collector accepts only traces, pass --signal traces" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("client_for", "expected"),
+    [
+        (through_gateway, {"both": "anthropic", "openinference": "anthropic"}),
+        (through_bedrock, {"both": "aws.bedrock", "openinference": "aws"}),
+        (through_vertex, {"both": "gcp.vertex_ai", "openinference": "google"}),
+    ],
+)
+def test_spans_name_the_platform_that_provides_the_model(
+    tmp_path: Path, client_for: Any, expected: dict[str, str]
+) -> None:
+    """The provider of a model on Bedrock or Vertex has the name that the convention defines for the platform."""
+    with Collector() as both, Collector() as openinference:
+        collectors = {"both": both, "openinference": openinference}
+        backends = [otlp.standard(c.endpoint, profile=name) for name, c in collectors.items()]
+        with recording(tmp_path / "home", *backends):
+            with Provider(REPLIES["cache"]) as provider, agentobs.session("one"):
+                CONVERSATIONS["cache"](agentobs.record(client_for(provider.base_url)))
+            assert flush()
+            assert all(backend.flush(20) for backend in backends)
+    names = {"both": "gen_ai.provider.name", "openinference": "llm.provider"}
+    found = {
+        (profile, span.attributes[names[profile]])
+        for profile, collector in collectors.items()
+        for span in collector.spans()
+        if kind(span) == "llm_request"
+    }
+    assert found == set(expected.items())

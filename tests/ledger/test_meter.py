@@ -53,7 +53,7 @@ calls = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(calls)
 def test_the_parts_add_up_to_the_cost(found: list[tuple[Usage, int]]) -> None:
-    """The six parts of a cost add up to the cost, each is units times price, and no digit is lost."""
+    """The six parts of a cost add up to the cost, and each part is exactly units times price."""
     for usage, at_ns in found:
         cost = cost_of(usage, at_ns)
         if cost.status == "unknown_model":
@@ -74,7 +74,7 @@ def test_the_parts_add_up_to_the_cost(found: list[tuple[Usage, int]]) -> None:
 def test_totals_do_not_depend_on_the_order_of_calls(
     found: list[tuple[Usage, int]], chance: random.Random
 ) -> None:
-    """The totals do not depend on the order of calls, by model and overall."""
+    """Totals, by model and overall, do not depend on the order of the calls."""
     there, shuffled = Meter(), Meter()
     there.add_rows(found)
     again = list(found)
@@ -110,7 +110,7 @@ def test_splitting_a_session_does_not_change_the_sum(
 def test_the_meter_agrees_with_the_store(
     tmp_path_factory: Any, found: list[tuple[Usage, int]]
 ) -> None:
-    """A meter, the SQL view, and a sum of single costs agree to the last digit, and in certainty."""
+    """A meter, the SQL view, and the sum of the costs of the single calls agree to the last digit and in certainty."""
     home = Home(tmp_path_factory.mktemp("home"))
     home.segments.mkdir()
     rows = [
@@ -174,17 +174,18 @@ MADE: list[tuple[str, dict[str, Any], dt.date]] = [
         {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 3, "output_tokens": 4}]},
      dt.date(2026, 11, 2)),
 ]  # fmt: skip
-"""Synthetic calls, because no recorded call has these classes: every model of the table, tiers of size,
-fast mode, geography, the day of a price change, and iterations of three models with different
-prices.
+"""Synthetic calls of classes that no recorded call has.
+
+They have every model of the table, size tiers, fast mode, geography, the day of a price change, and iterations of three
+models with different prices.
 """
 
 
 @pytest.mark.parametrize(("model", "usage", "day"), MADE)
-def test_classes_that_no_recording_contains(
-    model: str, usage: dict[str, Any], day: dt.date
-) -> None:
-    """Each part is tokens times the published price for that day, tier, speed and location."""
+def test_costs_of_synthetic_calls(model: str, usage: dict[str, Any], day: dt.date) -> None:
+    """Each part of a synthetic call is exactly tokens times the published price for its day, tier, speed and
+    location.
+    """
     at = dt.datetime.combine(day, dt.time(), dt.UTC)
     at_ns = int(at.timestamp()) * SECOND
     expected = published_prices.rows({"model": model, "usage": usage}, day)
@@ -200,7 +201,7 @@ def test_classes_that_no_recording_contains(
 
 
 def test_concurrent_additions_are_all_counted() -> None:
-    """All calls are counted that threads add while other threads read the meter."""
+    """Calls that threads add while other threads read the meter are all counted."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 0}
 
@@ -219,7 +220,7 @@ def test_concurrent_additions_are_all_counted() -> None:
 
 
 def test_the_certainty_of_a_sum() -> None:
-    """Zero spending is exact; a model without a price costs None, and makes a sum a lower bound."""
+    """A sum without calls is exactly zero; a model without a price costs None, and makes a sum a lower bound."""
     usage = {"input_tokens": 1_000_000, "output_tokens": 0}
     meter = Meter()
     assert (meter.total().usd, meter.total().status) == (Decimal(0), "exact")
@@ -233,7 +234,7 @@ def test_the_certainty_of_a_sum() -> None:
 
 
 def test_a_model_without_a_price_is_reported_once() -> None:
-    """The user is warned once, with a suggested fix, even if the model has many calls."""
+    """The user gets one warning per model without a price, with a suggested fix, even if the model has many calls."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 1}
     with pytest.warns(
@@ -246,7 +247,7 @@ def test_a_model_without_a_price_is_reported_once() -> None:
 
 
 def test_a_model_name_of_ten_kilobytes() -> None:
-    """Such a name is invalid: it is not shown, not cached, and has no known cost."""
+    """A model name of ten kilobytes is invalid: it is not shown and not cached, and the model has no known cost."""
     meter = Meter()
     meter.add("claude-opus-5-5" * 700, {"input_tokens": 1, "output_tokens": 1}, T0)
     spent = meter.total()
@@ -255,19 +256,19 @@ def test_a_model_name_of_ten_kilobytes() -> None:
 
 
 def test_huge_sums_keep_every_digit() -> None:
-    """A sum with more digits than a decimal has by default is not rounded."""
+    """A sum is not rounded, even if it has more digits than the default precision of a decimal."""
     assert str(to_usd(10**40 + 1)) == "1" + "0" * 28 + "." + "0" * 11 + "1"
 
 
 @pytest.mark.parametrize("at_ns", [-1, 0, 2**63 - 1, 2**70])
 def test_every_time_has_a_price(at_ns: int) -> None:
-    """If the clock is wrong by decades, the price of the nearest day is used."""
+    """If the clock is wrong by decades, the prices of the nearest day are used."""
     [row] = usage_rows("claude-opus-5-5", {"input_tokens": 1, "output_tokens": 1}, "exact")
     assert cost_of(row, at_ns).usd == Decimal("0.000024")
 
 
 def test_a_batch_result_is_counted_once(tmp_path: Path) -> None:
-    """A meter counts the result of a custom_id once, including each iteration."""
+    """A meter counts the result of each custom_id once, including all its iterations."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 0, "service_tier": "batch"}
     for _ in range(3):

@@ -43,7 +43,7 @@ def test_each_model_has_one_canonical_name(canonical: str, names: str) -> None:
 
 
 def test_a_long_name_is_returned_unchanged() -> None:
-    """A text of ten kilobytes is not a model name, and is returned unchanged."""
+    """A text of ten kilobytes is not a model name, so it has no canonical name and is returned unchanged."""
     name = "claude-" + "9" * 10_000
     assert canonical_model(name) == name
 
@@ -66,7 +66,7 @@ def test_a_long_name_is_returned_unchanged() -> None:
     ],
 )
 def test_runaways_are_detected(costs: str, outputs: str, expected: Runaway | None) -> None:
-    """A runaway is five consecutive turns with rising cost, or three with shrinking output and no falling cost."""
+    """A runaway is five consecutive increases in cost, or three turns with shrinking output and no decrease in cost."""
     money = [None if cost == "-" else Decimal(cost) for cost in costs.split()]
     assert runaway(money, [int(count) for count in outputs.split()]) == expected
 

@@ -1,4 +1,4 @@
-"""Unit prices are exact and have no gaps, for every context; and costs computed from them in SQL."""
+"""Unit prices are exact and have no gaps in any context, and costs are computed from them in SQL."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_costs_equal_those_of_genai_prices(
     tier: str | None,
     speed: str | None,
 ) -> None:
-    """Unit prices times tokens exactly equal the sum of genai-prices, for all prices that it lists."""
+    """For all prices that genai-prices lists, unit prices times tokens exactly equal the sums of genai-prices."""
     prompt = sum(counts[name] for name in CLASSES) - counts["output"]
     unit = at_instant(resolve(Context(model, tier, None, speed)), at_ns, prompt)
     if unit.note is not None:
@@ -96,7 +96,9 @@ def test_costs_equal_those_of_genai_prices(
 def test_unit_prices_have_no_gaps_and_are_not_rounded(
     model: str, geo: str | None, tier: str | None
 ) -> None:
-    """The periods and sizes of a context cover everything once, with numbers that their column stores exactly."""
+    """The periods and sizes of a context cover everything exactly once, and their prices fit their columns without
+    rounding.
+    """
     prices = resolve(Context(model, tier, geo))
     periods = sorted({(p.valid_from_ns, p.valid_to_ns) for p in prices})
     assert periods[0][0] == 0
@@ -172,7 +174,9 @@ def test_a_tier_applies_to_the_whole_prompt() -> None:
 def test_the_context_changes_the_rate(
     context: Context, input_price: str, certainty: str, note: str | None
 ) -> None:
-    """Geography, batch and speed change the rate; assumptions make it an estimate, with a note."""
+    """Geography, batch and speed change the unit price; if a context has no listed price, the price is an estimate with
+    a note.
+    """
     unit = at_instant(resolve(context), T0, 1)
     assert unit.rates is not None
     assert (unit.rates.input, unit.certainty, unit.note) == (Decimal(input_price), certainty, note)
@@ -206,7 +210,7 @@ def test_an_unknown_model_has_no_price() -> None:
 
 
 def test_the_cost_of_every_call_in_sql(tmp_path: Path) -> None:
-    """The cost of a call in SQL equals the unit prices in the file times the units, exactly and in each part."""
+    """The cost of each call in SQL is exactly the unit prices in the file times the units, for each part."""
     home = a_home(tmp_path)
     rows = [
         usage_row(
@@ -266,7 +270,7 @@ def by_hand(row: Any, prices: list[dict[str, Any]]) -> dict[str, Decimal]:
 
 
 def test_money_is_never_a_float(tmp_path: Path) -> None:
-    """Every money column is DECIMAL(38,12) in the views, and sums keep all twelve digits."""
+    """Every money column in the views is DECIMAL(38,12), and sums keep all twelve decimal places."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(n, input_tokens=1, output_tokens=0, cache_read_tokens=0,
                                  cache_write_5m_tokens=0, cache_write_1h_tokens=0,

@@ -1,4 +1,4 @@
-"""Resume: the totals of a session are restored from the store, without those of other sessions."""
+"""Resume: the totals of a session are restored from the store, without the totals of other sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.store.recordings import (
 
 
 def test_the_totals_of_a_session_are_restored(tmp_path: Path) -> None:
-    """Ingested and pending calls are counted once; the calls of another session are not included."""
+    """Calls of the session, whether ingested or not, are counted once; the calls of another session are not
+    included.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2)])
     record(home, [start(2), attempt(2, 1, input_tokens=1_000_000), end(2)])
@@ -41,7 +43,7 @@ def test_the_totals_of_a_session_are_restored(tmp_path: Path) -> None:
 
 
 def test_a_batch_result_belongs_to_the_first_session(tmp_path: Path) -> None:
-    """Another session that fetches the result later does not pay for it."""
+    """A batch result counts only in the session that fetched it first, not in another session that fetches it later."""
     home = a_home(tmp_path)
     first = usage_row(1, batch_result_id="msgbatch_1/a")
     again = dataclasses.replace(
@@ -52,8 +54,8 @@ def test_a_batch_result_belongs_to_the_first_session(tmp_path: Path) -> None:
     assert found == [1, 0]
 
 
-def test_lost_records_are_restored(tmp_path: Path) -> None:
-    """The restored total of a session that lost records is a lower bound."""
+def test_a_restored_total_without_lost_records_is_a_lower_bound(tmp_path: Path) -> None:
+    """If a session lost records, its restored total is a lower bound."""
     home = a_home(tmp_path)
     record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
     assert wiring.meter_of(session_id(1), home.path).total().status == "lower_bound"

@@ -1,4 +1,4 @@
-"""`session.cost()`: the spending of one session, live and in process."""
+"""`session.cost()`: the spending of one session, read while the process runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK: dict[str, Any] = {
 }
 KEY = "sk-ant-api03-one-more-key-for-the-tests-0123"
 ONE = Decimal("0.0000906")
-"""10 tokens of input, 3 cache reads and 7 tokens of output, at 2, 0.20 and 10 dollars per million."""
+"""The cost of 10 tokens of input, 3 cache reads and 7 tokens of output, at 2, 0.20 and 10 dollars per million."""
 
 
 @pytest.fixture
@@ -51,7 +51,9 @@ def spent(session: agentobs.Session) -> Spent:
 
 
 def test_the_cost_of_a_session(home: Path) -> None:
-    """The cost grows with each call, by model and part, and remains after the session has ended."""
+    """The cost grows with each call, is divided by model and part, and can still be read after the session has
+    ended.
+    """
     answers = script(*[streamed(text("ok"))] * 4)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -80,7 +82,9 @@ def test_the_cost_of_a_session(home: Path) -> None:
 
 
 def test_a_failed_attempt_that_used_tokens_is_counted(home: Path) -> None:
-    """A failed attempt that used tokens is a lower bound, in addition to the successful attempt."""
+    """The tokens of a failed attempt are counted in addition to the successful attempt, and make the cost a lower
+    bound.
+    """
     answers = script(cut(streamed(text("ok")), 1), streamed(text("ok")))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -108,7 +112,7 @@ async def _in_a_loop(url: str) -> list[Decimal | None]:
 
 
 def test_the_cost_can_be_read_in_an_event_loop(home: Path) -> None:
-    """Each cost that is read is at least the previous one, and the last one equals the spending."""
+    """In an event loop, each cost that is read is at least the previous cost, and the last cost equals the spending."""
     answers = script(*[streamed(text("ok"))] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         read = asyncio.run(_in_a_loop(provider.url))
@@ -117,7 +121,9 @@ def test_the_cost_can_be_read_in_an_event_loop(home: Path) -> None:
 
 
 def test_a_forked_process_has_a_separate_sum(home: Path) -> None:
-    """In a forked child, the cost of the session continues from that of the parent; the parent's sum is separate."""
+    """In a forked child, the cost of the session starts with the parent's cost, and does not change the parent's cost
+    afterwards.
+    """
     answers = script(*[streamed(text("ok"))] * 3)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -139,7 +145,7 @@ def test_a_forked_process_has_a_separate_sum(home: Path) -> None:
 def test_a_session_that_is_not_recorded_has_no_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the home cannot be used, the result is None, not 0."""
+    """If the home cannot be used, the cost of a session is None, not 0."""
     agentobs.stop_recorder()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "file"))
@@ -154,7 +160,7 @@ def test_a_session_that_is_not_recorded_has_no_cost(
 def test_a_dropped_call_makes_the_cost_a_lower_bound(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that could not be recorded is missing from the sum, so the sum is not exact."""
+    """A call that could not be recorded is missing from the cost, which is then a lower bound."""
     answers = script(*[streamed(text("ok"))] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -169,7 +175,7 @@ def test_a_dropped_call_makes_the_cost_a_lower_bound(
 
 
 def test_a_cost_that_is_read_too_early_is_a_lower_bound(home: Path) -> None:
-    """Calls that the recorder has not counted yet are missing from the sum, which is then a lower bound."""
+    """Calls that the recorder has not counted yet are missing from the cost, which is then a lower bound."""
     with agentobs.session("early") as session:
         recorder = start_recorder()
         assert recorder is not None

@@ -1,4 +1,4 @@
-"""Prices in the store: the current prices apply to all stored calls, no matter when they were ingested."""
+"""Prices in the store: the current prices apply to all stored calls, whenever they were ingested."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def live(home: Home) -> list[tuple[Any, ...]]:
 
 
 def test_new_prices_apply_to_stored_calls(tmp_path: Path) -> None:
-    """New prices apply to every stored call: immediately for live queries, and from the next ingest on in the published
-    file, even if there are no new records. The change is reported once.
+    """New prices apply to every stored call: immediately in live queries, and after the next ingest in the published
+    file.
+
+    This holds even if there are no new records. The change is reported once.
     """  # fmt: skip
     home = a_home(tmp_path)
     use(home, 1)
@@ -75,7 +77,7 @@ def test_new_prices_apply_to_stored_calls(tmp_path: Path) -> None:
 
 
 def test_costs_do_not_depend_on_the_time_of_the_ingest(tmp_path: Path) -> None:
-    """A price with a period applies to the calls of that period, and a rebuilt store has the same amounts."""
+    """A price with a period applies to calls that were sent in the period, and a rebuilt store has the same costs."""
     home = a_home(tmp_path)
     use(home, 1)
     ingest(home)
@@ -93,7 +95,9 @@ def test_costs_do_not_depend_on_the_time_of_the_ingest(tmp_path: Path) -> None:
 
 
 def test_a_model_gets_a_price_from_a_later_version(tmp_path: Path) -> None:
-    """A model costs NULL, never 0, until a later version of the prices includes it; then all its calls have a price."""
+    """Calls of a model without a price cost NULL, never 0; when a later version of the prices includes the model, all
+    its calls have a cost.
+    """
     home = a_home(tmp_path)
     use(home, 1, model="my-own-model")
     with pytest.warns(RuntimeWarning, match="no price is known for model my-own-model"):
@@ -125,8 +129,9 @@ def test_all_spellings_of_a_model_have_one_name(tmp_path: Path) -> None:
 
 
 def test_an_invalid_price_file_is_reported(tmp_path: Path) -> None:
-    """A typo in the home's price file stops neither the ingest nor a query. It is reported. Calls with a price keep it;
-    other calls cost NULL and never a wrong price, until the file is fixed.
+    """A typo in the home's price file is reported, and stops neither the ingest nor a query.
+
+    Until the file is fixed, calls that have a price keep it, and other calls cost NULL, never a wrong price.
     """  # fmt: skip
     home = a_home(tmp_path)
     use(home, 1)
@@ -147,7 +152,9 @@ def test_an_invalid_price_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_tools_have_no_price(tmp_path: Path) -> None:
-    """Server tools without a known price, such as those that are billed by time, make the cost a lower bound."""
+    """If a call uses server tools without a known price, such as tools that are billed by time, its cost is a lower
+    bound.
+    """
     home = a_home(tmp_path)
     use(home, 1, code_execution_requests=1)
     use(home, 2, server_requests={"image_requests": 2})

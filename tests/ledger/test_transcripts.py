@@ -64,8 +64,9 @@ def recounted() -> dict[str, Counter[str]]:
 
 
 def test_a_response_is_counted_once() -> None:
-    """The token counts of a session are the sums over its message IDs, using the last line of each, including
-    sub-agents.
+    """The token counts of a session are the sums over its message IDs, including sub-agents.
+
+    Only the last line of each message ID counts.
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for response in usage_of(logs()):
@@ -83,7 +84,7 @@ def test_a_response_is_counted_once() -> None:
 
 
 def test_a_log_can_be_priced() -> None:
-    """A meter accepts the usage of logs; every model in them has a price, and a missing stop reason is visible."""
+    """A meter accepts the usage in a log; every model in the log has a price, and a missing stop reason is visible."""
     meter = Meter()
     meter.add_rows((row, response.at_ns) for response in usage_of(logs()) for row in response.usage)
     spent = meter.total()
@@ -100,7 +101,7 @@ def test_a_log_can_be_priced() -> None:
     "line", ["", "no json", "[]", "1", '{"type":"assistant"}', '{"type":"assistant","message":[]}']
 )
 def test_invalid_lines_are_skipped(tmp_path: Path, line: str) -> None:
-    """Broken and foreign lines are not counted, and do not stop the import."""
+    """Broken and foreign lines of a log are not counted, and do not stop the import."""
     path = tmp_path / "log.jsonl"
     usage = {"input_tokens": 3, "output_tokens": 4}
     message = {

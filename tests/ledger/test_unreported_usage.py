@@ -1,4 +1,4 @@
-"""Missing counts are not zero: responses that broke off before they reported usage, and streams of platforms."""
+"""Missing counts are not zero: responses that broke off before they reported usage, and streams of cloud platforms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JSON, SSE, FRAMES = "application/json", "text/event-stream", "application/vnd.am
 
 
 def answered(body: bytes, kind: str = JSON, **changes: Any) -> ModelExchange:
-    """Return a call with a response."""
+    """Return a call with a response that has this body."""
     values: dict[str, Any] = {"status": 200, "ending": "complete", "failure": None, **changes}
     chunks = (Chunk(body, 1),) if body else ()
     answer = Answer(
@@ -70,8 +70,9 @@ def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
 def test_a_response_without_counts_is_a_lower_bound(
     tmp_path: Path, exchange: ModelExchange
 ) -> None:
-    """If a response has no counts, the model may still have run. Its row has zeros for the requested model, and makes a
-    sum a lower bound.
+    """If a response has no counts, the model may still have run, so its row makes a sum a lower bound.
+
+    The row has zeros for the requested model.
     """
     [(model, usd, status, note)] = costs(tmp_path, exchange)
     assert model in (MODEL, SONNET)
@@ -91,12 +92,12 @@ def test_a_response_without_counts_is_a_lower_bound(
     ids=["status", "unread", "event", "unsent", "counting", "models"],
 )  # fmt: skip
 def test_rejected_and_unsent_requests_cost_nothing(tmp_path: Path, exchange: ModelExchange) -> None:
-    """An error before any output, an unsent request, and a request without a model have no usage row."""
+    """A request that was rejected before any output, that was not sent, or that has no model, has no usage row."""
     assert costs(tmp_path, exchange) == []
 
 
 def test_the_session_cost_is_a_lower_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`session.cost()` is a lower bound after a stream that broke off before its first event."""
+    """If a stream broke off before its first event, `session.cost()` is a lower bound."""
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()
     answers = script(cut(streamed(text("ok")), 0))
@@ -136,14 +137,17 @@ def on_bedrock(exchange: ModelExchange) -> ModelExchange:
 
 
 def test_the_frames_of_a_platform_are_read(tmp_path: Path) -> None:
-    """A framed stream is counted like any other, as an estimate, because the platform may have its own prices."""
+    """The counts of a framed stream are read, as an estimate, because the platform may have its own prices."""
     stream = b"".join(map(event, EVENTS))
     found = costs(tmp_path, on_bedrock(answered(stream, FRAMES)))
     assert found == [(SONNET, Decimal("6.0225"), "estimated", "platform:bedrock")]
 
 
 def test_a_framed_stream_that_breaks_off(tmp_path: Path) -> None:
-    """The counts before a break are a lower bound; if there are none, the row has zeros for the model in the path."""
+    """If a framed stream breaks off, the counts before the break are a lower bound.
+
+    If there are no counts, the row has zeros for the model in the path.
+    """
     stream = b"".join(map(event, EVENTS))
     cut_short = answered(stream[: len(event(BEGUN)) + 9], FRAMES, ending="cut")
     [(_, usd, status, note)] = costs(tmp_path / "a", on_bedrock(cut_short))
@@ -162,7 +166,7 @@ def test_a_framed_stream_that_breaks_off(tmp_path: Path) -> None:
 
 
 def test_changed_bytes_do_not_raise_an_error() -> None:
-    """Reading ends at an invalid frame, whichever byte was changed."""
+    """Whichever byte of a framed stream is changed, reading it raises no error, and ends at the invalid frame."""
     whole = event(BEGUN) + event(EVENTS[1])
     for at in range(0, len(whole), 7):
         damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
@@ -182,8 +186,9 @@ def test_changed_bytes_do_not_raise_an_error() -> None:
 def test_a_platform_is_recognized_by_path_or_model_name(
     tmp_path: Path, path: str, model: str | None, platform: str
 ) -> None:
-    """The prices of a platform may differ from the provider's, so a cost is an estimate even if the response has the
-    plain model name.
+    """A call on a cloud platform is recognized by its path or by its model name, and its cost is an estimate.
+
+    The platform's prices may differ from the provider's, even if the response has the plain model name.
     """
     body = json.dumps({"model": model, "messages": []} if model else {"messages": []}).encode()
     made = dataclasses.replace(

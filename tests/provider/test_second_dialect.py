@@ -1,4 +1,4 @@
-"""A second dialect is sufficient to record, price, freeze and replay sessions of another provider."""
+"""A second dialect: no other code is needed to record, price, freeze and replay sessions of another provider."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ both = pytest.mark.parametrize("live", [False, True], ids=["complete", "streamed
 
 @both
 def test_a_session_is_recorded_with_its_facts(home: Path, live: bool) -> None:
-    """Turns, tool calls, results and usage are recorded, and the credential is not written."""
+    """Turns, tool calls, results and usage are recorded, and the credential is not written to any file."""
     recorded(home, live)
     with agentobs.connect(home) as store:
         attempts = store.execute(
@@ -180,7 +180,7 @@ def test_views_and_queries_count_the_turns_of_the_dialect(home: Path, live: bool
 def test_usage_of_the_dialect_is_priced(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
 ) -> None:
-    """Each call has a usage row, and its price is from a price file."""
+    """Each call has a usage row, which is priced by a price file."""
     (tmp_path / "prices.toml").write_text(PRICES)
     monkeypatch.setenv("AGENTOBS_PRICES", str(tmp_path / "prices.toml"))
     assert recorded(home, live) == Decimal("0.00675")
@@ -188,7 +188,7 @@ def test_usage_of_the_dialect_is_priced(
 
 @both
 def test_a_session_replays_from_its_fixture(home: Path, tmp_path: Path, live: bool) -> None:
-    """The requests are matched, and the provider is not called."""
+    """A frozen session is replayed without calls to the provider, because its requests match the recording."""
     recorded(home, live)
     fixture = frozen(home, tmp_path)
     assert [ask.path for ask in fixture.requests] == ["/tiny/chat", "/tiny/chat"]
@@ -202,7 +202,7 @@ def test_a_session_replays_from_its_fixture(home: Path, tmp_path: Path, live: bo
 
 @both
 def test_a_different_result_is_a_divergence(home: Path, tmp_path: Path, live: bool) -> None:
-    """The report contains the position and the call with the different result."""
+    """If a tool returns a different result in a replay, the report names the position and the call."""
     recorded(home, live)
     with pytest.raises(DivergenceError) as caught, Replayer(frozen(home, tmp_path)) as replayed:
         replayed.run(agent, None, live, lambda city: f"sun in {city}")
@@ -215,7 +215,7 @@ def test_a_different_result_is_a_divergence(home: Path, tmp_path: Path, live: bo
 def test_scripted_responses_have_the_shape_of_the_provider(
     home: Path, tmp_path: Path, live: bool
 ) -> None:
-    """Responses that a test scripts after the recorded path have the shape of the provider."""
+    """Responses that a test scripts after the end of the recording have the shape of the provider's responses."""
     recorded(home, live)
     with Replayer(frozen(home, tmp_path)) as replayed:
         replayed.then(calls("weather", city="Thun"), says("It snows."))
@@ -227,7 +227,7 @@ def test_scripted_responses_have_the_shape_of_the_provider(
 
 
 def test_retries_use_the_standard_header() -> None:
-    """A dialect without its own retry headers reads and writes `retry-after`, in seconds."""
+    """A dialect without retry headers of its own reads and writes `retry-after`, in seconds."""
     tiny = TinyChat()
     assert tiny.retry_after_ms({"retry-after": "1.5"}) == 1500
     assert [tiny.retry_after_ms({"retry-after": value}) for value in ("soon", "inf", "")] == [
@@ -238,7 +238,7 @@ def test_retries_use_the_standard_header() -> None:
 
 
 def test_sealed_values_lose_their_organization() -> None:
-    """Values that the provider has signed are found by the shape that the dialect defines."""
+    """The organization in a signed value is masked if the dialect defines where the provider puts signed values."""
     ids = b"11111111-2222-4333-8444-555555555555" * 2
     signed = base64.b64encode(ids)
     bare = without_organizations(b'{"stamp": "' + signed + b'"}')

@@ -1,4 +1,4 @@
-"""TinyChat, a fictional provider: a chat API with different paths, keys and framing than any real API.
+"""TinyChat, a fictional provider: a chat API whose paths, keys and framing differ from every real API.
 
 A request is `{"who": MODEL, "chat": [ENTRY, ...], "live": BOOL}`. An entry is `{"by": "person" | "bot", "say": TEXT}`,
 may contain `"do": [{"ref": ID, "fn": NAME, "with": INPUT}]` and, as a result, `{"by": "tool", "ref": ID, "got":
@@ -69,11 +69,11 @@ class TinyChat(Dialect):
         return path == self.turn_path
 
     def endpoint(self, path: str) -> Label:
-        """Return the path; there is only one."""
+        """Return the path, because there is only one endpoint."""
         return Label(path if path == self.turn_path else "/tiny/:id")
 
     def request_id(self, headers: Mapping[str, str]) -> str | None:
-        """Return the provider's reference."""
+        """Return the request ID that the provider assigned."""
         return headers.get("tiny-ref")
 
     def turn(self, message: Any) -> Turn:
@@ -96,7 +96,7 @@ class TinyChat(Dialect):
                 return BodyPlace("option")
 
     def is_stream(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a response consists of lines of JSON."""
+        """Return whether a response is a stream, which consists of lines of JSON."""
         return headers.get("content-type") == LINES
 
     def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
@@ -104,7 +104,7 @@ class TinyChat(Dialect):
         return body.splitlines(keepends=True) if self.is_stream(headers) else [body]
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
-        """Return a response, reassembled if it was streamed."""
+        """Return the message of a response; a stream is joined first."""
         return self.response(_response_object(body))
 
     def response(self, value: Mapping[str, Any]) -> Message:
@@ -148,7 +148,7 @@ class TinyChat(Dialect):
         )
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
-        """Return an error."""
+        """Return the body of an error response."""
         return json.dumps({"oops": kind or message}).encode()
 
     def response_body(self, draft: Draft) -> bytes:
@@ -160,7 +160,7 @@ class TinyChat(Dialect):
         return LINES, lines(_written_response(draft))
 
     def wants_stream(self, body: Mapping[str, Any]) -> bool:
-        """Return whether a request asks for a streamed response."""
+        """Return whether a request requires a streamed response."""
         return bool(body.get("live"))
 
     def request_message(self, role: Literal["user", "assistant"], blocks: Sequence[Block]) -> Any:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 import agentobs
@@ -221,3 +222,32 @@ def test_a_killed_recorder_loses_nothing(home: Path, tmp_path: Path) -> None:
     with agentobs.connect(str(home)) as store:
         [(status, turns)] = store.sql("SELECT status, turns FROM sessions").fetchall()
     assert (status, turns) == ("crashed", 1)
+
+
+def test_a_proxy_without_a_command(home: Path) -> None:
+    """It prints what to set, and at its end what it has recorded."""
+    with raw_provider([play(streamed(text("ok")))]) as provider:
+        process = subprocess.Popen(
+            agentobs_command("proxy", "--name", "shared", "--upstream", provider.url),
+            env={**environment(home), "ANTHROPIC_BASE_URL": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        with process:
+            assert str(home) in process.stdout.readline()
+            name, _, url = process.stdout.readline().strip().partition("=")
+            body = {"model": "claude-sonnet-5", "messages": [{"role": "user", "content": "x"}]}
+            headers = {"anthropic-version": "2023-06-01"}
+            response = httpx2.post(f"{url}/v1/messages", json=body, headers=headers, timeout=60)
+            process.terminate()
+            _, errors = process.communicate(timeout=60)
+    assert name == "export ANTHROPIC_BASE_URL"
+    assert response.status_code == 200
+    assert process.returncode == 130
+    assert "(shared): 1 turn, " in errors
+    with agentobs.connect(str(home)) as store:
+        assert store.sql("SELECT name, status FROM sessions").fetchall() == [
+            ("shared", "completed")
+        ]

@@ -1,4 +1,4 @@
-"""Calls to the operating system that fail as planned; tests of faults pass them to a recorder."""
+"""Calls to the operating system that fail according to a plan; tests pass them to a recorder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ OPERATIONS = [each.name for each in dataclasses.fields(Files)]
 ERRORS = ("ENOSPC", "EIO", "EROFS", "EDQUOT", "ESTALE", "EMFILE", "ENOENT", "EACCES")
 
 Plan = Callable[[str, int], str | None]
-"""Returns what happens to a call, from its operation and its number, from 1: the name of an error; `short`: only half
-of the data is written; `hang`; or None: it works.
+"""Given an operation and the number of the call (from 1), returns what happens to the call.
+
+This is the name of an error, `short` (only half of the data is written), `hang`, or None (the call works).
 """
 
 
 class Faulty:
-    """The calls to the operating system, some of which fail according to a plan."""
+    """Wraps the calls to the operating system; some of them fail according to a plan."""
 
     def __init__(self, plan: Plan = lambda operation, number: None) -> None:
         self.plan = plan

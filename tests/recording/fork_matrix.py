@@ -1,7 +1,7 @@
-"""Forks, ends, signals and threads, one combination after another: `python -m tests.recording.fork_matrix HOME GROUP`.
+"""Combinations of forks, threads, signals and process ends: `python -m tests.recording.fork_matrix HOME GROUP`.
 
 Each combination runs in a forked child. Prints a JSON line for each combination: the emitted records, how the child
-ended, and how long that took after its last record.
+ended, and how long it ran after its last record.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fork_that_records(session_id: str) -> list[str]:
 
 
 def fork_under_load(session_id: str) -> list[str]:
-    """Other threads record all the time, and may hold any lock at the moment of the fork."""
+    """Fork while other threads record all the time, so that any lock may be held at the moment of the fork."""
     is_over, ids = threading.Event(), list[str]()
 
     def busy() -> None:
@@ -131,7 +131,7 @@ def in_pool(session_id: str) -> list[str]:
 
 
 def fork_pool(session_id: str) -> list[str]:
-    """Processes of `multiprocessing` exit without `atexit`."""
+    """Record in `multiprocessing` processes, which exit without `atexit`."""
     with contextlib.closing(multiprocessing.get_context("fork").Pool(2)) as pool:
         ids = pool.map(in_pool, [session_id] * 4)
     pool.join()
@@ -152,7 +152,7 @@ def threads(session_id: str) -> list[str]:
 
 
 def two_loops(session_id: str) -> list[str]:
-    """Two event loops in two threads wait for the recorder without being blocked."""
+    """Wait for the recorder in two event loops of two threads; neither loop is blocked."""
     ids: list[str] = []
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def exit_in_a_thread(session_id: str) -> list[str]:
 
 
 def garbage_collected(session_id: str) -> list[str]:
-    """The garbage collector emits records, at any moment and on any thread."""
+    """Emit records from the garbage collector, at any moment and on any thread."""
     ids: list[str] = []
 
     class Ending:
@@ -207,7 +207,7 @@ def garbage_collected(session_id: str) -> list[str]:
 
 
 def signaled(session_id: str) -> list[str]:
-    """A signal handler emits records while a record is being emitted."""
+    """Emit records from a signal handler while another record is being emitted."""
     ids: list[str] = []
     before = signal.signal(signal.SIGALRM, lambda *_: ids.extend(emit(session_id, "signal", 1)))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
@@ -237,7 +237,7 @@ MIDDLES: list[Callable[[str], list[str]]] = [
 ]
 
 
-# How the process ends. With `flushed`, all records are acknowledged before.
+# How the process ends. With `flushed`, all records are acknowledged before the end.
 
 
 def by_return() -> None:
@@ -291,7 +291,7 @@ ENDS = [
     with_a_full_queue,
 ]
 IN_ORDER = (by_return, by_exit, by_error, with_a_full_queue)
-"""The ends before which no flush is needed."""
+"""Process ends that lose no records even without a flush."""
 HELD = ["inside", "outside"]
 """Whether the session is open when the process ends."""
 

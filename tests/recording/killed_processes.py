@@ -41,7 +41,7 @@ def stream(url: str) -> None:
 
 
 def a_tool(url: str, file: str) -> None:
-    """Run the agent loop with a tool that has an effect and then kills the process."""
+    """Run the agent loop with a tool that writes a file and then kills the process."""
     from anthropic import AsyncAnthropic
 
     import agentobs
@@ -63,9 +63,8 @@ def a_tool(url: str, file: str) -> None:
 
     def slowly(descriptor: int, data: memoryview) -> int:
         if b" tool_uses " in bytes(data):
-            time.sleep(
-                0.1
-            )  # if the response did not wait for the sync, the tool would have run long before
+            # If the agent did not wait for the sync, the tool would kill the process during this pause.
+            time.sleep(0.1)
         return os.write(descriptor, data)
 
     async def main() -> None:

@@ -1,5 +1,6 @@
-"""Invented secrets of each kind, in each context in which agents may encounter them. None of them
-was ever a real key.
+"""Invented secrets of each kind, in each context in which an agent may encounter them.
+
+None of them was ever a real key.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ VALUES: dict[str, tuple[str, Made]] = {
     "client secret": ("client_secret", random_text(WORD, 40)),
     "azure storage": ("AccountKey", random_text(ALNUM + "+/", 86, after="==")),
 }
-"""Secrets that are recognized only by their name."""
+"""Secrets that are recognized only by the name of their variable or field."""
 
 WHOLE: dict[str, tuple[str, Made]] = {
     "url password": ("postgres://app:{}@db.internal:5432/main", random_text(ALNUM, 16)),
@@ -167,7 +168,7 @@ class Planted:
     context: str
     text: str
     secret: str
-    """The text that must not remain, in the form in which it appears."""
+    """The characters of the secret as they appear in the text; none of them may remain."""
 
 
 Context = Callable[[str, str], str]

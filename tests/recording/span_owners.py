@@ -1,5 +1,6 @@
-"""A program with its own telemetry that records its clients; it writes what its tracer provider and the provider
-receive.
+"""A program with its own telemetry that records its clients.
+
+It writes the spans that its tracer provider receives, and the headers that the LLM provider receives.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Exporter:
 
 
 def main(output: str, exports: str) -> None:
-    """Make one call of each kind, and write the spans that the tracer provider received, and the provider's headers."""
+    """Make one call of each kind; write the spans that the tracer provider received and the headers that the LLM
+    provider received.
+    """
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))

@@ -54,12 +54,12 @@ def error_kind(result: dict[str, Any]) -> str | None:
     ],
 )
 def test_words_that_claim_success(words: str, claims: bool | None) -> None:
-    """A response claims success only with these words; one word that admits a failure is enough to prevent it."""
+    """A response claims success only if it contains a word for success, and no word that admits a failure."""
     assert claim_of(answer(text(words)), turns_with(FAILED)) is claims
 
 
 def test_responses_without_a_claim() -> None:
-    """Only a complete response to a failed result has a claim, streamed or not."""
+    """Only a complete response, streamed or not, to a turn with a failed tool result has a claim."""
     done = text("All done.")
     assert claim_of(answer(done), turns_with(FINE)) is None
     assert claim_of(answer(done), []) is None
@@ -90,15 +90,15 @@ def test_responses_without_a_claim() -> None:
         ("", "semantic"),
     ],
 )  # fmt: skip
-def test_the_kind_of_an_error(words: str, kind: str) -> None:
-    """The words of a failed result show whether the input was invalid, the call was denied, or the tool failed."""
+def test_failed_results_are_classified_by_their_words(words: str, kind: str) -> None:
+    """The words of a failed tool result show whether the input was invalid, the call was denied, or the tool failed."""
     assert error_kind({**FAILED, "content": words}) == kind
     assert error_kind({**FAILED, "content": [text(words)]}) == kind
     assert error_kind({**FINE, "content": words}) is None
 
 
-def test_only_characters_of_text_are_counted() -> None:
-    """A result has as many characters as its text, however many bytes they need; an image has none."""
+def test_the_size_of_a_result_is_its_number_of_characters() -> None:
+    """The size of a result is its number of characters, not of bytes; images are not counted."""
     image = {"type": "image", "source": {"type": "base64", "data": "x" * 9000}}
     assert characters("é" * 10) == 10
     assert characters([text("ab"), image, text("ü")]) == 3

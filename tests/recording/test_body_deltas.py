@@ -1,4 +1,4 @@
-"""Body deltas: which bytes are rebuilt, parsed and searched, for generated conversations."""
+"""Body deltas: which bytes are rebuilt, parsed and searched in generated conversations."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def check(raw_bodies: list[bytes]) -> list[Body]:
 @settings(max_examples=150, deadline=None)
 @given(conversations())
 def test_every_body_is_rebuilt_and_parsed(bodies: list[bytes]) -> None:
-    """A body is rebuilt byte for byte, with the same redactions as in a search of the complete body. The new messages
-    and the other values equal those of a complete parse.
+    """Every body is rebuilt byte for byte, and has the same redactions as in a search of the complete body.
+
+    The new messages and the other values equal those of a complete parse.
     """
     for raw, body in zip(bodies, check(bodies), strict=True):
         try:
@@ -101,7 +102,9 @@ def test_every_body_is_rebuilt_and_parsed(bodies: list[bytes]) -> None:
 @settings(max_examples=50_000, deadline=None)
 @given(conversations())
 def test_many_bodies_are_rebuilt_and_parsed(bodies: list[bytes]) -> None:
-    """The same property holds for many conversations; this runs for up to an hour."""
+    """Bodies of many more conversations are rebuilt, parsed and redacted correctly; this test may run for up to an
+    hour.
+    """
     check(bodies)
 
 
@@ -114,7 +117,7 @@ def test_any_bytes_are_rebuilt(bodies: list[bytes]) -> None:
 
 
 def test_only_new_messages_are_stored_and_parsed() -> None:
-    """Over 300 turns, only the bytes of the new messages are inserted, and only the new messages are parsed."""
+    """Over 300 turns, only the bytes of new messages are inserted, and only new messages are parsed."""
     bodies, history, inserted, parsed = Bodies(), [], 0, 0
     for turn in range(300):
         history += [
@@ -130,7 +133,7 @@ def test_only_new_messages_are_stored_and_parsed() -> None:
 
 
 def test_a_moved_cache_breakpoint_stores_one_message_again() -> None:
-    """If `cache_control` moves to the last message, only the message that had it before is stored again."""
+    """If `cache_control` moves to the last message, only the message that had it before is stored a second time."""
     bodies, history = Bodies(), []
     for turn in range(20):
         history.append(
@@ -144,8 +147,8 @@ def test_a_moved_cache_breakpoint_stores_one_message_again() -> None:
 
 
 def test_a_secret_is_found_if_its_context_changes() -> None:
-    """The text that identifies a secret may be before the bytes that are searched again, or may change after the
-    secret.
+    """A secret is found even if the text that identifies it is before the bytes that are searched again, or changes in
+    a later body.
     """
     secret = '\n"api_key": "correct-horse-battery"\n'
     for gap in range(4000, 4200):

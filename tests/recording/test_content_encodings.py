@@ -1,4 +1,4 @@
-"""Content encodings are decoded within limits."""
+"""Decoding of content encodings, and its limits."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_a_decompression_bomb_is_truncated(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_truncated_body_is_decoded_up_to_its_end() -> None:
-    """Bytes that are not valid gzip end the body."""
+    """A body that is not valid gzip from some byte on is decoded up to that byte."""
     found = decoded(packed(PACKED, b"no gzip"))
     assert found.answer.body == gzip.decompress(PACKED)

@@ -1,4 +1,6 @@
-"""Power losses: every possible disk after a power loss can be opened, and contains all durable records."""
+"""Power losses: every disk state that is possible after a power loss can be opened, and contains all durable
+records.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ from tests.store.recordings import conversation, record
 
 
 def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
-    """Trace a recording, build `images` possible disks after a power loss, and open each; `opened` of them are also
-    ingested.
+    """Trace a recording, build `images` disk states that are possible after a power loss, and open each of them.
+
+    `opened` of the disk states are also ingested.
     """
     sync = "always" if seed % 2 else "interval"
     folder = tmp_path / "home"
@@ -54,8 +57,8 @@ def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
 
 @pytest.mark.parametrize("seed", mark_all_but_first(range(4), pytest.mark.crash))
 def test_recordings_survive_a_power_loss(seed: int, tmp_path: Path) -> None:
-    """All of 200 possible disks can be opened, and no synced record is missing; with `always`, no acknowledged record
-    is missing.
+    """All of 200 possible disk states can be opened without losing a synced record; with `always`, without losing an
+    acknowledged record.
     """
     lose_power(tmp_path, seed, images=50, opened=2)
 
@@ -63,7 +66,7 @@ def test_recordings_survive_a_power_loss(seed: int, tmp_path: Path) -> None:
 def test_a_generation_is_durable_before_it_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file is synced before it is renamed, and the directory afterwards."""
+    """Each file of a generation is synced before it is renamed, and its directory is synced after the rename."""
     home = open_home(tmp_path / "home")
     record(home, conversation(1))
     calls: list[tuple[str, str, int]] = []
@@ -98,8 +101,8 @@ def test_a_generation_is_durable_before_it_is_published(
 
 @pytest.mark.crash
 def test_the_store_survives_a_power_loss_while_publishing(tmp_path: Path) -> None:
-    """Whichever renames have reached the disk, and whatever remains of a draft, the store opens and answers all
-    queries.
+    """After a power loss, the store can be opened and is complete, whichever renames reached the disk and whatever
+    remains of a draft.
     """
     home = open_home(tmp_path / "home")
     states = []

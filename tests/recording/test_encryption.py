@@ -1,4 +1,4 @@
-"""Content that is encrypted, off, or deleted: who can read it, and what works without it."""
+"""Content that is encrypted, not recorded, or deleted: who can read it, and what works without it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CANARY = "canary-of-the-agent"
 
 @pytest.fixture(autouse=True)
 def fresh_warnings() -> Iterator[None]:
-    """Let each test receive its own warnings."""
+    """Reset the warnings that were already reported, so that each test receives its own."""
     errors._reported.clear()
     agentobs.stop_recorder()
     yield
@@ -94,7 +94,7 @@ def contents(home: Path) -> list[tuple[str, Line]]:
 def test_encrypted_content_is_read_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No content is readable in any file; with the key, the session equals an unencrypted one."""
+    """No file contains readable content; with the key, the session equals an unencrypted one."""
     run(tmp_path / "plain")
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", KEY)
     run(tmp_path / "sealed")
@@ -117,7 +117,9 @@ def test_encrypted_content_is_read_with_its_key(
 def test_encrypted_content_cannot_be_read_without_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, error_text: str
 ) -> None:
-    """One error names the required key; costs, spans and events are available."""
+    """Without the key, reading content raises one error that names the required key; costs, spans and events are
+    available.
+    """
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", KEY)
     run(tmp_path)
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", key)
@@ -134,7 +136,7 @@ def test_an_encrypted_line_cannot_replace_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line that was changed, moved to another segment, or given another number, kind or ID cannot be decrypted; no
-    nonce repeats.
+    two lines have the same nonce.
     """
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", KEY)
     run(tmp_path)
@@ -169,7 +171,9 @@ def test_text_is_compressed_before_encryption() -> None:
 
 
 def test_the_key_comes_from_a_private_file(tmp_path: Path) -> None:
-    """The file in the options takes precedence; a file that others can read, or without a key, is rejected."""
+    """The key is read from the file in the options, and a file that others can read, or that contains no key, is
+    rejected.
+    """
     file = tmp_path / "key"
     file.write_text(KEY + "\n")
     file.chmod(0o600)
@@ -191,7 +195,9 @@ def _written(path: Path, text: str) -> None:
 def test_nothing_is_recorded_with_an_unusable_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent continues, one warning states why, and nothing is written in plain text."""
+    """If the key is unusable, the agent continues, one warning states the reason, and nothing is written in plain
+    text.
+    """
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "no key")
     with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
@@ -206,8 +212,8 @@ def test_nothing_is_recorded_with_an_unusable_key(
 def test_content_that_is_off_is_never_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No content file is created; costs, spans and events are available, and one error states why the session cannot be
-    replayed.
+    """With `content="off"`, no content file is created, costs, spans and events are available, and one error states why
+    the session cannot be replayed.
     """
     monkeypatch.setenv("AGENTOBS_CONTENT", "off")
     run(tmp_path / "home")
@@ -222,7 +228,7 @@ def test_content_that_is_off_is_never_written(
 
 
 def test_content_files_can_be_deleted(tmp_path: Path) -> None:
-    """Deleting them does not change the store; only reading content raises an error."""
+    """Deleting the content files does not change the store; only reading content raises an error."""
     run(tmp_path)
     home = existing_home(tmp_path)
     ingest(home)
@@ -282,7 +288,9 @@ def _fifo(path: Path, outside: Path) -> None:
 def test_existing_paths_are_never_written_to(
     tmp_path: Path, there: Callable[[Path, Path], None]
 ) -> None:
-    """If another program creates a file with the name of a segment, it is neither followed nor written to."""
+    """If the path of a new segment file is already a link, a FIFO or another file, the path is neither followed nor
+    written to.
+    """
     outside = tmp_path / "outside"
     outside.write_text("untouched")
     path = open_home(tmp_path / "home").segments / f"{'a' * 32}.content"
@@ -294,7 +302,9 @@ def test_existing_paths_are_never_written_to(
 
 
 def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
-    """Files and directories are only accessible for their owner, including directories that had a wider mode before."""
+    """With any umask, only the owner can access files and directories, even directories that had a wider mode
+    before.
+    """
     home = tmp_path / "home"
     home.mkdir(mode=0o777)
     home.chmod(0o777)

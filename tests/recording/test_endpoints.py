@@ -1,4 +1,4 @@
-"""The endpoint of a request, as it is recorded in facts."""
+"""The endpoint of a request as it is recorded in facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operating system fails under the recorder: the agent is not affected, and every record is accounted for."""
+"""Failing system calls of the recorder: the agent is not affected, and every record is accounted for."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def session_records(number: int) -> list[Record]:
 
 
 def wait_until(seen: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait wait_until a condition holds."""
+    """Wait until a condition is true; fail if it takes too long."""
     last = time.monotonic() + seconds
     while not seen():
         assert time.monotonic() < last, "the condition was not reached"
@@ -78,7 +78,7 @@ def record_all(recorder: Recorder, records: list[Record]) -> None:
 
 
 def check_accounts(recorder: Recorder, home: Home) -> None:
-    """Check given = written + dropped + waiting, in the statistics and for each session in the journal."""
+    """Check that given = written + dropped + waiting, in the statistics and for each session in the journal."""
     statistics = recorder.statistics()
     assert statistics.given == statistics.written + statistics.dropped + statistics.waiting, (
         statistics
@@ -95,7 +95,7 @@ def check_accounts(recorder: Recorder, home: Home) -> None:
 
 
 def check_accounts_in_sql(home: Home) -> None:
-    """Check the same equation in the view `session_records`."""
+    """Check the same equation in the SQL view `session_records`."""
     with connect(home) as connection:
         rows = connection.execute(
             "SELECT emitted, written, dropped, is_exact FROM session_records WHERE emitted IS NOT NULL"
@@ -124,7 +124,9 @@ def complete_sessions(home: Home) -> set[str]:
 
 
 def record_with_faults(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
-    """Record three sessions on a disk that fails as planned, and check every promise."""
+    """Record three sessions on a disk that fails according to a plan, and check everything that the recorder
+    promises.
+    """
     home, faulty = open_home(tmp_path), Faulty(plan)
     delivered: list[WrittenFact] = []
     recorder = Recorder(home, Options(files=faulty.files, backends=(delivered.append,)))
@@ -150,8 +152,8 @@ def record_with_faults(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_call_fails_once(operation: str, tmp_path: Path) -> None:
-    """If any call of the write path fails once, nothing is raised, and the next session is complete."""
+def test_a_system_call_that_fails_once(operation: str, tmp_path: Path) -> None:
+    """If any system call of the write path fails once, no exception is raised, and the next session is complete."""
     faults = itertools.cycle((*ERRORS, "short", "EINTR"))
     for number in (1, 2, 3, 5, 8, 13):
         record_with_faults(
@@ -160,8 +162,8 @@ def test_each_call_fails_once(operation: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_call_fails_permanently(operation: str, tmp_path: Path) -> None:
-    """After a permanent failure, the written records can be read, and all others are counted."""
+def test_a_system_call_that_fails_permanently(operation: str, tmp_path: Path) -> None:
+    """After a permanent failure, the records that were written can be read, and all others are counted."""
     for number, fault in ((1, "EIO"), (2, "ENOSPC"), (4, "short"), (9, "EMFILE")):
         record_with_faults(
             tmp_path / str(number), permanently(operation, number, fault), lasting=True
@@ -169,8 +171,8 @@ def test_each_call_fails_permanently(operation: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_calls_fail_at_random(seed: int, tmp_path: Path) -> None:
-    """One call in ten fails in a random way; `seed` reproduces it."""
+def test_system_calls_that_fail_at_random(seed: int, tmp_path: Path) -> None:
+    """If one system call in ten fails in a random way, no exception is raised, and all records are accounted for."""
     chance = random.Random(seed)
     faults = (*ERRORS, "short", "EINTR")
     record_with_faults(
@@ -181,8 +183,9 @@ def test_calls_fail_at_random(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_partly_written_record_is_dropped(tmp_path: Path) -> None:
-    """Its complete lines stay, because a reader may have seen them; an incomplete line is cut off, and the recording of
-    the session ends.
+    """If a record is partly written, its complete lines stay, because a reader may have seen them.
+
+    The incomplete line is cut off, and the recording of the session ends.
     """
     faulty = Faulty(
         lambda name, count: (
@@ -204,8 +207,10 @@ def test_a_partly_written_record_is_dropped(tmp_path: Path) -> None:
 
 
 def test_recording_resumes_when_the_disk_has_space_again(tmp_path: Path) -> None:
-    """There is one warning. Within a second after the disk has space again, a gap reports the dropped records, without
-    another record.
+    """Within a second after a full disk has space again, a gap reports the dropped records, even if no further record
+    arrives.
+
+    The user gets only one warning.
     """
     full = True
     faulty = Faulty(lambda name, count: "ENOSPC" if full and name in ("write", "create") else None)
@@ -234,8 +239,9 @@ def test_recording_resumes_when_the_disk_has_space_again(tmp_path: Path) -> None
 
 
 def test_a_failure_ends_only_one_session(tmp_path: Path) -> None:
-    """After a failure, only the end of its session is written, and the session cannot be frozen. The next session is
-    complete.
+    """After a failed write, only the end of its session is written, and the session cannot be frozen.
+
+    The next session is complete.
     """
     faulty = Faulty(once("write", 6, "EIO"))
     home = open_home(tmp_path / "home")
@@ -254,7 +260,7 @@ def test_a_failure_ends_only_one_session(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_cannot_be_truncated_is_abandoned(tmp_path: Path) -> None:
-    """Nothing is appended to an incomplete line; another segment starts."""
+    """If an incomplete line cannot be cut off, nothing is appended to its segment, and another segment starts."""
     faulty = Faulty(
         lambda name, count: (
             {("write", 6): "short", ("write", 7): "EIO"}.get((name, count))
@@ -273,8 +279,10 @@ def test_a_segment_that_cannot_be_truncated_is_abandoned(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "whole home deleted"])
-def test_the_directory_is_deleted(how: str, tmp_path: Path) -> None:
-    """Its records are lost. The recorder notices it, and records the next session in the directory that exists then."""
+def test_the_next_session_is_recorded_if_the_directory_is_deleted(how: str, tmp_path: Path) -> None:
+    """If the directory of the segments is deleted, the deleted records count as dropped, and the next session is
+    recorded in a new directory.
+    """
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
     record_all(recorder, session_records(1)[:3])
@@ -290,12 +298,14 @@ def test_the_directory_is_deleted(how: str, tmp_path: Path) -> None:
 
 
 def test_deleted_records_count_as_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of a session whose directory is deleted as it ends do not count as written: the statistics, the end of
-    the session and the gaps of the next segment report them, as well as those of a session that had ended before.
+    """If a directory is deleted while a session ends, its records do not count as written.
+
+    The statistics, the end of the session and the gaps of the next segment report them, and also the records of a
+    session that had ended before.
     """
     monkeypatch.setattr(
         timekeeper, "SYNC_SECONDS", 600
-    )  # the end of the session notices it before any tick
+    )  # the end of the session notices the deletion before any tick
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
     record_all(recorder, [*session_records(1), *session_records(2)[:4]])
@@ -319,7 +329,7 @@ def test_deleted_records_count_as_dropped(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_deleted_gaps_are_reported_again(tmp_path: Path) -> None:
-    """The gaps in a deleted segment are reported again by the next segment."""
+    """If a segment with gaps is deleted, the next segment reports the same gaps."""
     home, faulty = open_home(tmp_path / "home"), Faulty(once("write", 6, "EIO"))
     recorder = Recorder(home, Options(files=faulty.files))
     record_all(recorder, session_records(1))
@@ -337,8 +347,8 @@ def test_deleted_gaps_are_reported_again(tmp_path: Path) -> None:
 
 
 def test_a_deleted_home_is_not_created_again(tmp_path: Path) -> None:
-    """If no more records arrive, the home is not created only to report that it was deleted; the
-    statistics report it.
+    """If no record arrives after the home was deleted, the home is not created again; the statistics report the deleted
+    records.
     """
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
@@ -351,7 +361,7 @@ def test_a_deleted_home_is_not_created_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", ["sync", "write"])
 def test_a_failing_disk_is_reported_once(first: str, tmp_path: Path) -> None:
-    """There is one warning however the disk fails, and it reports a loss only if a record was lost."""
+    """Whichever system call fails, there is one warning, and it reports a loss only if a record was lost."""
     faulty = Faulty()
     home = open_home(tmp_path / "home")
     errors._reported.clear()
@@ -375,8 +385,8 @@ def test_a_failing_disk_is_reported_once(first: str, tmp_path: Path) -> None:
 def test_a_hanging_disk_does_not_block_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue fills up to its limit, further records are dropped and counted, no call waits, and
-    closing waits 2 s.
+    """While the disk hangs, the queue fills up to its limit, further records are dropped and counted, no call waits,
+    and closing waits for 2 s.
     """
     monkeypatch.setattr(record_queue, "QUEUE_BYTES", 20_000)
     faulty = Faulty(permanently("write", 5, "hang"))
@@ -402,7 +412,7 @@ def test_a_hanging_disk_does_not_block_the_agent(
 
 
 def test_a_slow_sync_does_not_fill_the_queue(tmp_path: Path) -> None:
-    """Syncs run in parallel with writes: while a sync hangs, records are written."""
+    """Syncs run in parallel with writes: records are written while a sync hangs."""
     faulty = Faulty(permanently("sync", 1, "hang"))
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
@@ -415,7 +425,9 @@ def test_a_slow_sync_does_not_fill_the_queue(tmp_path: Path) -> None:
 
 
 def test_always_waits_for_the_disk_for_a_limited_time(tmp_path: Path) -> None:
-    """With `always`, flushed records are durable. If the disk hangs, the wait ends in time and is counted."""
+    """With `always`, flushed records are durable; if the disk hangs, the wait for it is limited, and each late wait is
+    counted.
+    """
     faulty = Faulty()
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files, sync="always"))
@@ -473,7 +485,9 @@ INTERFACES = [
 def test_an_internal_error_never_reaches_the_agent(
     interface: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception at any internal interface is caught by the recorder, which continues with the next session."""
+    """An exception at any internal interface does not reach the agent, and the recorder records the next session
+    completely.
+    """
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
     with monkeypatch.context() as patched:
@@ -505,7 +519,9 @@ _TIMES = re.compile(r"[a-z_]+_ns=\d+")
 
 
 def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
-    """Return the events of a run of the agent loop, recorded on a disk that fails as planned, or not recorded."""
+    """Return the events of a run of the agent loop, recorded on a disk that fails according to a plan, or not
+    recorded.
+    """
     recorder = None
     if home is not None and plan is not None:
         recorder = sessions.start_recorder(str(home), Options(files=Faulty(plan).files))
@@ -516,7 +532,7 @@ def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
                 plainly = provider.client
                 provider.client = lambda: agentobs.record(plainly())  # type: ignore[method-assign]
             with tracing.at(Place("5" * 32)):
-                # Parallel calls read the clock in random order.
+                # Concurrent calls read the clock in random order.
                 return [_TIMES.sub("", repr(each)) for each in events_of(provider, tools=TOOLS)]
     finally:
         if recorder is not None:
@@ -532,7 +548,7 @@ def unrecorded() -> list[str]:
 
 
 def test_recording_does_not_change_the_agent_loop(tmp_path: Path, unrecorded: list[str]) -> None:
-    """A run emits the same events with and without a recorder."""
+    """A run of the agent loop emits the same events with and without a recorder."""
     assert events(tmp_path, lambda name, count: None) == unrecorded
 
 
@@ -540,7 +556,9 @@ def test_recording_does_not_change_the_agent_loop(tmp_path: Path, unrecorded: li
 def test_a_failing_call_does_not_change_the_agent_loop(
     operation: str, tmp_path: Path, unrecorded: list[str]
 ) -> None:
-    """If any call of the write path fails, once or permanently, a run emits the same events."""
+    """If any system call of the write path fails, once or permanently, a run of the agent loop emits the same
+    events.
+    """
     chance = random.Random(operation)
     for kind in (once, permanently):
         plan = kind(operation, chance.randint(1, 9), chance.choice(ERRORS))
@@ -551,7 +569,7 @@ def test_a_failing_call_does_not_change_the_agent_loop(
 def test_random_failures_do_not_change_the_agent_loop(
     seed: int, tmp_path: Path, unrecorded: list[str]
 ) -> None:
-    """If calls fail at random, a run emits the same events."""
+    """If system calls fail at random, a run of the agent loop emits the same events."""
     chance = random.Random(seed)
     faults = (*ERRORS, "short", "EINTR")
     plan = lambda name, count: chance.choice(faults) if chance.random() < 0.2 else None  # noqa: E731
@@ -561,7 +579,9 @@ def test_random_failures_do_not_change_the_agent_loop(
 def test_the_process_session_is_replaced_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session of the process ends if one of its records could not be written; the next call opens another one."""
+    """If a record of the process session could not be written, the session ends, and the next call opens another
+    one.
+    """
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()
     faulty = Faulty()
@@ -586,7 +606,7 @@ def test_the_process_session_is_replaced_after_a_failure(
 
 
 def test_a_crashed_session_with_a_gap_is_incomplete(tmp_path: Path) -> None:
-    """A gap alone marks a session without an end as incomplete."""
+    """A session that has a gap and no end is incomplete."""
     home = open_home(tmp_path / "home")
     segment = Segment(home)
     segment.facts.append(

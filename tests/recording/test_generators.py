@@ -1,4 +1,4 @@
-"""Generators as sessions, and lazy proxies: what is recorded of a value, and that no object is kept or called."""
+"""Decorated generators and lazy proxies: which values are recorded, and that no object is kept or evaluated."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def async_frames_of(refs: list[weakref.ref[Frame]]) -> Callable[[], AsyncIterato
 
 
 def test_no_yielded_object_is_kept(home: Path, refs: list[weakref.ref[Frame]]) -> None:
-    """Each object is freed as soon as its consumer releases it."""
+    """Each yielded object is freed as soon as its consumer releases it."""
     for frame in frames_of(refs)():
         assert alive(refs) == 1
         del frame
@@ -81,7 +81,7 @@ def test_no_yielded_object_is_kept(home: Path, refs: list[weakref.ref[Frame]]) -
 
 @pytest.mark.parametrize("how", ["raises", "thrown into", "left"])
 def test_no_reference_cycle_is_left(home: Path, refs: list[weakref.ref[Frame]], how: str) -> None:
-    """The objects of a generator are freed without the garbage collector, however it ended."""
+    """However a generator ends, its objects are freed without the garbage collector."""
 
     @agentobs.session("holding")
     def holding() -> Iterator[int]:
@@ -111,7 +111,7 @@ def test_no_reference_cycle_is_left(home: Path, refs: list[weakref.ref[Frame]], 
 def test_no_reference_cycle_is_left_by_an_async_generator(
     home: Path, refs: list[weakref.ref[Frame]], how: str
 ) -> None:
-    """The same holds for async generators."""
+    """However an async generator ends, its objects are freed without the garbage collector."""
 
     @agentobs.session("holding")
     async def holding() -> AsyncIterator[int]:
@@ -134,7 +134,9 @@ def test_no_reference_cycle_is_left_by_an_async_generator(
 
 
 def test_yielded_values_are_the_result(home: Path) -> None:
-    """Each value is recorded as it was when it was yielded; for other objects, the type is recorded."""
+    """Each yielded value is recorded as it was when it was yielded; for an object that is not JSON, only its type is
+    recorded.
+    """
 
     @agentobs.session("steps")
     def steps() -> Iterator[Any]:
@@ -153,7 +155,7 @@ def test_yielded_values_are_the_result(home: Path) -> None:
 
 
 def test_all_yielded_values_share_one_limit() -> None:
-    """Beyond the limit, values are neither kept nor read."""
+    """All yielded values of a session share one size limit; if they exceed it, none of them is kept."""
     items = ReturnedItems()
     for _ in range(3):
         items.add("x" * (RETURNED_BYTES // 4))
@@ -170,7 +172,7 @@ def test_all_yielded_values_share_one_limit() -> None:
 
 
 class Lazy:
-    """Evaluates itself when its class is read, like the lazy proxies of web frameworks."""
+    """An object that evaluates itself when its class is read, like the lazy proxies of web frameworks."""
 
     evaluated = 0
 
@@ -182,7 +184,7 @@ class Lazy:
 
 @pytest.mark.parametrize("make", [Lazy, lambda: {"rows": [Lazy()]}, lambda: (Lazy(), 1)])
 def test_no_code_of_a_lazy_proxy_runs(make: Callable[[], Any]) -> None:
-    """Its class is determined without calling its code."""
+    """The class of a lazy proxy is recorded without running any of its code."""
     before = Lazy.evaluated
     assert "Lazy" in str(returned(make()).value)
     items = ReturnedItems()

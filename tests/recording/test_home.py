@@ -1,4 +1,4 @@
-"""Which directories can become a home, and what happens to others."""
+"""Which directories can become a home, and what happens if a directory cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def mode(path: Path) -> int:
 
 
 def test_a_new_home_is_private(tmp_path: Path) -> None:
-    """Only the owner can access the home and its segments; the modes of parent directories do not change."""
+    """Only the owner can access a new home and its segments; parent directories that are created with it keep the
+    default mode.
+    """
     home = open_home(tmp_path / "above" / "home")
     assert (mode(home.path), mode(home.segments)) == (0o700, 0o700)
     assert mode(tmp_path / "above") != 0o700
@@ -28,7 +30,9 @@ def test_a_new_home_is_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inside", ["main.py", "segments/intro.mp3", "segments/../main.py"])
 def test_a_directory_with_other_files_is_rejected(tmp_path: Path, inside: str) -> None:
-    """The directory of a project is rejected, even with an empty directory `segments`, and nothing in it is changed."""
+    """A directory with other files cannot become a home, even if it has an empty directory `segments`, and nothing in
+    it changes.
+    """
     project = tmp_path / "project"
     project.mkdir(mode=0o755)
     (project / inside).parent.mkdir(parents=True, exist_ok=True)
@@ -51,8 +55,8 @@ def test_the_mode_of_an_existing_home_is_restricted(tmp_path: Path) -> None:
     assert mode(open_home(tmp_path / "empty").path) == 0o700
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """Neither the home nor its segments may be a symbolic link."""
+def test_a_home_that_is_a_link_is_rejected(tmp_path: Path) -> None:
+    """Neither the home nor its directory of segments may be a symbolic link."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HomeError, match="not a directory"):
@@ -63,8 +67,8 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_damaged_key_is_rejected(
     found: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One warning states what is wrong, where, and what to do; the agent continues, and nothing is recorded with such a
-    key.
+    """If the key of a home is damaged, one warning states what is wrong, where, and what to do; the agent continues,
+    and nothing is recorded.
     """
     home = open_home(tmp_path / "home")
     (home.path / "key").write_bytes(found)
@@ -84,8 +88,9 @@ def test_a_damaged_key_is_rejected(
 
 
 def test_a_key_is_written_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the system writes only a part of the key at a time, the key is complete; if it then refuses the rest, there is
-    no key, so that a later process can create one.
+    """If the system writes only a part of the key at a time, the key is complete.
+
+    If the system then refuses the rest, there is no key file, so that a later process can create one.
     """
     real, refuses = os.write, [False]
 
@@ -114,7 +119,7 @@ def test_a_key_is_written_completely(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_key_is_durable_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key is synced before it gets its name, and the name is synced before digests are computed with it."""
+    """The key file is synced before it gets its name, and the directory is synced before the key is used."""
     home = open_home(tmp_path / "home")
     calls: list[str] = []
     fsync, link = os.fsync, os.link

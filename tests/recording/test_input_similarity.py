@@ -1,4 +1,4 @@
-"""Input similarity: keyed numbers show whether the inputs of two calls are nearly equal."""
+"""Input similarity: keyed hashes show whether the inputs of two calls are nearly equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentobs.records.exchanges import Answer, Chunk
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 LIKE = 6
-"""The store treats inputs as similar if their numbers differ in at most this many bits."""
+"""The store treats inputs as similar if their hashes differ in at most this many bits."""
 
 LETTER = (
     " ".join(f"Your refund of {n} francs was booked." for n in range(30))
@@ -54,26 +54,26 @@ def bit_distance(one: int, other: int) -> int:
     ],
 )  # fmt: skip
 def test_similar_inputs(one: Any, other: Any, is_like: bool) -> None:
-    """Inputs are similar if all their arguments are nearly equal; one different argument of three is enough to make
-    them different.
+    """Inputs are similar if all their arguments are nearly equal; if one of three arguments differs, the inputs are
+    different.
     """
     assert (bit_distance(similarity(one, KEY), similarity(other, KEY)) <= LIKE) is is_like
 
 
-def test_the_number_depends_on_the_key() -> None:
-    """Equal inputs have unrelated numbers in different homes, and equal numbers in every process."""
+def test_the_hash_depends_on_the_key() -> None:
+    """Equal inputs have unrelated hashes in different homes, and equal hashes in all processes of one home."""
     assert bit_distance(similarity({"city": "Bern"}, KEY), similarity({"city": "Bern"}, OTHER)) > 16
     assert similarity({"city": "Bern"}, KEY) == -7378315752065449901
 
 
 @given(JSON)
-def test_any_input_has_a_number(value: Any) -> None:
-    """Any input that a model may send has a number of 64 bits."""
+def test_any_input_has_a_hash(value: Any) -> None:
+    """Any input that a model may send has a hash of 64 bits."""
     assert -(2**63) <= similarity(value, KEY) < 2**63
 
 
 def test_only_parts_of_a_long_input_are_used() -> None:
-    """A megabyte takes no longer than a page, because only its start and its end are used."""
+    """Only the start and the end of a long input are hashed, so a megabyte takes no longer than a page."""
     long = " ".join(map(str, range(200_000)))
     assert (
         bit_distance(similarity({"text": long}, KEY), similarity({"text": long + " and"}, KEY))
@@ -86,7 +86,9 @@ def test_only_parts_of_a_long_input_are_used() -> None:
 
 @pytest.mark.parametrize("text", ['{"a": "b\\n\\"c\\" \\u00e9"}', '{"half": "of an inp', ""])
 def test_a_streamed_input_is_joined(text: str) -> None:
-    """The deltas of a stream make the same input as a complete response; input that is not JSON counts as text."""
+    """The deltas of a streamed input have the same hash as the input of a complete response; an input that is not JSON
+    is hashed as text.
+    """
     parts = [json.dumps(text[at : at + 3]) for at in range(0, len(text), 3)]
     call = '{"type":"tool_use","id":"toolu_1","name":"read","input":{}}'
     events = [

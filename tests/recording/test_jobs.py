@@ -1,4 +1,4 @@
-"""Jobs: tracking them never affects the observed program, and no reference to an ended session is kept."""
+"""Tracking of jobs: it never affects the observed program, and keeps no reference to an ended session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DONE = "done"
 
 @pytest.fixture(autouse=True)
 def followed() -> Iterator[None]:
-    """Track jobs, and fail if a warning reports a job that is not tracked."""
+    """Track jobs during the test, and fail if a warning reports a job that is not tracked."""
     callers.follow_jobs()
     errors._reported.discard("jobs")
     with warnings.catch_warnings(record=True) as warned:
@@ -36,7 +36,7 @@ def followed() -> Iterator[None]:
 
 
 class Retrying:
-    """A decorator that is a class and binds itself as a method."""
+    """A class that is used as a decorator and binds itself as a method."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -49,7 +49,7 @@ class Retrying:
 
 
 class Wrapping(Retrying):
-    """A decorator that has the name of its function."""
+    """A decorator that has the name of the decorated function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -57,7 +57,7 @@ class Wrapping(Retrying):
 
 
 class OddName(type):
-    """A metaclass whose classes have no name."""
+    """A metaclass whose classes have no readable name."""
 
     @property
     def __name__(cls) -> str:  # type: ignore[override]
@@ -65,7 +65,7 @@ class OddName(type):
 
 
 class Guarded(metaclass=OddName):
-    """A callable that can only be called; all other operations raise an error."""
+    """A callable that raises an error for every operation except a call."""
 
     def __call__(self, *args: Any) -> str:
         return DONE
@@ -81,7 +81,7 @@ class Guarded(metaclass=OddName):
 
 
 class Agent:
-    """A class with such methods."""
+    """A class whose methods have these decorators."""
 
     @Retrying
     def retried(self) -> str:
@@ -118,7 +118,9 @@ CALLABLES: dict[str, tuple[Any, str]] = {
     "method of C function": (MethodType(max, [DONE, "a"]), "max"),
     "method of class": (MethodType(type(DONE), DONE), "str"),
 }
-each_callable = pytest.mark.parametrize("case", CALLABLES)  # pytest cannot show all of them
+each_callable = pytest.mark.parametrize(
+    "case", CALLABLES
+)  # pytest cannot show all of these callables
 
 
 @each_callable
@@ -147,7 +149,7 @@ def test_a_thread_runs_any_callable(case: str) -> None:
 
 
 class Guest(Coroutine[Any, Any, str]):
-    """A coroutine that is not Python's own, such as the coroutines of compiled code."""
+    """A coroutine of a class that is not Python's own, like the coroutines of compiled code."""
 
     def send(self, value: Any) -> Any:
         raise StopIteration(DONE)
@@ -156,7 +158,7 @@ class Guest(Coroutine[Any, Any, str]):
         raise StopIteration(DONE)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def __await__(self) -> Generator[Any, Any, str]:
         yield
@@ -182,7 +184,7 @@ class StubbornTask(asyncio.Task[Any]):
         super().__setattr__(name, value)
 
 
-def test_a_task_of_another_kind_runs() -> None:
+def test_a_task_without_additional_attributes_runs() -> None:
     async def main() -> str:
         loop = asyncio.get_running_loop()
         loop.set_task_factory(
@@ -195,7 +197,7 @@ def test_a_task_of_another_kind_runs() -> None:
 
 @pytest.mark.parametrize("part", ["_name_of", "current", "starter_arguments"])
 def test_jobs_run_if_tracking_fails(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An internal error is reported once, and is not raised in the observed program."""
+    """If tracking a job fails, the job runs, and the error is reported only once."""
 
     def fails(*args: Any, **options: Any) -> Any:
         raise OSError("ours")
@@ -222,7 +224,7 @@ def test_jobs_run_if_tracking_fails(part: str, monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-# Ended sessions.
+# References to ended sessions.
 
 SESSIONS = [f"session-{number}" for number in range(1000)]
 
@@ -245,7 +247,9 @@ def one_after_the_other(*, is_async: bool) -> jobs.Job:
 
 
 def test_a_thread_keeps_no_reference_to_a_session() -> None:
-    """The end of a thread is not recorded, so it does not refer to open sessions either."""
+    """A thread keeps no reference to a session, not even to an open one, because the end of a thread is not
+    recorded.
+    """
     found: list[jobs.Job] = []
     thread = threading.Thread(target=lambda: found.append(one_after_the_other(is_async=False)))
     thread.start()
@@ -259,7 +263,9 @@ def test_a_thread_keeps_no_reference_to_a_session() -> None:
 
 
 def test_a_task_keeps_no_reference_to_an_ended_session() -> None:
-    """The end of a task is recorded only for open sessions, once for each of them."""
+    """The end of a task is recorded once for each session that is still open; the task keeps no reference to other
+    sessions.
+    """
     serials: list[int] = []
 
     async def child() -> None:
@@ -297,7 +303,7 @@ def test_the_end_of_a_work_item_is_recorded() -> None:
 
 
 def test_the_end_of_an_eager_task_is_recorded() -> None:
-    """This includes a task that makes its first request before `create_task` has returned."""
+    """The end of an eager task is recorded, even if its first request is made before `create_task` has returned."""
     serials: list[int] = []
 
     def eager(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
@@ -325,7 +331,7 @@ def test_the_end_of_an_eager_task_is_recorded() -> None:
 
 
 def test_recorded_sessions_are_forgotten(tmp_path: Path) -> None:
-    """Successive and nested sessions of one task are forgotten when they end."""
+    """Successive and nested sessions of a task are forgotten when they end."""
     start_recorder(str(tmp_path / "home"))
     kept: list[frozenset[str]] = []
 

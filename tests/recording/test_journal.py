@@ -1,4 +1,4 @@
-"""The journal: write_segment records can be read back, and damage is detected."""
+"""The journal: written segments can be read back, and damage is detected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def values(file: Path) -> list[object]:
 
 
 def test_lines_can_be_read(tmp_path: Path) -> None:
-    """Any JSON value is read back unchanged, including control characters and unpaired surrogates."""
+    """Any JSON value is read back unchanged, including control characters and lone surrogates."""
     file, lines = write_segment(tmp_path / "home")
     assert values(file) == VALUES
     assert len(lines) == len(VALUES) + 2
@@ -68,7 +68,7 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
-    """For each flipped bit of a segment, the reader reports damage or a gap, and yields no wrong value."""
+    """If any bit of a segment is flipped, the reader reports damage or a gap, and yields no wrong value."""
     file, _ = write_segment(tmp_path / "home")
     content = file.read_bytes()
     for at in range(len(content)):
@@ -86,7 +86,9 @@ def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
 def test_a_truncated_file_loses_only_its_last_record(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A file that is truncated anywhere yields the records before that point, and no damage."""
+    """From a file that is truncated at any byte, the reader yields the records before that byte, and reports no
+    damage.
+    """
     file, lines = write_segment(tmp_path_factory.mktemp("torn") / "home")
     content = b"".join(lines)
     cut = data.draw(st.integers(0, len(content)))
@@ -98,7 +100,7 @@ def test_a_truncated_file_loses_only_its_last_record(
 
 
 def test_a_line_of_another_segment_is_detected(tmp_path: Path) -> None:
-    """The checksum covers the segment ID, so a line that was moved from another file is damage."""
+    """A line that was moved from another file is damage, because its checksum covers the segment ID."""
     file, lines = write_segment(tmp_path / "home")
     _, other = write_segment(tmp_path / "home")
     file.write_bytes(b"".join([*lines[:2], other[2], *lines[3:]]))
@@ -110,7 +112,7 @@ def test_a_line_of_another_segment_is_detected(tmp_path: Path) -> None:
 
 
 def test_missing_and_repeated_lines_are_detected(tmp_path: Path) -> None:
-    """The sequence numbers show a missing line and a repeated line."""
+    """Missing and repeated lines are detected by their sequence numbers."""
     file, lines = write_segment(tmp_path / "home")
     file.write_bytes(b"".join([*lines[:2], *lines[3:]]))
     assert [d.reason for d in read(file) if isinstance(d, Damage)] == [
@@ -122,7 +124,7 @@ def test_missing_and_repeated_lines_are_detected(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_rejected(tmp_path: Path) -> None:
-    """The error names the format, and nothing of the segment is read."""
+    """A segment of a newer format is not read, and the error names the format."""
     file, lines = write_segment(tmp_path / "home")
     header = json.loads(lines[0].split(b" ", 3)[3])
     newer = json.dumps({**header, "format": 2}, separators=(",", ":")).encode()
@@ -138,7 +140,7 @@ def test_a_newer_format_is_rejected(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_complete_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the disk is full in the middle of a line, the file is cut back to the previous line."""
+    """If the disk is full in the middle of a line, the file is cut back to the end of the previous line."""
     home = open_home(tmp_path / "home")
     segment = Segment(home)
     real, calls = os.write, []
@@ -160,7 +162,7 @@ def test_a_failed_write_leaves_complete_lines(
 
 
 def test_the_lock_shows_whether_the_process_is_alive(tmp_path: Path) -> None:
-    """A segment is alive as long as its process holds the lock."""
+    """A segment counts as alive as long as its process holds the lock."""
     home = open_home(tmp_path / "home")
     segment = Segment(home)
     file = facts_path(home, segment.segment_id)
@@ -176,7 +178,7 @@ def test_the_lock_shows_whether_the_process_is_alive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "link", "read_only"])
 def test_a_home_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
-    """One error names the directory and what to do."""
+    """If the home is a file or a link, or cannot be created, one error names the directory and what to do."""
     home = tmp_path / "home"
     if kind == "file":
         home.write_text("mine")

@@ -1,4 +1,4 @@
-"""The health of the journal: what the recorder concludes from refused and successful writes."""
+"""The health of the journal: the state that follows from refused and successful writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE_SECONDS = 0.2
 
 
 class Clock:
-    """A monotonic clock that tests move."""
+    """A monotonic clock that is moved by tests."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000
@@ -34,7 +34,7 @@ def test_a_new_journal_is_writable() -> None:
 
 
 def test_a_refused_write_is_retried_after_a_pause(clock: Clock) -> None:
-    """The state changes with time: paused first, then a retry is due until a write succeeds."""
+    """After a refused write, the disk is paused; after the pause, a retry is due until a write succeeds."""
     health = JournalHealth()
     health.note_refusal("ENOSPC", PAUSE_SECONDS)
     assert (health.disk(), health.refusal) == (DiskState.PAUSED, "ENOSPC")
@@ -49,7 +49,7 @@ def test_a_refused_write_is_retried_after_a_pause(clock: Clock) -> None:
 
 
 def test_a_failed_retry_starts_another_pause(clock: Clock) -> None:
-    """The reason is that of the last refusal."""
+    """A failed retry starts another pause, and its error becomes the reason of the refusal."""
     health = JournalHealth()
     health.note_refusal("ENOSPC", PAUSE_SECONDS)
     clock.move(PAUSE_SECONDS)
@@ -60,7 +60,7 @@ def test_a_failed_retry_starts_another_pause(clock: Clock) -> None:
 
 
 def test_a_new_segment_does_not_end_a_refusal(clock: Clock) -> None:
-    """A disk may accept a new file and still refuse to write to it."""
+    """A new segment does not end a refusal, because a disk may create a file and still refuse to write to it."""
     health = JournalHealth()
     health.note_refusal("ENOSPC", PAUSE_SECONDS)
     clock.move(PAUSE_SECONDS)
@@ -71,7 +71,7 @@ def test_a_new_segment_does_not_end_a_refusal(clock: Clock) -> None:
 
 
 def test_a_deleted_segment_and_a_refusal_are_independent(clock: Clock) -> None:
-    """Only a new segment ends the one state, and only a successful write the other."""
+    """Only a new segment ends the state "deleted", and only a successful write ends a refusal."""
     health = JournalHealth()
     health.note_deleted_segment()
     assert (health.disk(), health.is_segment_deleted) == (DiskState.WRITABLE, True)

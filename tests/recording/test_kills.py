@@ -1,4 +1,4 @@
-"""Killed processes: acknowledged records are there exactly once, and interrupted exchanges are there as such."""
+"""Killed processes: acknowledged records exist exactly once, and interrupted exchanges are recorded as interrupted."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.soak.process_kills import kill_ingests_and_prunes, kill_streaming_cli
 
 ROOT = Path(__file__).parents[2]
 RUNS = 4
-"""How many runs are made until one had no late wait."""
+"""How many runs are made at most to get one without a late wait."""
 SECRET = "sk-ant-api03-" + "aB3-" * 24
 
 
 def killed(home: Path, seed: int, kills: int, most: int) -> dict[str, Any]:
-    """Kill processes at random points, and check all promises; return what was found."""
+    """Kill processes at random points, and check everything that is promised; return the counts."""
     command = [
         sys.executable,
         "-m",
@@ -55,7 +55,7 @@ def killed(home: Path, seed: int, kills: int, most: int) -> dict[str, Any]:
 
 @pytest.mark.crash
 def test_twenty_kills(tmp_path: Path) -> None:
-    """Three recorders, an ingester and a reader are killed at random points: no record is lost or duplicated, and
+    """If three recorders, an ingester and a reader are killed at random points, no record is lost or duplicated, and
     `verify` finds nothing.
     """
     assert killed(tmp_path / "home", 7, kills=20, most=3)["kills"] >= 20
@@ -85,7 +85,7 @@ def until_written(home: Path, kind: str, *, content: bool) -> None:
 
 
 def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
-    """Kill a process with signal 9 while it reads a response; return its home and the session ID."""
+    """Kill a process with SIGKILL while it reads a response; return its home and the session ID."""
     with Provider([sent]) as provider:
         process = victim(home, "stream", provider.base_url)
         try:
@@ -100,8 +100,10 @@ def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
 
 
 def test_an_interrupted_stream_is_recorded(tmp_path: Path) -> None:
-    """The request, the response except its last 4 KiB, and the usage so far are in SQL and in the recording. A secret
-    that arrived in several chunks is in no file.
+    """If a process is killed during a stream, the request, the usage so far, and all but the last 4 KiB of the response
+    are recorded.
+
+    They are in SQL and in the recording. A secret that arrived in several chunks is in no file.
     """
     home = tmp_path / "home"
     blocks = [text(f"{number} " * 40) for number in range(60)]
@@ -145,8 +147,9 @@ def test_an_interrupted_stream_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_response_is_recorded_before_its_tool_runs(tmp_path: Path) -> None:
-    """If a tool kills its process, the journal contains the call that requested it, without a flush. Runs whose wait
-    for the disk was too short, which is counted, prove nothing, so one of several runs must be in time.
+    """If a tool kills its process, the journal contains the call that started the tool, even without a flush.
+
+    A run whose wait for the disk was too short proves nothing, so one of several runs must be in time.
     """
     for number in range(RUNS):
         home, effect = tmp_path / f"home-{number}", tmp_path / f"effect-{number}"
@@ -171,5 +174,5 @@ def test_kills_during_streams(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 def test_kills_during_ingest_and_prune(tmp_path: Path) -> None:
-    """Wherever they are killed, nothing is damaged, and the next ingest completes their work."""
+    """Wherever an ingest or a prune is killed, nothing is damaged, and the next ingest completes its work."""
     kill_ingests_and_prunes(tmp_path, random.Random(2), kills=3)

@@ -1,4 +1,4 @@
-"""Exchanges that are never closed, and errors in agentobs itself: both are visible in the recording and never reach the
+"""Exchanges that are never closed, and errors in agentobs itself: they are visible in the recording and never reach the
 agent.
 """
 
@@ -41,7 +41,7 @@ def replied(*answers: httpx2.Response) -> httpx2.MockTransport:
 
 
 def test_an_abandoned_stream_is_recorded(home: Path) -> None:
-    """Its exchange ends as cancelled when the stream is garbage collected."""
+    """The exchange of an abandoned stream ends as cancelled when the stream is garbage collected."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
         recorded_client = client(provider)
         with agentobs.session("dropped"):
@@ -54,7 +54,7 @@ def test_an_abandoned_stream_is_recorded(home: Path) -> None:
 
 
 def test_a_stream_of_a_closed_event_loop_is_recorded(home: Path) -> None:
-    """No code can close the stream any more; the chunks that were read are recorded."""
+    """If the event loop of an open stream is closed, the chunks that were read are recorded."""
     events = message_events(text("hello"))
 
     async def body() -> Any:
@@ -81,7 +81,7 @@ def test_a_stream_of_a_closed_event_loop_is_recorded(home: Path) -> None:
 
 
 def test_an_open_stream_ends_with_its_session(home: Path) -> None:
-    """The part that has arrived when the session ends is recorded; later chunks only reach the agent."""
+    """When a session ends during a stream, the chunks so far are recorded; later chunks only reach the agent."""
     with ServedProvider(
         script(*[streamed(text("ok"))] * 2), ServeOptions(match="order")
     ) as provider:
@@ -118,7 +118,7 @@ def test_a_process_exit_ends_open_exchanges(home: Path) -> None:
 
 
 def test_a_forked_child_does_not_record_exchanges_of_its_parent(home: Path) -> None:
-    """If a process forks while it reads a stream, only the parent records the stream, once."""
+    """If a process forks while it reads a stream, only the parent records the stream, and only once."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
         with agentobs.session("parent"):
             stream = client(provider).messages.create(**ASK, stream=True)
@@ -135,8 +135,8 @@ def test_a_forked_child_does_not_record_exchanges_of_its_parent(home: Path) -> N
 def test_warnings_as_errors_do_not_reach_the_agent(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `-W error`, a full disk and errors of agentobs are not raised: calls succeed, and the
-    worker keeps running.
+    """With `-W error`, neither a full disk nor an error of agentobs raises an exception in the agent, and the worker
+    keeps running.
     """
 
     def broken(*_: Any, **__: Any) -> Any:
@@ -166,7 +166,7 @@ def test_warnings_as_errors_do_not_reach_the_agent(
 
 
 def test_no_exception_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception while a record is written drops only that record, and is counted."""
+    """An exception while a record is written drops only that record, which is counted as dropped."""
     threads: list[str] = []
 
     def leaving(self: Interpreter, *_: Any) -> None:
@@ -187,7 +187,7 @@ def test_no_exception_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_encodings_are_decoded_by_the_recorder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent's thread passes on the bytes as they arrived."""
+    """The agent's thread emits the encoded bytes as they arrived, and leaves decoding to the recorder."""
     emitted: list[ModelExchange] = []
     monkeypatch.setattr(sink, "emit", emitted.append)
     packed = gzip.compress(b"".join(message_events(text("hello"))))
@@ -202,7 +202,7 @@ def test_encodings_are_decoded_by_the_recorder(home: Path, monkeypatch: pytest.M
 
 
 def test_context_methods_of_the_inner_transport_are_called(home: Path) -> None:
-    """`__enter__` and `__exit__` of the inner transport run, sync and async."""
+    """`__enter__` and `__exit__` of the inner transport are called, sync and async."""
     seen: list[str] = []
 
     class Inner(httpx2.MockTransport):
@@ -234,7 +234,7 @@ def test_context_methods_of_the_inner_transport_are_called(home: Path) -> None:
 
 
 def test_a_closed_unread_response_is_passed_on(home: Path) -> None:
-    """A transport may return a closed response; the agent gets it unchanged."""
+    """If a transport returns a closed response that was never read, the agent gets it unchanged."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         response = httpx2.Response(204, stream=httpx2.ByteStream(b"never read"))
@@ -260,17 +260,17 @@ def test_a_closed_unread_response_is_passed_on(home: Path) -> None:
     ],
 )
 def test_a_dummy_key_is_not_redacted(value: str, known: bool) -> None:
-    """A word that is used instead of a key is not redacted in texts."""
+    """A short word that is used in place of a key does not count as a secret, so it is not redacted in texts."""
     assert bool(transport._credentials(httpx2.Headers({"x-api-key": value}))) is known
 
 
 @agentobs.session("named")
 def named(question: str, password: str, options: dict[str, str]) -> None:
-    """An entry that a replay can call; the arguments of nested functions are not recorded."""
+    """Does nothing; a session with arguments, which a replay can call."""
 
 
 def test_arguments_with_the_name_of_a_secret_are_not_written(home: Path) -> None:
-    """They are redacted whatever their values look like."""
+    """Arguments with the name of a secret are redacted, whatever their values look like."""
 
     named("hello", "my dog's name", {"Api-Key": "letmein", "unit": "km"})
     [session] = recorded(home)

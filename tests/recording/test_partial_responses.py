@@ -1,5 +1,5 @@
-"""Partial responses: nothing is written twice, and an exchange that ends is recorded as if it had
-been written at once.
+"""Partial responses: no part is written twice, and an exchange is recorded as if it had been written once, at its
+end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def lines(home: Path, *, content: bool = False) -> list[Line]:
 
 
 def wait_until(seen: Callable[[], object]) -> None:
-    last = time.monotonic() + 9  # the provider holds its response back for ten seconds
+    last = time.monotonic() + 9  # the provider delays its response by ten seconds
     while not seen():
         assert time.monotonic() < last, "the condition was not reached"
         time.sleep(0.01)
@@ -68,8 +68,8 @@ def record_while_open(
     home: Path, meanwhile: Callable[[], object], *words: str
 ) -> tuple[bytes, ModelExchange]:
     """Read a response that ends when `meanwhile` has returned; return its chunks and its recording."""
-    goes_on = threading.Event()
-    sent = streamed(message(*map(text, words)), hold=goes_on)
+    may_end = threading.Event()
+    sent = streamed(message(*map(text, words)), hold=may_end)
     with Provider([sent]) as provider:
         client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.base_url))
         with agentobs.session("held") as session:
@@ -78,7 +78,7 @@ def record_while_open(
                 if number == 1:
                     wait_until(lambda: any(line.kind == "attempts_starts" for line in lines(home)))
                     meanwhile()
-                    goes_on.set()
+                    may_end.set()
     assert agentobs.stop_recorder()
     place = existing_home(home)
     [exchange] = read_session(place, session.session_id, segment_ids(place)).exchanges
@@ -88,9 +88,7 @@ def record_while_open(
 
 
 def test_no_part_is_written_twice(home: Path) -> None:
-    """The parts of a response and the rest in its content line add up to the response, and it is
-    read back unchanged.
-    """
+    """The parts of a response and the rest in its content line add up to the response, which is read back unchanged."""
     words = [f"{number} " * 60 for number in range(60)]
     wait = lambda: wait_until(lambda: any(ln.kind == "partial" for ln in lines(home, content=True)))  # noqa: E731
     sent, exchange = record_while_open(home, wait, *words)
@@ -107,7 +105,9 @@ def test_no_part_is_written_twice(home: Path) -> None:
 
 
 def test_a_new_segment_during_a_response(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exchange in progress is complete in the next segment; the first segment does not report it as crashed."""
+    """If another segment starts during an exchange, the exchange is complete in that segment, and the first segment
+    does not report it as crashed.
+    """
 
     def another_segment() -> None:
         monkeypatch.setattr(writers, "SEGMENT_BYTES", 1)
@@ -123,7 +123,7 @@ def test_a_new_segment_during_a_response(home: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_short_exchanges_have_no_drafts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exchange that takes less than 200 ms is written once, at its end."""
+    """An exchange that takes less than 200 ms is written only once, at its end."""
     monkeypatch.setattr(timekeeper, "SYNC_SECONDS", 30)
     with Provider([streamed(message(text("quick")))] * 3) as provider:
         client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.base_url))
@@ -137,8 +137,8 @@ def test_short_exchanges_have_no_drafts(home: Path, monkeypatch: pytest.MonkeyPa
 
 def test_without_content_only_drafts_of_facts_are_written(home: Path) -> None:
     """With `content="off"`, no part of a response is written, but the usage so far is."""
-    goes_on = threading.Event()
-    sent = streamed(message(*map(text, ["word " * 100] * 60)), hold=goes_on)
+    may_end = threading.Event()
+    sent = streamed(message(*map(text, ["word " * 100] * 60)), hold=may_end)
     with Provider([sent]) as provider:
         client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.base_url))
         with agentobs.session("off", content="off"):
@@ -146,11 +146,11 @@ def test_without_content_only_drafts_of_facts_are_written(home: Path) -> None:
             next(iter(response))
             wait_until(lambda: any(line.kind == "usage_starts" for line in lines(home)))
             assert not list((home / "segments").glob("*.content"))
-            goes_on.set()
+            may_end.set()
 
 
 def test_a_forked_child_does_not_write_exchanges_of_its_parent(home: Path) -> None:
-    """The child writes no drafts of the parent's open exchanges."""
+    """A forked child does not write drafts of the open exchanges of its parent."""
 
     def fork() -> None:
         child = os.fork()
@@ -192,7 +192,7 @@ def delta(text: str) -> bytes:
 
 
 class Counted(Sequence[Chunk]):
-    """The chunks of a response in progress; counts the chunks that are read."""
+    """The chunks of a response in progress, with a count of the chunks that are read."""
 
     def __init__(self, encoding: str) -> None:
         self.answer, self.seen, self.encoding = list[Chunk](), 0, encoding
@@ -225,7 +225,7 @@ class Counted(Sequence[Chunk]):
 @pytest.mark.parametrize("encoding", ["", "gzip"])
 @pytest.mark.parametrize("content", ["vault", "off"])
 def test_the_cost_of_a_part_does_not_depend_on_the_length(encoding: str, content: str) -> None:
-    """However long a response already is, only its new chunks are read, and a few kilobytes before them."""
+    """However long a response already is, writing a part reads only the new chunks and a few kilobytes before them."""
     bytes_seen = 0
 
     def rule(text: bytes) -> Iterator[tuple[int, int, str]]:
@@ -254,7 +254,9 @@ def test_the_cost_of_a_part_does_not_depend_on_the_length(encoding: str, content
 
 
 def test_a_secret_in_several_chunks_is_in_no_part() -> None:
-    """A key whose letters arrive in separate chunks, at any time between two checks, is in no written part."""
+    """A key whose letters arrive in separate chunks, at any time between two checks, is in none of the written
+    parts.
+    """
     secret = "sk-ant-api03-" + "Ab1Cd2Ef3Gh4" * 6
     interpreter = Interpreter(b"k" * 32)
     chunks, parts = Counted(""), list[bytes]()
@@ -275,13 +277,13 @@ def test_a_secret_in_several_chunks_is_in_no_part() -> None:
 
 
 def test_a_check_copies_no_earlier_chunks(home: Path) -> None:
-    """Checking for open exchanges takes some kilobytes, however much has arrived."""
-    goes_on = threading.Event()
+    """A check for open exchanges needs only some kilobytes, however much of a response has arrived."""
+    may_end = threading.Event()
 
     class Long(httpx2.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             yield from [b"x" * 100] * 60_000
-            goes_on.wait(10)
+            may_end.wait(10)
 
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=Long()))
     client = agentobs.record(httpx2.Client(transport=transport))
@@ -295,7 +297,7 @@ def test_a_check_copies_no_earlier_chunks(home: Path) -> None:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-            goes_on.set()
+            may_end.set()
         assert len(exchange.answer.chunks) == 60_000
         assert peak < 100_000
         assert exchange.answer.chunks[-1].data == b"x" * 100

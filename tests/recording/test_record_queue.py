@@ -1,4 +1,4 @@
-"""The record queue: records are bounded in bytes, and each of them is counted."""
+"""The record queue: its size is limited in bytes, and each record is counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORD_BYTES = 1024
 """The size that a record without content has in the queue."""
 
 
-def test_records_come_out_in_order_with_the_counts_of_their_sessions() -> None:
+def test_records_are_returned_in_order_with_the_counts_of_their_sessions() -> None:
     queue = RecordQueue(lambda: True, durably=False)
     records: list[Record] = [start(1), start(2), end(1)]
     assert [queue.put(each) for each in records] == [None] * 3
@@ -62,7 +62,9 @@ def test_a_closed_queue_accepts_no_record() -> None:
 
 
 def test_the_worker_is_started_with_the_first_record_and_only_once() -> None:
-    """If no thread can be started, the record is refused, and the next record tries it again."""
+    """The first record starts the worker; if no thread can be started, the record is refused, and the next record tries
+    again.
+    """
     can_start = iter((False, True))
     queue = RecordQueue(lambda: next(can_start), durably=False)
     assert [queue.put(start(number)) for number in (1, 2, 3)] == ["no_thread", None, None]
@@ -91,5 +93,5 @@ TEXT = "x" * 7000
     ids=lambda record: type(record).__name__,
 )
 def test_a_record_counts_with_its_content(record: object) -> None:
-    """The size of a record grows with the content that it keeps in memory."""
+    """The size of a record includes the content that it keeps in memory."""
     assert 7000 <= queue_bytes(record) - RECORD_BYTES <= 7010

@@ -1,4 +1,4 @@
-"""What counts as a secret, what does not, and what a search costs."""
+"""What counts as a secret, what does not, and how long a search takes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ PEM = (
     ],
 )
 def test_secrets_are_redacted(text: bytes, written: bytes) -> None:
-    """Keys are recognized by their format, also after an escape sequence, and values by the name of their key. A second
-    search finds nothing.
+    """Keys are redacted by their format, even after an escape sequence, and values by the name of their key.
+
+    A second search finds nothing.
     """
     assert redact(text) == written
     assert find(written) == []
@@ -59,7 +60,7 @@ def test_secrets_are_redacted(text: bytes, written: bytes) -> None:
     ],
 )
 def test_lookalikes_are_not_redacted(text: bytes) -> None:
-    """Prose, names and placeholders stay unchanged."""
+    """Prose, names and placeholders that look like secrets stay unchanged."""
     assert redact(text) == text
 
 
@@ -82,7 +83,9 @@ PIECES = [
 
 
 def test_hostile_text_is_searched_in_linear_time() -> None:
-    """In a text that consists only of starts of secrets, each byte costs a few calls, however long the text is."""
+    """In a text that consists only of prefixes of secrets, the number of calls per byte does not grow with the length
+    of the text.
+    """
     for repeated in PIECES:
         once, twice = (
             _calls((repeated * (size // len(repeated) + 1))[:size]) for size in (2048, 4096)
@@ -92,7 +95,7 @@ def test_hostile_text_is_searched_in_linear_time() -> None:
 
 
 def _calls(text: bytes) -> int:
-    """Return how many functions, ours and built-in ones, are called to search a text."""
+    """Return how many functions, including built-in ones, are called to search a text."""
     count = 0
 
     def called(frame: object, event: str, argument: object) -> None:
@@ -108,7 +111,7 @@ def _calls(text: bytes) -> int:
 
 
 def test_every_quantifier_is_bounded() -> None:
-    """No built-in pattern matches more characters than a secret can have."""
+    """No built-in pattern contains an unbounded quantifier."""
     cells = [cell.cell_contents for named in NAMED for cell in named.search.__closure__ or ()]
     modules = [
         value for each in (secret_kinds, named_module, scan_module) for value in vars(each).values()
@@ -122,8 +125,9 @@ def test_every_quantifier_is_bounded() -> None:
 
 
 def test_values_of_secret_names_are_redacted() -> None:
-    """This holds at any depth, in upper and lower case, with dashes or underscores; values that
-    cannot be secrets stay.
+    """The values of keys with the name of a secret are redacted at any depth, in any case, with dashes or underscores.
+
+    Values that cannot be secrets stay unchanged.
     """
     values = {
         "Api-Key": "a",

@@ -25,8 +25,8 @@ OTHER = b"ghp_" + b"Yy8" * 12
 
 
 def test_equal_secrets_have_equal_tags_in_a_home() -> None:
-    """Equal secrets have equal tags everywhere; different secrets, and equal secrets with another key, have different
-    tags.
+    """In a home, equal secrets have equal tags, and different secrets have different tags; homes with different keys
+    have different tags.
     """
     mine, theirs = Redactor(b"k" * 32), Redactor(b"l" * 32)
     one, again, other = (
@@ -40,14 +40,14 @@ def test_equal_secrets_have_equal_tags_in_a_home() -> None:
 
 
 def test_a_private_key_has_one_tag_however_it_is_escaped() -> None:
-    """Line ends, escaped line ends and doubly escaped line ends give the same tag."""
+    """A private key has the same tag with plain, escaped and doubly escaped line ends."""
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIB\n" * 9 + "-----END PRIVATE KEY-----"
     texts = [key, json.dumps({"k": key}), json.dumps(json.dumps(key))]
     assert len({Redactor(b"k").find(text.encode())[0].tag for text in texts}) == 1
 
 
 def test_a_custom_rule_redacts_what_it_finds() -> None:
-    """Its findings have its kind and a tag like all others; findings of built-in kinds keep their kind."""
+    """What a custom rule finds is redacted with its kind and a tag; the findings of built-in kinds keep their kind."""
 
     def staff(text: bytes) -> Iterator[tuple[int, int, str]]:
         at = text.find(b"staff-")
@@ -80,7 +80,7 @@ def test_a_custom_rule_redacts_what_it_finds() -> None:
     ],
 )
 def test_an_unbounded_expression_is_rejected(pattern: bytes) -> None:
-    """The error is raised before anything is recorded, and states what to write instead."""
+    """An unbounded expression is rejected before anything is recorded, and the error states what to write instead."""
     with pytest.raises(UsageError) as caught:
         expression("kind", pattern)
     assert caught.value.where == repr(pattern)
@@ -94,7 +94,7 @@ def test_an_unbounded_expression_is_rejected(pattern: bytes) -> None:
     "pattern", [rb"[0-9]{6}", rb"emp-[A-Z]{2,3}[0-9]{1,9}+", rb"(?:ab|cd){3}x?"]
 )
 def test_a_bounded_expression_is_accepted(pattern: bytes) -> None:
-    """These are typical expressions for customer or order numbers."""
+    """Bounded expressions, such as typical ones for customer or order numbers, are accepted."""
     assert STEPS_MAX == 4096
     assert list(expression("kind", pattern)(b"- 123456 emp-XY12 ababab"))
 
@@ -113,7 +113,7 @@ def unnamed(text: bytes) -> Iterator[tuple[int, int, str]]:
 
 @pytest.mark.parametrize("rule", [raising, outside, unnamed])
 def test_a_failing_rule_removes_the_text(rule: Rule) -> None:
-    """Nothing of the text is written, and each failure is counted."""
+    """If a custom rule raises an error, no part of the text is written, and the failure is counted."""
     redactor = Redactor(rules=[rule])
     assert redactor.redact(b"what was said") == FAILED
     assert redactor.redact(b"") == b""
@@ -122,7 +122,7 @@ def test_a_failing_rule_removes_the_text(rule: Rule) -> None:
 
 
 def test_a_slow_rule_removes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is checked between findings and at the end; after three timeouts the rule is not called any more."""
+    """If a custom rule takes too long, the text is removed; after three timeouts, the rule is not called any more."""
     clock, calls = [0], []
 
     def slow(text: bytes) -> Iterator[tuple[int, int, str]]:
@@ -138,7 +138,9 @@ def test_a_slow_rule_removes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_session_continues_if_redaction_fails(tmp_path: Path) -> None:
-    """Its records are written with replaced texts, the recorder counts them, and the session cannot be frozen."""
+    """If redaction fails, texts are replaced, the recorder counts the failures, and the session continues but cannot be
+    frozen.
+    """
     agentobs.stop_recorder()
 
     def broken(text: bytes) -> Iterator[tuple[int, int, str]]:

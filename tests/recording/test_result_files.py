@@ -1,4 +1,4 @@
-"""Result files: a tool result that is too long for the model is written to the directory of its session only."""
+"""Result files: a tool result that is too long for the model is written only to the directory of its session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_result_is_in_the_directory_of_its_session(home: Path) -> None:
-    """Each result is a separate file, numbered within its session, which only its owner can read."""
+    """Each long result is a separate file that is numbered within its session and readable only by its owner."""
     with agentobs.session("one") as one:
         first = wiring.keep_result("toolu_01", "first\n")
         second = wiring.keep_result("toolu_01", "caf\udce9")
@@ -54,7 +54,7 @@ def test_a_result_is_in_the_directory_of_its_session(home: Path) -> None:
 
 
 def test_no_result_is_kept_if_content_is_off(home: Path) -> None:
-    """No file contains a tool result of a session whose content is off."""
+    """If the content of a session is off, no file contains a tool result."""
     with agentobs.session("one", content="off"), pytest.raises(RecordingError, match="is off"):
         wiring.keep_result("toolu_01", "what a tool returned")
     assert not (home / "sessions").exists()
@@ -63,7 +63,7 @@ def test_no_result_is_kept_if_content_is_off(home: Path) -> None:
 def test_no_result_is_kept_if_content_is_encrypted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No file contains a tool result in plain text if content is encrypted."""
+    """If content is encrypted, no file contains a tool result in plain text."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "ab" * 32)
     with agentobs.session("one"), pytest.raises(RecordingError, match="is sealed"):
         wiring.keep_result("toolu_01", "what a tool returned")
@@ -83,7 +83,7 @@ def test_secrets_are_redacted(home: Path) -> None:
     "hostile", ["../../escape", "/etc/passwd", "", "a\0b", "x" * 5_000, "..", "caf\udce9", "a b\n"]
 )
 def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
-    """An ID that could be a path is replaced by a digest in the file name; this holds for calls and for sessions."""
+    """If the ID of a call or a session could be a path, a digest replaces it in the file name."""
     agentobs.session("one").open()
     with tracing.at(Place(hostile or "..")):
         path = Path(wiring.keep_result(hostile, "text"))
@@ -95,7 +95,9 @@ def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
 
 
 def test_the_results_of_a_session_have_a_size_limit(home: Path) -> None:
-    """A result beyond the limit is truncated between characters, with a note; then no further result is kept."""
+    """A result beyond the size limit is truncated between two characters, with a note, and no further result of the
+    session is kept.
+    """
     with agentobs.session("one"):
         wiring.keep_result("a", "x" * 400, session_bytes_max=1_000)
         path = Path(wiring.keep_result("b", "é" * 2_000, session_bytes_max=1_000))
@@ -110,7 +112,7 @@ def test_the_results_of_a_session_have_a_size_limit(home: Path) -> None:
 
 
 def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
-    """A link instead of a directory is an error; a link instead of a file is skipped."""
+    """If the directory of a session is a link, keeping a result fails; a file that is a link is skipped."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with agentobs.session("one") as one:
@@ -129,7 +131,7 @@ def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
 
 
 def test_no_result_is_kept_outside_a_session(home: Path) -> None:
-    """Without a session there is no directory for the result, and none is created."""
+    """Keeping a result outside of every session fails, and creates no directory."""
     with pytest.raises(RecordingError, match="only inside a session that is recorded"):
         wiring.keep_result("a", "text")
     assert not (home / "sessions").exists()
@@ -144,7 +146,7 @@ def test_no_result_is_kept_without_recording(home: Path) -> None:
 
 
 def test_concurrent_results_have_separate_files(home: Path) -> None:
-    """Threads that keep results of one session at the same time get separate files."""
+    """Threads that keep results of one session concurrently get separate files."""
     paths: list[str] = []
     with agentobs.session("one"):
         here = tracing.place()
@@ -163,7 +165,7 @@ def test_concurrent_results_have_separate_files(home: Path) -> None:
 
 
 def test_a_failed_write_leaves_no_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk raises an error and leaves no incomplete result."""
+    """If the disk is full, keeping a result raises an error and leaves no incomplete file."""
 
     def full(descriptor: int, mode: int) -> None:
         raise OSError(28, "No space left on device")

@@ -1,6 +1,4 @@
-"""The share of secrets that is found in a generated corpus, and the share of benign text that is
-mistaken for secrets.
-"""
+"""A generated corpus: the share of secrets that is found, and the share of benign text that is mistaken for secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_planted_secrets_are_found() -> None:
-    """At least 99 of 100 secrets are redacted: 71 kinds in 10 contexts, in complete texts and in streams."""
+    """At least 99 of 100 planted secrets are redacted, in complete texts and in streams: 71 kinds in 10 contexts."""
     missed = [*_missed_in_texts(), *_missed_in_streams()]
     total = 2 * len(TOKENS | VALUES | WHOLE) * len(CONTEXTS)
     assert len(TOKENS | VALUES | WHOLE) == 71
@@ -54,7 +52,7 @@ def _remains(each: Planted, text: str) -> bool:
 
 
 def test_redaction_keeps_the_rest_of_the_text() -> None:
-    """The text around a secret stays: redacted JSON is still JSON, and other texts keep their lines."""
+    """Redaction keeps the text around a secret: redacted JSON is still JSON, and other texts keep their lines."""
     for each in planted(seed=5):
         written = redact(each.text.encode()).decode()
         if each.context in ("JSON", "JSON in JSON"):
@@ -64,7 +62,7 @@ def test_redaction_keeps_the_rest_of_the_text() -> None:
 
 
 def test_benign_text_is_not_redacted() -> None:
-    """In our own code and documents, less than one place in 100 KB is mistaken for a secret."""
+    """In the code and the documents of agentobs, less than one place in 100 KB is mistaken for a secret."""
     texts = [path.read_bytes() for path in _benign()]
     found = [text[each.start : each.end] for text in texts for each in find(text)]
     assert len(found) <= sum(map(len, texts)) / 100_000, found

@@ -1,4 +1,4 @@
-"""Names that users or models choose: no secret in them gets into facts."""
+"""Names that users or models choose: no secret in such a name is written to facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.agent.provider import Provider, call, streamed
 from tests.exporters.sample_agents import DONE, calls, play, recording
 
 KEY = "sk-ant-api03-" + "A1b2C3d4E5" * 9 + "-QQAA"
-"""A secret that has the form of a label."""
+"""A secret that is also a valid label."""
 
 
 def facts(home: Path) -> bytes:
@@ -22,9 +22,7 @@ def facts(home: Path) -> bytes:
 
 
 def test_names_with_secrets_are_digests_in_facts(tmp_path: Path) -> None:
-    """The name of a tool that a model invented, of an agent, a session or a span is replaced by a digest if it is a
-    secret.
-    """
+    """If the name of an invented tool, an agent, a session or a span is a secret, a digest replaces it."""
     written: list[WrittenFact] = []
 
     async def main(provider: Provider) -> None:
@@ -47,7 +45,7 @@ def test_names_with_secrets_are_digests_in_facts(tmp_path: Path) -> None:
 
 
 def test_labels_with_secrets_are_digests_in_facts(tmp_path: Path) -> None:
-    """A label that is a secret, reviewed or not, is replaced by a digest; other reviewed labels stay unchanged."""
+    """A label that contains a secret is replaced by a digest, even if it is reviewed; other labels stay unchanged."""
     written: list[WrittenFact] = []
     metadata: dict[str, Any] = {
         "plain": Label(KEY),

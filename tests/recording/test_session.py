@@ -1,4 +1,4 @@
-"""Sessions: where exchanges belong, how a session ends, and that recording never affects the agent."""
+"""Sessions: which exchanges belong to them, how they end, and that recording never affects the agent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def end_of(path: Path) -> tuple[str, str | None, str | None]:
 
 
 def test_a_pool_thread_belongs_to_its_session(home: Path, provider: ServedProvider) -> None:
-    """This holds even if an earlier call outside every session has opened the session of the process."""
+    """A thread of a pool belongs to its session, even if an earlier call outside of every session has opened the
+    process session.
+    """
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
 
     def ask() -> None:
@@ -85,7 +87,9 @@ def test_a_pool_thread_belongs_to_its_session(home: Path, provider: ServedProvid
 def test_unrelated_tasks_and_threads_are_not_in_a_session(
     home: Path, provider: ServedProvider
 ) -> None:
-    """A task outside every session, or a thread that was started before, is not recorded into an open session."""
+    """A task outside of every session, or a thread that was started before the session, does not record into the open
+    session.
+    """
     go, is_done = threading.Event(), threading.Event()
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
 
@@ -127,7 +131,9 @@ def test_unrelated_tasks_and_threads_are_not_in_a_session(
 def test_how_a_session_ends(
     home: Path, error: BaseException | None, ended: tuple[str, str | None, str | None]
 ) -> None:
-    """An exception fails a session, an exit with code 0 does not, and Ctrl-C interrupts it."""
+    """An exception or an exit code other than 0 fails a session, an exit with code 0 completes it, and Ctrl-C
+    interrupts it.
+    """
     leaves = pytest.raises(type(error)) if error is not None else contextlib.nullcontext()
     with leaves, agentobs.session("ends"):
         if error is not None:
@@ -136,9 +142,10 @@ def test_how_a_session_ends(
     assert (outcome, reason, signature and signature.partition("@")[0]) == ended
 
 
-def test_an_agent_declares_its_failure(home: Path) -> None:
-    """The reason is a text or the class of an exception, also from a thread. The first reason counts, and a new session
-    has none.
+def test_an_agent_can_declare_its_session_failed(home: Path) -> None:
+    """An agent can declare its session failed, also from a thread, with a text or the class of an exception.
+
+    The first reason counts, and a new session has none.
     """
     session = agentobs.session("says")
     with session, ThreadPoolExecutor(1) as pool:
@@ -159,7 +166,9 @@ def session_here() -> str | None:
 
 
 def numbers(seen: list[str | None], count: int = 3) -> Iterator[int]:
-    """Yield numbers, and note the current session; an exception that is thrown into it is yielded back once."""
+    """Yield numbers, and note the current session each time; an exception that is thrown into the generator is caught
+    once.
+    """
     for number in range(count):
         seen.append(session_here())
         try:
@@ -192,7 +201,7 @@ def iterate(kind: str, use: Callable[[Any, list[str | None]], None]) -> list[str
 
 
 class _SyncDriver:
-    """An async generator with the methods of a sync one."""
+    """Wraps an async generator in the methods of a sync one."""
 
     def __init__(self, generator: Any, runner: asyncio.Runner) -> None:
         self._generator, self._runner = generator, runner
@@ -219,7 +228,9 @@ class _SyncDriver:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("ends", ["exhausted", "closed", "thrown", "handled"])
 def test_a_session_spans_the_iteration_of_a_generator(home: Path, kind: str, ends: str) -> None:
-    """The session starts with the first value and ends with the generator; its consumer is never in it."""
+    """The session of a generator starts with its first value and ends with the generator, and does not include its
+    consumer.
+    """
 
     def use(generator: Any, seen: list[str | None]) -> None:
         assert seen == []
@@ -253,7 +264,9 @@ def test_a_session_spans_the_iteration_of_a_generator(home: Path, kind: str, end
 
 
 def test_each_iteration_is_a_session(home: Path) -> None:
-    """A generator that is never iterated is not a session, and two iterations may be interleaved."""
+    """Each iteration of a generator is a separate session, even if two are interleaved; a generator that is never
+    iterated has no session.
+    """
     seen: list[str | None] = []
     decorated = agentobs.session("numbers")(numbers)
     decorated(seen)
@@ -265,7 +278,7 @@ def test_each_iteration_is_a_session(home: Path) -> None:
 
 
 def test_any_callable_can_be_decorated(home: Path) -> None:
-    """Callables without a name or globals, or with an unusual signature, are called as before."""
+    """Callables without a name or globals, or with an unusual signature, can be decorated, and are called as before."""
 
     @functools.cache
     def cached(x: int) -> int:
@@ -287,7 +300,7 @@ def test_any_callable_can_be_decorated(home: Path) -> None:
 def test_an_internal_error_never_reaches_the_agent(
     home: Path, breaks: Callable[[pytest.MonkeyPatch], None], provider: ServedProvider
 ) -> None:
-    """If the start or the end of a session, or the recording of an exchange, raises an exception, the call of the agent
+    """If starting or ending a session, or recording an exchange, raises an exception, the call of the agent still
     succeeds.
     """
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url, max_retries=0))
@@ -305,7 +318,7 @@ def _boom(*args: Any) -> Any:
 def test_a_replay_does_not_affect_later_recordings(
     home: Path, provider: ServedProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """After a replay with a request outside every session, live calls are recorded completely."""
+    """After a replay with a request outside of every session, live calls are recorded completely."""
     made = weather(tmp_path_factory.mktemp("left"))
     with Replayer(made) as replayed:
         Agent().answer("How is it?")
@@ -318,14 +331,16 @@ def test_a_replay_does_not_affect_later_recordings(
 
 
 def test_a_session_cannot_both_resume_and_fork(home: Path) -> None:
-    """An error is raised, and nothing is recorded."""
+    """A session that should resume one session and fork another raises an error, and nothing is recorded."""
     with pytest.raises(UsageError, match="both resume and fork"):
         agentobs.session("both", resume="1" * 32, fork="2" * 32)
     assert not home.exists()
 
 
-def test_each_call_of_a_decorated_function_resumes(home: Path) -> None:
-    """Each session has the link; an invalid ID is recorded as a digest."""
+def test_each_call_of_a_decorated_function_has_the_link(home: Path) -> None:
+    """Each call of a function that is decorated with a fork is a session with this link; an invalid ID is recorded as a
+    digest.
+    """
 
     @agentobs.session("again", fork="no id, but what somebody typed")
     def run() -> None:

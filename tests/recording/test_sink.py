@@ -1,4 +1,4 @@
-"""The sink: what is queued and dropped, in which order records are delivered, and that the agent is never affected."""
+"""The sink: which records are queued or dropped, the order of delivery, and that the agent is never affected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.replay.agents import last_session
 
 @pytest.fixture
 def shared_sink() -> Iterator[Sink]:
-    """The sink of this process, reset; its counts are cleared afterwards, because other tests read them."""
+    """The sink of this process, reset before and after the test, because other tests read its counts."""
     sinks.sink.detach()
     sinks.sink._reset()
     yield sinks.sink
@@ -58,7 +58,7 @@ def drops(records: list[Record]) -> list[tuple[str | None, dict[str, float]]]:
 
 
 def test_the_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a consumer, records are kept up to a total size; further records are dropped and counted."""
+    """Without a consumer, records are queued up to a total size in bytes; further records are dropped and counted."""
     monkeypatch.setattr(sinks, "WAITING_BYTES", 10_000)
     waiting = Sink()
     for _ in range(5):
@@ -102,8 +102,8 @@ def test_the_queue_is_bounded_in_records() -> None:
 
 
 def test_the_event_loop_delivers_the_queue_in_batches() -> None:
-    """Attaching delivers nothing itself: the event loop delivers in batches between other work, and new records stay in
-    order.
+    """Attaching a consumer delivers nothing itself: the event loop delivers the queue in batches between other work,
+    and new records stay in order.
     """
     waiting, seen, turns = Sink(), list[Record](), list[int]()
     for number in range(300):
@@ -127,7 +127,7 @@ def test_the_event_loop_delivers_the_queue_in_batches() -> None:
 
 
 def test_a_thread_delivers_without_an_event_loop() -> None:
-    """Without an event loop, another thread delivers the queue, not the caller."""
+    """Without an event loop, another thread than the caller's delivers the queue."""
     waiting, threads, all_there = Sink(), set[int](), threading.Event()
     for number in range(200):
         waiting.emit(event(number))
@@ -143,7 +143,7 @@ def test_a_thread_delivers_without_an_event_loop() -> None:
 
 
 def test_the_queue_is_delivered_after_its_loop_has_ended() -> None:
-    """If a loop ends before everything is delivered, no record is left in the queue."""
+    """If an event loop ends before everything is delivered, the rest of the queue is delivered nevertheless."""
     waiting, seen, all_there = Sink(), list[Record](), threading.Event()
     for number in range(500):
         waiting.emit(event(number))
@@ -163,7 +163,9 @@ def test_the_queue_is_delivered_after_its_loop_has_ended() -> None:
 
 
 def test_only_the_first_consumer_is_attached() -> None:
-    """A second attach changes nothing, returns False, and is counted; after detaching, another consumer can attach."""
+    """Attaching a second consumer changes nothing, returns False, and is counted; after detaching, another consumer can
+    be attached.
+    """
     shared, first, second = Sink(), list[Record](), list[Record]()
     assert shared.attach(first.append)
     assert not shared.attach(second.append)
@@ -175,7 +177,7 @@ def test_only_the_first_consumer_is_attached() -> None:
 
 
 def test_a_burst_arrives_completely() -> None:
-    """10,000 events that are emitted right after the first consumer was attached all arrive, in order."""
+    """If 10,000 events are emitted right after the first consumer was attached, all of them arrive in order."""
     shared, seen = Sink(), list[Record]()
 
     async def agent() -> None:
@@ -192,7 +194,9 @@ def test_a_burst_arrives_completely() -> None:
 
 
 def test_ten_threads_keep_their_order() -> None:
-    """The events of each of ten threads arrive completely and in order, while the first consumer is attached."""
+    """The events of each of ten threads arrive completely and in order, even if the first consumer is attached
+    meanwhile.
+    """
     shared, seen, half = Sink(100_000), list[Record](), threading.Barrier(11)
 
     def emit(thread: int) -> None:
@@ -217,7 +221,7 @@ def test_ten_threads_keep_their_order() -> None:
 
 
 def test_all_consumers_see_the_same_order() -> None:
-    """Events of several threads reach all consumers in one order."""
+    """All consumers receive the events of several threads in the same order."""
     shared, first, second = Sink(), list[Record](), list[Record]()
     shared.attach(first.append, second.append)
 
@@ -236,8 +240,8 @@ def test_all_consumers_see_the_same_order() -> None:
 
 
 def test_a_stuck_consumer_blocks_only_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one thread is blocked in a consumer, the others continue; their records are queued up to a limit, and drops
-    are reported.
+    """If a consumer blocks one thread, other threads continue; their records are queued up to a limit, and drops are
+    reported.
     """
     monkeypatch.setattr(sinks, "BACKLOG_BYTES", 100 * 1024)
     shared, seen = Sink(50), list[Record]()
@@ -282,7 +286,9 @@ def test_a_flush_without_a_consumer(shared_sink: Sink) -> None:
 
 
 def test_no_records_are_queued_after_giving_up() -> None:
-    """After `give_up`, no record is kept until a consumer is attached, which then receives a report of the drops."""
+    """After `give_up`, no record is kept until a consumer is attached; the consumer then receives a report of the
+    drops.
+    """
     given_up = Sink()
     given_up.emit(exchange(1))
     given_up.give_up()
@@ -300,7 +306,11 @@ def test_no_records_are_queued_after_giving_up() -> None:
 def test_a_failing_consumer_is_removed_if_warnings_are_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The other consumers get the record, the agent gets no exception, and standard error shows the reason."""
+    """If a consumer fails while warnings are errors, the other consumers get the record, and the agent gets no
+    exception.
+
+    Standard error shows the reason.
+    """
     seen: list[Record] = []
 
     class Worse(ValueError):
@@ -322,11 +332,11 @@ def test_a_failing_consumer_is_removed_if_warnings_are_errors(
     assert (len(seen), shared.statistics().consumers_removed) == (2, 2)
     error_output = capsys.readouterr().err
     assert "removed: ValueError" in error_output
-    assert "broken consumer" not in error_output  # its text may contain anything
+    assert "broken consumer" not in error_output  # the text of the error may contain anything
 
 
 def test_garbage_collection_may_emit_during_an_emit() -> None:
-    """A record that the garbage collector emits while a consumer runs neither waits nor causes an error."""
+    """A record that the garbage collector emits while a consumer runs does not wait and causes no error."""
     shared, seen = Sink(), list[Record]()
 
     class Ending:
@@ -347,7 +357,9 @@ def test_garbage_collection_may_emit_during_an_emit() -> None:
 
 
 def test_a_signal_handler_may_emit_during_an_emit() -> None:
-    """A record of a signal handler arrives, and a handler that raises leaves the sink in a valid state."""
+    """A record that a signal handler emits during an emit arrives, and a handler that raises leaves the sink in a valid
+    state.
+    """
     shared, seen = Sink(), list[Record]()
 
     def handler(number: int, frame: Any) -> None:
@@ -388,9 +400,7 @@ def in_child(work: Callable[[], object]) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_with_an_empty_queue() -> None:
-    """The queue of a parent belongs to the parent: its child keeps the consumers, but neither the queue nor a held
-    lock.
-    """
+    """A forked child keeps the consumers of its parent, but neither the queue nor a held lock."""
     waiting = Sink()
     waiting.emit(event(1))
     assert in_child(lambda: waiting.statistics().queued) == "0"
@@ -455,7 +465,7 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
 def test_an_exchange_that_was_lost_after_its_session_counts_as_well(
     shared_sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session that lost an exchange cannot be frozen, even if its end does not contain the loss."""
+    """A session that lost an exchange cannot be frozen, even if the loss is not counted in its end."""
     monkeypatch.setattr(sinks, "WAITING_BYTES", 8_000)
     label = Label("x")
     start = SessionStart("6" * 32, label, 1, None, label, None, label, label, {}, None)
@@ -468,10 +478,10 @@ def test_an_exchange_that_was_lost_after_its_session_counts_as_well(
         fixture_bytes(last_session(tmp_path / "home"), {})
 
 
-def test_what_was_emitted_is_in_the_journal_after_a_flush(
+def test_emitted_records_are_in_the_journal_after_a_flush(
     shared_sink: Sink, tmp_path: Path
 ) -> None:
-    """A flush also delivers records that wait for the recorder, before the event loop does."""
+    """A flush also writes records that still wait for the event loop to deliver them."""
     for number in range(100):
         shared_sink.emit(event(number))
 

@@ -1,4 +1,4 @@
-"""Properties of spans for any order of opening, closing, carrying, dropping and sweeping."""
+"""Properties of spans that hold for any order of opening, closing, carrying, dropping and sweeping."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass
 class Model:
-    """The steps that were made, and the expected result."""
+    """The steps so far, and their expected result."""
 
     pool: ThreadPoolExecutor
     tasks: list[Task]
@@ -65,7 +65,7 @@ class Model:
             task.blocks.append((block, name))
             task.inside = [each for each in task.inside if each not in self.ended] + [name]
         elif what == "exit" and task.blocks:
-            # In its own context, or in another one, like a generator that another task closes.
+            # The block ends in its own context or in another one, like a generator that another task closes.
             where = self.tasks[other % len(self.tasks)] if other % 2 else task
             block, name = task.blocks.pop()
             where.context.run(block.__exit__, None, None, None)
@@ -91,11 +91,12 @@ class Model:
 @settings(max_examples=6, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_spans_end_once_and_have_the_right_parent(steps: list[tuple[str, int, int]]) -> None:
-    """Each span ends exactly once, and late at most once after it was swept. Its parent is the innermost open span of
-    the context that opened it. No span is open after a sweep.
+    """Each span ends exactly once, or once more if it was swept before, and has the right parent.
+
+    The parent is the innermost open span of the context that opened the span. No span is open after a sweep.
     """
     records: list[Record] = []
-    tracing.sweep(0)  # spans that other tests have left open
+    tracing.sweep(0)  # end spans that other tests have left open
     with runtime.replaced(consumer=records.append), ThreadPoolExecutor(1) as pool:
         with tracing.at(Place(SESSION, INTERACTION)):
             model = Model(pool, [Task(contextvars.copy_context(), [])])

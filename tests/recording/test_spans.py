@@ -1,4 +1,4 @@
-"""Spans: each ends exactly once, has the right parent, and never affects the agent."""
+"""Spans: each span ends exactly once, has the right parent, and never affects the agent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ASK: dict[str, Any] = {
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Record]]:
-    """Collect emitted records, at a place in an interaction."""
+    """Collect the records that are emitted inside a block, whose place is in an interaction."""
     records: list[Record] = []
     with runtime.replaced(consumer=records.append), tracing.at(Place(SESSION, INTERACTION)):
         yield records
@@ -81,7 +81,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Replace the clocks of the world by clocks that stand still until they are moved."""
+    """Replace the clocks of the world by clocks that only move when the test moves them."""
     at = [1000 * SECOND]
     monkeypatch.setattr(world, "monotonic", lambda: at[0])
     monkeypatch.setattr(world, "now", lambda: 1_790_000_000 * SECOND + at[0])
@@ -103,12 +103,12 @@ def spans_of(path: Path, columns: str = "name, status") -> list[tuple[Any, ...]]
         return connection.execute(f"SELECT {columns} FROM spans ORDER BY started_ns").fetchall()
 
 
-# The position of spans.
+# The position of a span in the tree.
 
 
 def test_blocks_nest() -> None:
-    """A span that is opened in a block is a child of it, and a sibling of earlier ones; afterwards the previous span is
-    current.
+    """A span that is opened inside a block is a child of the block's span; after the block, the previous span is
+    current again.
     """
     with recorded() as records:
         with agentobs.span("a"):
@@ -123,7 +123,9 @@ def test_blocks_nest() -> None:
 
 
 def test_a_block_records_how_it_ended() -> None:
-    """The status is `ok`, an error with its class and without its text, or `cancelled`; the exception propagates."""
+    """The status of a block is `ok`, an error with its class but not its text, or `cancelled`; the exception
+    propagates.
+    """
     with recorded() as records:
         for name, raised in [
             ("bad", ValueError("content")),
@@ -142,7 +144,7 @@ def test_a_block_records_how_it_ended() -> None:
 
 
 def test_metadata_by_type(home: Path) -> None:
-    """Booleans, numbers and labels are stored with the span; other types are rejected."""
+    """Booleans, numbers and labels are stored as metadata of a span; other types are rejected."""
     with agentobs.session("metadata"):
         with agentobs.span("load", rows=3, share=0.5, cached=True, none=None, table=Label("users")):
             pass
@@ -163,7 +165,9 @@ def test_metadata_by_type(home: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(RESERVED_SPAN_NAMES))
 def test_names_of_built_in_spans_are_reserved(name: str) -> None:
-    """Built-in names determine what time counts as, so users cannot use them. The document lists each."""
+    """Users cannot use the names of built-in spans, because they determine how time is categorized; the document lists
+    them all.
+    """
     with pytest.raises(ValueError, match=f"use app.{name}"):
         agentobs.span(name)
     with pytest.raises(ValueError, match=f"use app.{name}"):
@@ -172,7 +176,7 @@ def test_names_of_built_in_spans_are_reserved(name: str) -> None:
 
 
 def test_a_reused_thread_id_does_not_matter(home: Path) -> None:
-    """A thread that is started while one session is open belongs to it, even with the ID of an earlier thread."""
+    """A thread that is started during an open session belongs to it, even if it has the ID of an earlier thread."""
     go, numbers = threading.Event(), set()
     early = [threading.Thread(target=go.wait) for _ in range(8)]
     for each in early:
@@ -199,7 +203,9 @@ def test_a_reused_thread_id_does_not_matter(home: Path) -> None:
 
 
 def test_stopping_the_recorder_ends_open_sessions(home: Path, tmp_path: Path) -> None:
-    """An open session ends with its recording; its later records are counted, and are not written to another home."""
+    """Stopping the recorder ends open sessions; their later records are counted, and are not written to another
+    home.
+    """
     with agentobs.session("long"):
         held = agentobs.open_span("before")
         assert agentobs.stop_recorder()
@@ -222,7 +228,9 @@ def test_stopping_the_recorder_ends_open_sessions(home: Path, tmp_path: Path) ->
 
 
 def test_a_name_that_is_not_a_label_is_a_digest(home: Path) -> None:
-    """Such a name may be content: the store contains its digest, and the program is not interrupted."""
+    """A name that is not a label may be content, so the store contains only its digest; the program is not
+    interrupted.
+    """
     with agentobs.session("names"), agentobs.span("what Ada said"):
         pass
     assert agentobs.stop_recorder()
@@ -230,8 +238,8 @@ def test_a_name_that_is_not_a_label_is_a_digest(home: Path) -> None:
     assert (name.partition(":")[0], status) == ("digest", "ok")
 
 
-def test_concurrent_tasks() -> None:
-    """Each task is in its own spans: concurrent and sibling tasks do not affect each other."""
+def test_concurrent_tasks_have_separate_spans() -> None:
+    """Each task has its own current span, which concurrent and sibling tasks do not change."""
 
     async def work(name: str, gate: asyncio.Barrier) -> None:
         async with agentobs.span(name):
@@ -251,9 +259,9 @@ def test_concurrent_tasks() -> None:
     }  # fmt: skip
 
 
-def test_threads_and_executors() -> None:
-    """A carried function runs at the place where it was carried, in any number of threads; other functions have no
-    place.
+def test_carried_functions_in_threads() -> None:
+    """A carried function runs at the place where it was carried, in any thread; in other threads, a plain function has
+    no place.
     """
     gate = threading.Barrier(3)
 
@@ -276,7 +284,7 @@ def test_threads_and_executors() -> None:
             assert list(pool.map(work, "xyz")) == [None] * 3
             asyncio.run(later("d"))
         assert tracing.place() == Place(SESSION, INTERACTION)
-    # The span has ended: the new span is in the nearest open enclosing span, and linked to the ended one.
+    # The enclosing span has ended: a new span is in the nearest open enclosing span, and linked to the ended one.
     assert tree(records) == {
         "outer": None,
         "a": None,
@@ -289,8 +297,8 @@ def test_threads_and_executors() -> None:
     assert {starts(records)[name].linked_span_id for name in "abcd"} == {outer}
 
 
-def test_anyio() -> None:
-    """Task groups and worker threads of anyio are in the spans in which they were started."""
+def test_task_groups_and_threads_of_anyio() -> None:
+    """Task groups and worker threads of anyio are inside the span in which they were started."""
 
     def in_thread() -> None:
         with agentobs.span("thread"):
@@ -309,7 +317,7 @@ def test_anyio() -> None:
     assert tree(records) == {"all": None, "task": "all", "thread": "task"}
 
 
-# Generators.
+# Spans of generators.
 
 
 async def steps(name: str, log: list[str]) -> AsyncIterator[int]:
@@ -322,7 +330,9 @@ async def steps(name: str, log: list[str]) -> AsyncIterator[int]:
 
 
 def test_a_generator_that_is_closed_by_another_task() -> None:
-    """Its span ends as cancelled, nothing is raised, and the place of its consumer does not change."""
+    """If another task closes a generator, its span ends as cancelled, no error is raised, and the place of its consumer
+    does not change.
+    """
 
     async def run() -> None:
         log: list[str] = []
@@ -345,7 +355,7 @@ def test_a_generator_that_is_closed_by_another_task() -> None:
 
 
 def test_an_abandoned_generator() -> None:
-    """Its span ends when it is garbage collected, whether or not an event loop closes it."""
+    """The span of an abandoned generator ends when it is garbage collected, whether or not an event loop closes it."""
 
     async def run() -> None:
         running = steps("looped", [])
@@ -358,7 +368,7 @@ def test_an_abandoned_generator() -> None:
         asyncio.run(run())
         running = steps("loopless", [])
         with contextlib.suppress(StopIteration):
-            anext(running).__await__().__next__()  # iterated manually, so no event loop knows it
+            anext(running).__await__().__next__()  # iterated manually, so no event loop closes it
         del running
         gc.collect()
         with agentobs.span("after"):
@@ -369,7 +379,7 @@ def test_an_abandoned_generator() -> None:
 
 
 def test_a_generator_whose_consumer_is_cancelled() -> None:
-    """Its span ends as cancelled, together with the task."""
+    """If the consumer of a generator is cancelled, the span of the generator ends as cancelled, too."""
 
     async def consume() -> None:
         async for _ in steps("generator", []):
@@ -389,7 +399,7 @@ def test_a_generator_whose_consumer_is_cancelled() -> None:
 
 
 def test_a_consumer_keeps_its_own_span_when_its_generator_ends() -> None:
-    """If a generator is closed, its consumer stays in the span that it has opened meanwhile."""
+    """If a consumer opens a span and then closes its generator, the consumer stays inside its own span."""
     with recorded() as records:
 
         def generate() -> Iterator[None]:
@@ -408,7 +418,9 @@ def test_a_consumer_keeps_its_own_span_when_its_generator_ends() -> None:
 
 
 def test_suspended_generators_do_not_outlive_a_block() -> None:
-    """A generator that is suspended when a block ends is not a parent of later spans, and no chain of frames grows."""
+    """A generator that is suspended when its enclosing block ends is not a parent of later spans, and no chain of
+    frames grows.
+    """
 
     def generate(name: str) -> Iterator[None]:
         with agentobs.span(name):
@@ -436,11 +448,11 @@ def test_suspended_generators_do_not_outlive_a_block() -> None:
     assert depth < 5
 
 
-# Ends.
+# How spans end.
 
 
 def test_closing_again_changes_nothing() -> None:
-    """A handle may be closed repeatedly and from several threads at the same time: the span ends once."""
+    """A span ends once, even if its handle is closed repeatedly and by several threads concurrently."""
     with recorded() as records:
         handle = agentobs.open_span("once")
         gate = threading.Barrier(8)
@@ -457,7 +469,7 @@ def test_closing_again_changes_nothing() -> None:
 
 
 def test_a_handle_makes_its_span_current() -> None:
-    """Code can temporarily be in a span that other code ends."""
+    """A handle can make its span current for a block of code, even if other code ends the span."""
     with recorded() as records:
         handle = agentobs.open_span("held")
         with agentobs.span("beside"):
@@ -470,7 +482,7 @@ def test_a_handle_makes_its_span_current() -> None:
 
 
 def test_a_handle_that_is_garbage_collected() -> None:
-    """Its span ends as orphaned immediately, because no code can end it any more."""
+    """If a handle is garbage collected, its span ends as orphaned immediately, because no code can end it any more."""
     before = tracing.statistics()
     with recorded() as records:
         handle = agentobs.open_span("lost")
@@ -481,7 +493,7 @@ def test_a_handle_that_is_garbage_collected() -> None:
 
 
 def test_spans_without_activity_are_swept(clock: Callable[[float], None]) -> None:
-    """After half an hour without activity, a span ends as orphaned, with the time of its last activity."""
+    """After half an hour without activity, a span ends as orphaned, and its end is the time of its last activity."""
     with recorded() as records:
         outer = agentobs.open_span("outer")
         clock(500)
@@ -503,7 +515,7 @@ def test_spans_without_activity_are_swept(clock: Callable[[float], None]) -> Non
 
 
 def test_long_turns_are_not_swept(clock: Callable[[float], None]) -> None:
-    """Activity in a span counts for its enclosing spans, and so does an expected time without activity."""
+    """Activity in a span, or an expected time without activity, keeps its enclosing spans from being swept."""
     with recorded() as records:
         here = tracing.place()
         assert here
@@ -526,7 +538,7 @@ def test_long_turns_are_not_swept(clock: Callable[[float], None]) -> None:
 
 
 def test_a_late_end_is_counted_once(home: Path) -> None:
-    """A span that was swept and closed later has one row, with its real end."""
+    """A span that is swept and closed later has one row, with its real end."""
     before = tracing.statistics()
     with agentobs.session("late"):
         handle = agentobs.open_span("slow")
@@ -543,7 +555,7 @@ def test_a_late_end_is_counted_once(home: Path) -> None:
 
 
 def test_the_recorder_sweeps_periodically(home: Path) -> None:
-    """While a span is open, the thread of the recorder sweeps at the interval in the options, without being called."""
+    """While a span is open, the recorder's thread sweeps spans at the interval in the options, without being called."""
     assert agentobs.start(options=Options(span_sweep_seconds=0.01, span_orphan_seconds=0.05))
     with agentobs.session("swept"):
         held = agentobs.open_span("silent")
@@ -558,15 +570,17 @@ def test_the_recorder_sweeps_periodically(home: Path) -> None:
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["span_sweep_seconds", "span_orphan_seconds"])
 def test_invalid_sweep_intervals_are_rejected(name: str, seconds: float) -> None:
-    """Intervals are checked when the options are created, not in a thread, where they would cause a busy loop or an
-    error.
+    """An invalid sweep interval is rejected when the options are created, before it could cause a busy loop or an error
+    in a thread.
     """
     with pytest.raises(UsageError, match=name):
         Options(**{name: seconds})  # type: ignore[arg-type]  # one of its floats
 
 
 def test_open_spans_are_orphaned_at_the_end(home: Path) -> None:
-    """The end of the recording ends every span; the start of each was written when the span started."""
+    """The end of the recording ends every open span as orphaned; the start of a span is written when the span
+    starts.
+    """
     with agentobs.session("open"):
         held = agentobs.open_span("held")
         assert flush()
@@ -593,7 +607,7 @@ with agentobs.session("killed"):
 
 
 def test_spans_of_a_killed_process(home: Path) -> None:
-    """Open spans are shown as orphaned, and end with the last record of their session."""
+    """If a process is killed, its open spans are shown as orphaned, and end with the last record of their session."""
     died = subprocess.run(
         [sys.executable, "-c", KILLED], check=False, cwd=Path(__file__).parents[2]
     )
@@ -610,7 +624,7 @@ def test_spans_of_a_killed_process(home: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_does_not_end_spans_of_its_parent(home: Path) -> None:
-    """The spans of the child are inside those of the parent, and only the parent ends its own spans."""
+    """The spans of a forked child are inside those of its parent, and only the parent ends its own spans."""
     with agentobs.session("forked"):
         with agentobs.span("parent"):
             child = os.fork()
@@ -633,7 +647,9 @@ def test_a_forked_process_does_not_end_spans_of_its_parent(home: Path) -> None:
 def test_activity_in_a_linked_trace_counts_for_the_enclosing_span(
     clock: Callable[[float], None],
 ) -> None:
-    """Activity in a run counts for the span to which the run is linked, except for background runs."""
+    """Activity in a trace that is part of an enclosing span counts for that span; activity in a background trace does
+    not.
+    """
     with recorded() as records:
         outer, unrelated = agentobs.open_span("around"), agentobs.open_span("left")
         assert outer.place
@@ -655,7 +671,9 @@ def test_activity_in_a_linked_trace_counts_for_the_enclosing_span(
 
 
 def test_work_that_outlives_its_span_is_linked() -> None:
-    """If a task continues after all enclosing spans have ended, it opens a separate trace, linked to its origin."""
+    """If a task continues after all its enclosing spans have ended, its spans are a separate trace that is linked to
+    its origin.
+    """
 
     async def run() -> None:
         ended = asyncio.Event()
@@ -681,8 +699,8 @@ def test_work_that_outlives_its_span_is_linked() -> None:
 
 
 def test_spans_outside_every_session(home: Path) -> None:
-    """A span belongs to the session of the process if it is recorded; otherwise it is not recorded
-    and costs nothing.
+    """A span outside of every session is recorded in the process session if that is recorded; otherwise it is not
+    recorded and costs nothing.
     """
     with agentobs.span("nowhere") as opened:
         assert (opened.span_id, agentobs.trace_context()) == (None, {})
@@ -695,7 +713,7 @@ def test_spans_outside_every_session(home: Path) -> None:
 
 
 def test_statistics_are_one_value(home: Path) -> None:
-    """One frozen value contains the statistics of records and spans."""
+    """The statistics of records and spans are one frozen value."""
     before = agentobs.statistics()
     assert before.recorder is None
     with agentobs.session("counted"), agentobs.span("one"):
@@ -707,7 +725,7 @@ def test_statistics_are_one_value(home: Path) -> None:
 
 
 def test_the_code_of_the_document_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The code in docs/spans.md runs unchanged, and opens the spans that the document describes."""
+    """The code in docs/spans.md runs unchanged, and opens the spans that the document shows."""
     text_of = (Path(__file__).parents[2] / "docs/spans.md").read_text()
     variables: dict[str, Any] = {}
     exec(text_of.split("```python\n")[1].split("```")[0], variables)
@@ -717,7 +735,7 @@ def test_the_code_of_the_document_runs(home: Path, capsys: pytest.CaptureFixture
     assert "inside of" in capsys.readouterr().out
 
 
-# Traces of other programs.
+# Trace contexts of other programs.
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -743,7 +761,9 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_a_trace_context_is_read_strictly(
     home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, recorded_parent: str | None
 ) -> None:
-    """A session that is started in another trace records it; a malformed trace context is ignored."""
+    """A session that is started in the trace of another program records that trace; a malformed trace context is
+    ignored.
+    """
     monkeypatch.setenv("TRACEPARENT", variable)
     monkeypatch.setenv("BAGGAGE", "key=value")
     with agentobs.session("child"):
@@ -755,7 +775,7 @@ def test_a_trace_context_is_read_strictly(
 
 
 def test_the_trace_context_is_propagated() -> None:
-    """Headers and environment variables contain the current span in the W3C format."""
+    """Headers and environment variables for other programs contain the current span in the W3C format."""
     with recorded() as records:
         assert agentobs.trace_context() == {}
         with agentobs.span("app.tool") as opened:
@@ -770,7 +790,7 @@ def test_the_trace_context_is_propagated() -> None:
 def test_the_trace_context_is_sent_to_the_provider_only_on_request(
     home: Path, propagate: bool
 ) -> None:
-    """Requests contain a trace context only if the options request it; it is that of the current span."""
+    """Requests to the provider contain the trace context of the current span only if the options request it."""
     answers = script(streamed(text("ok")))
     assert agentobs.start(options=Options(propagate=propagate))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
@@ -784,7 +804,7 @@ def test_the_trace_context_is_sent_to_the_provider_only_on_request(
 
 
 def sent(client: Anthropic) -> list[Any]:
-    """Collect the headers of each request below our transport."""
+    """Collect the headers that each request has below the transport of agentobs."""
     headers: list[Any] = []
     inner = client._client._transport._inner  # type: ignore[attr-defined]
     handle = inner.handle_request
@@ -797,12 +817,12 @@ def sent(client: Anthropic) -> list[Any]:
     return headers
 
 
-# Clients that open no spans.
+# Calls of clients that open no spans of their own.
 
 
 def test_retries_of_the_sdk_are_in_one_span(home: Path) -> None:
-    """A call of another client is one span, with wait spans between its attempts, inside the current span of the
-    program.
+    """A call of a client with retries is one span inside the current span of the program, with wait spans between its
+    attempts.
     """
     overloaded = refused(529, retry_after_ms="1")
     answers = script(overloaded, streamed(text("ok")), refused(400, "invalid_request_error"))
@@ -827,7 +847,7 @@ def test_retries_of_the_sdk_are_in_one_span(home: Path) -> None:
 
 
 def test_a_call_that_is_not_retried_ends_with_its_last_attempt(home: Path) -> None:
-    """If the SDK does not retry, the span of the call ends as an error, at the latest when the session ends."""
+    """If a failed call is not retried, its span ends as an error, at the latest when the session ends."""
     answers = script(*[refused(529, retry_after_ms="1")] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         made = Anthropic(api_key=KEY, base_url=provider.url, max_retries=1)
@@ -840,17 +860,18 @@ def test_a_call_that_is_not_retried_ends_with_its_last_attempt(home: Path) -> No
     assert [name for name, *_ in rows] == ["llm_request", "retry_wait"]
 
 
-# The SDK's own span.
+# The span that the SDK opens for a call.
 
 OWNERS = Path(__file__).with_name("span_owners.py")
 
 
 @pytest.mark.parametrize("exports", [False, True])
 def test_each_call_has_one_span_owner(home: Path, tmp_path: Path, exports: bool) -> None:
-    """With a global tracer provider, a call is one span in the program's telemetry: the span of the SDK, which our
-    record refers to, or no span if a backend exports ours. This holds for sync, async and streamed calls and for copies
-    of the client. Environment variables of other tools, all of them set, add no content and send nothing to the
-    provider.
+    """If the program has a global tracer provider, each call is at most one span in the program's telemetry.
+
+    It is the span of the SDK, which the recorded attempt refers to; if a backend exports spans of agentobs, there is no
+    span of the SDK. This holds for sync, async and streamed calls and for copies of the client. The environment
+    variables of other tools, all of which are set, add no content and send nothing to the LLM provider.
     """
     others = {
         "ANTHROPIC_OPEN_TELEMETRY": "true",

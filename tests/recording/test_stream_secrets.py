@@ -1,4 +1,4 @@
-"""Secrets that are spread over several deltas of a stream."""
+"""Secrets that are split across several deltas of a stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def line(event: dict[str, Any], **options: Any) -> bytes:
 
 
 def stream(kind: str, texts: list[str], **options: Any) -> list[bytes]:
-    """Return the events of a response with one block in several deltas and then another word."""
+    """Return the events of a response with one block in several deltas, followed by another word."""
     block = {"type": kind.removesuffix("_delta"), FIELDS[kind]: ""}
     start = {"type": "content_block_start", "index": 0, "content_block": block}
     deltas = [
@@ -60,7 +60,9 @@ def cut(text: str, size: int) -> list[str]:
 @pytest.mark.parametrize("size", [1, 5, 7, 1000])
 @pytest.mark.parametrize("options", [{}, {"separators": (",", ":")}, {"sort_keys": True}], ids=str)
 def test_a_key_in_several_deltas_is_redacted(kind: str, size: int, options: dict[str, Any]) -> None:
-    """However small the deltas are and however the JSON is written, only the placeholder remains."""
+    """A key in several deltas is replaced by its placeholder, however small the deltas are and however the JSON is
+    formatted.
+    """
     text = f'{{"q": "a\\"é\n{KEY} and {KEY}"}}'
     body = b"".join(stream(kind, cut(text, size), **options))
     findings = find_in_stream(body)
@@ -71,7 +73,9 @@ def test_a_key_in_several_deltas_is_redacted(kind: str, size: int, options: dict
 
 
 def test_a_credential_and_an_escaped_key_are_redacted() -> None:
-    """The key of the request is found in several deltas, and so is a key with unnecessary escape sequences."""
+    """The credential of the request, and a key with unnecessary escape sequences, are redacted even if they are split
+    across deltas.
+    """
     body = b"".join(stream("text_delta", ["my-own", "-secret-1", "23!"]))
     assert joined_text(apply(body, find_in_stream(body, [b"my-own-secret-123"])), "text_delta") == (
         "[redacted:credential]!"
@@ -82,7 +86,9 @@ def test_a_credential_and_an_escaped_key_are_redacted() -> None:
 
 
 def test_chunks_add_up_after_redaction() -> None:
-    """Each chunk has the size of its event after redaction; the content line does not contain the secret."""
+    """After redaction, the size of each chunk is the size of its event, and the sizes add up to the body, which does
+    not contain the secret.
+    """
     events = stream("text_delta", [*cut("say " + KEY, 5), " ok"])
     chunks = tuple(Chunk(event, at) for at, event in enumerate(events))
     content = response_content(exchange(Answer(200, STREAM, chunks, "complete")), Redactor())
@@ -111,7 +117,7 @@ def exchange(answer: Answer, *secrets: bytes) -> ModelExchange:
 def test_redaction_does_not_depend_on_the_deltas(
     kind: str, text: str, sizes: list[int], ascii_only: bool
 ) -> None:
-    """Redacting a stream and joining its deltas gives the same text as joining and then redacting."""
+    """Redacting a stream and joining its deltas gives the same text as joining the deltas and redacting the text."""
     deltas: list[str] = []
     at = 0
     while at < len(text):
@@ -128,7 +134,7 @@ def test_redaction_does_not_depend_on_the_deltas(
 
 
 def test_a_long_stream_is_searched_in_linear_time() -> None:
-    """A stream with a key and megabytes of other lines is searched once."""
+    """A stream with a key and megabytes of other lines is searched only once."""
     long = [line({"type": "other", "text": "_delta " * 150_000}), b"x" * 1_000_000 + b"\r"]
     deltas = stream("text_delta", [*cut(KEY, 2), "y" * 1_000_000])
     before = time.thread_time_ns()
@@ -138,7 +144,9 @@ def test_a_long_stream_is_searched_in_linear_time() -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_can_be_searched(body: bytes) -> None:
-    """Bytes that are not a stream have no findings across deltas, and nothing is raised."""
+    """Any bytes can be searched: if they are not a stream, nothing is found across deltas, and no exception is
+    raised.
+    """
     assert find_in_stream(body) == []
 
 
@@ -148,8 +156,8 @@ def test_any_bytes_can_be_searched(body: bytes) -> None:
 def test_written_parts_of_a_stream_contain_no_part_of_a_key(
     before: int, size: int, kind: str
 ) -> None:
-    """However much of a stream has arrived, its writable part ends with an event and is redacted as in the complete
-    stream.
+    """However much of a stream has arrived, its writable part ends after an event, and has the redactions of the
+    complete stream.
     """
     text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 900}"
     body = b"".join(stream(kind, cut(text, size)))
@@ -166,7 +174,9 @@ def test_written_parts_of_a_stream_contain_no_part_of_a_key(
 
 
 def test_the_last_4_kib_of_other_bodies_are_held_back() -> None:
-    """A key that has not ended is held back completely."""
+    """The last 4 KiB of a body that is not a stream are not written yet, and a key that has not ended is held back
+    completely.
+    """
     raw = b"x " * 10_000 + KEY.encode() + b" y" * 2_038
     assert writable_length(raw, find_in_answer(raw)) == 20_000
     assert writable_length(raw[:20_000], []) == 20_000 - CONTEXT

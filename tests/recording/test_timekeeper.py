@@ -1,4 +1,4 @@
-"""The timekeeper: when it syncs, when it sends ticks, and that it sleeps if there is nothing to do."""
+"""The timekeeper: when it syncs, when it sends ticks, and that it sleeps while there is nothing to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeWriter(Writer):
-    """Counts syncs, and fails as requested."""
+    """A writer that counts its syncs, and fails if a test sets an error."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -36,7 +36,7 @@ class FakeWriter(Writer):
 
 
 class Bench:
-    """A timekeeper in a thread, and what it did."""
+    """A timekeeper that runs in a thread, and what it did."""
 
     def __init__(self, mode: Sync) -> None:
         self.writer, self.progress = FakeWriter(), Progress(durably=True)
@@ -80,7 +80,7 @@ def wait_until(is_reached: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("mode", ["interval", "always"])
 def test_a_requested_sync_is_made_once(mode: Sync) -> None:
-    """The records that were processed before the sync are durable after it."""
+    """A requested sync is made once, and the records that were processed before it are durable."""
     with running(mode) as bench:
         bench.progress.note_processed()
         bench.keeper.request_sync()
@@ -99,7 +99,9 @@ def test_without_syncs_a_request_only_sends_a_tick() -> None:
 
 
 def test_a_failed_sync_is_counted_and_reported() -> None:
-    """The records count as processed nevertheless, because no later sync can make them durable."""
+    """A failed sync is counted and reported; its records count as processed, because no later sync can make them
+    durable.
+    """
     with running("interval") as bench:
         bench.writer.error = OSError("no space")
         bench.progress.note_processed()

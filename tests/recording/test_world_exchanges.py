@@ -49,13 +49,13 @@ def read_back(tmp_path: Path, *exchanges: WorldExchange) -> tuple[Home, list[Wor
 def test_world_exchanges_are_read_back(
     tmp_path: Path, kind: str, question: Any, answer: Any
 ) -> None:
-    """Place, times, question and answer of every kind are read back unchanged."""
+    """The place, times, question and answer of every kind of exchange are read back unchanged."""
     exchange = world_exchange(kind, "toolu_1 and what is no label", question, answer)
     assert read_back(tmp_path, exchange)[1] == [exchange]
 
 
 def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
-    """An answer is redacted like other content, and the facts do not even contain the rest of it."""
+    """A secret in an answer is redacted, and the facts contain no part of the answer."""
     exchange = world_exchange("steering", f"1 {SECRET}", None, [f"use {SECRET} for the upload"])
     home, [back] = read_back(tmp_path, exchange)
     assert len(back.answer) == 1
@@ -67,7 +67,7 @@ def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
 
 
 def test_the_size_of_questions_and_answers_counts() -> None:
-    """The queue is bounded in bytes, and the texts of questions and answers count."""
+    """The size of a record in the queue includes the texts of its question and its answer."""
     assert (
         queue_bytes(world_exchange("consent", "k", {"input": ["x" * 5_000]}, ["y" * 3_000]))
         == 1024 + 8_000
@@ -75,7 +75,7 @@ def test_the_size_of_questions_and_answers_counts() -> None:
 
 
 def test_the_query_source_is_recorded(tmp_path: Path) -> None:
-    """Each attempt contains whether the agent itself made the request, or for example a compaction."""
+    """Each attempt contains the source of its request: the agent itself or, for example, a compaction."""
     home = open_home(tmp_path / "home")
     upkeep = Place(session_id(1), turn=1, query_source="compaction")
     record(home, [start(1), attempt(1, 1), replace(attempt(1, 2), place=upkeep), end(1)])

@@ -1,4 +1,4 @@
-"""Custom events: text is only accepted as a label, by type and at run time."""
+"""Custom events: a text is accepted only as a label, by the type checker and at run time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = Place("5" * 32, "1" * 32, "main/a", 3, "2" * 16, "sub_agent", "c" * 32, 2
 
 @pytest.fixture
 def records() -> Iterator[list[Record]]:
-    """Return the records that are emitted to the sink in a session."""
+    """The records that are emitted to the sink in a session."""
     found: list[Record] = []
     with runtime.replaced(consumer=found.append), tracing.at(HERE):
         yield found
@@ -42,7 +42,7 @@ def expected() -> dict[int, str]:
 @pytest.mark.timeout(300)
 def test_wrong_calls_fail_the_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
     """mypy reports each expected error in the file of wrong calls, and none for the valid calls."""
-    monkeypatch.chdir(ROOT)  # mypy keeps its cache in this folder
+    monkeypatch.chdir(ROOT)  # mypy keeps its cache in this directory
     output, errors, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(WRONG)])
     found = re.findall(r"wrong_calls\.py:(\d+): error: .*\[([a-z-]+)\]", output)
     assert {int(line): code for line, code in found} == expected(), output + errors
@@ -62,8 +62,9 @@ def calls() -> list[tuple[str, bool]]:
 
 @pytest.mark.parametrize(("call", "is_wrong"), calls())
 def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[Record]) -> None:
-    """The wrong calls raise an exception immediately, which names the valid alternative and shows no value. They emit
-    nothing.
+    """Each wrong call raises an exception immediately, and emits nothing.
+
+    The error names the valid alternative and shows no value.
     """
     before = WRONG.read_text().partition("\nagentobs.event")[0]
     names: dict[str, Any] = {"__name__": "wrong_calls"}
@@ -84,16 +85,16 @@ def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[R
     ids=["nan", "inf", "-inf", "large"],
 )
 def test_invalid_numbers_are_rejected(value: float, records: list[Record]) -> None:
-    """NaN, infinities, and integers that no column can store raise an exception as well."""
+    """NaN, infinities, and integers that no column can store raise an exception."""
     with pytest.raises(ValueError, match=r"share is not a finite number.*Label\.reviewed"):
         agentobs.event("app.number", share=value)
     assert records == []
 
 
 @pytest.mark.parametrize("kind", ["", "two words", "1st", "a" * 65, "retry\n", "ä"])
-def test_a_kind_is_a_constant_word(kind: str, records: list[Record]) -> None:
-    """Neither the kind nor a name may have a variable part."""
-    with pytest.raises(ValueError, match="constant word"):
+def test_kinds_and_names_have_no_variable_part(kind: str, records: list[Record]) -> None:
+    """The kind of an event and the names of its values may not have a variable part."""
+    with pytest.raises(ValueError, match="must be a constant"):
         agentobs.event(kind)
     with pytest.raises(ValueError, match="not a label"):
         agentobs.event("app.kind", **{"two words": 1})
@@ -111,7 +112,7 @@ def test_built_in_kinds_are_rejected(kind: str, records: list[Record]) -> None:
 
 
 def test_an_event_has_its_place(records: list[Record]) -> None:
-    """An event has its full place, and its numbers and labels by name; None values are omitted."""
+    """An event has its full place, and its numbers and labels by name; a value of None is omitted."""
 
     class Size(IntEnum):
         LARGE = 3
@@ -135,7 +136,7 @@ def test_an_event_has_its_place(records: list[Record]) -> None:
 
 
 def test_no_event_is_emitted_outside_of_sessions() -> None:
-    """Outside of a session, no event is emitted."""
+    """An event outside of every session is not emitted."""
     found: list[Record] = []
     with runtime.replaced(consumer=found.append):
         agentobs.event("cart_priced", items=2)
@@ -143,7 +144,7 @@ def test_no_event_is_emitted_outside_of_sessions() -> None:
 
 
 def test_a_custom_event_is_recorded(tmp_path: Path) -> None:
-    """A custom event is a row of its session, with its numbers and labels, and is part of the stream of all events."""
+    """A custom event is a row of its session, with its numbers and labels, and is in the view of all events."""
     home = tmp_path / "home"
     with agentobs.session("shop", home=str(home)):
         agentobs.event("cart.priced", items=2, is_new=False, shop=Label("berlin-2"))
@@ -168,6 +169,6 @@ def test_a_custom_event_is_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_a_reviewed_label_is_short_and_has_a_reason(text: str, reason: str, message: str) -> None:
-    """The length of a reviewed label is limited; it has no control characters, and it has a reason."""
+    """A reviewed label must be short, must not contain control characters, and must have a reason."""
     with pytest.raises(ValueError, match=message):
         Label.reviewed(text, reason=reason)

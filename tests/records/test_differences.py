@@ -1,4 +1,4 @@
-"""Differences between JSON values: complete for sequences of every length, and short enough to show."""
+"""Differences between JSON values: complete for sequences of any length, and short enough to show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ ITEMS = st.lists(st.integers(0, 12), max_size=40)
 def test_replacing_the_unequal_spans_gives_the_other_sequence(
     cells: int, old: list[int], new: list[int]
 ) -> None:
-    """The spans cover every difference, whether sequences are aligned completely or by unique items."""
+    """Replacing the unequal spans of one sequence gives the other sequence, whether they are aligned completely or by
+    unique items.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CELLS_MAX", cells)
         spans = unequal_spans(old, new)
@@ -33,7 +35,9 @@ def test_replacing_the_unequal_spans_gives_the_other_sequence(
 
 
 def test_an_insertion_into_a_long_list_is_one_difference() -> None:
-    """Items that occur once in both lists anchor the comparison, so only the new item differs."""
+    """An insertion into a long list is one difference, because items that occur once in each list anchor the
+    comparison.
+    """
     items = [f"message {number}" for number in range(500)]
     changed = [*items[:100], "inserted", *items[100:300], *items[301:]]
     found = [(each.path, each.change) for each in differences(items, changed)]
@@ -42,7 +46,9 @@ def test_an_insertion_into_a_long_list_is_one_difference() -> None:
 
 @pytest.mark.parametrize("change", ["added", "removed"])
 def test_a_long_item_that_was_added_or_removed_is_cut(change: str) -> None:
-    """Its first characters are kept as JSON, with the lengths of both sides."""
+    """A long item that was added or removed is shown by its first characters as JSON, with the lengths of both
+    sides.
+    """
     item = {"text": "x" * 5000}
     lists = ([], [item]) if change == "added" else ([item], [])
     [found] = [shortened(each) for each in differences(*lists)]

@@ -1,4 +1,4 @@
-"""Values formatted for display: no recorded value can be mistaken for another one."""
+"""Display formats: no recorded value can be mistaken for another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURNED = "a\u202eb\x1b[31m"
     "value", [TURNED, {TURNED: 1}, {"key": TURNED}, [TURNED], [{"key": TURNED}]]
 )
 def test_control_and_direction_characters_are_escaped(value: Any) -> None:
-    """Control characters and direction characters are escaped, at any depth."""
+    """Control characters and direction characters are escaped at any depth."""
     shown = text(value)
     assert shown.isprintable()
     assert "\u202e" not in shown
@@ -36,7 +36,7 @@ def test_control_and_direction_characters_are_escaped(value: Any) -> None:
     ],
 )
 def test_values_are_formatted_by_column_name(column: str, value: Any, shown: str) -> None:
-    """Instants, durations, money and shares are formatted with their units."""
+    """Instants, durations, money and shares are formatted by the unit in their column's name."""
     assert text(pretty(column, value)) == shown
 
 
@@ -58,5 +58,5 @@ _MIN, _H, _D = 60 * _S, 3600 * _S, 86_400 * _S
     ],
 )  # fmt: skip
 def test_a_duration_has_one_or_two_units(ns: int | None, shown: str | None) -> None:
-    """Durations from nanoseconds to days are rounded before the unit is chosen, and have their sign."""
+    """A duration is rounded before its unit is chosen, and has its sign and one or two units."""
     assert seconds(ns) == shown

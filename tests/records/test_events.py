@@ -1,4 +1,4 @@
-"""The catalog of events contains all emitted events, and live and stored events are the same stream."""
+"""The catalog lists all emitted events, and live and stored events are the same stream."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def emitted_kinds() -> Iterator[tuple[str, int, ast.expr]]:
 
 
 def test_every_emitted_kind_is_in_the_catalog() -> None:
-    """No event is emitted with a kind outside the catalog, and every listed kind is emitted."""
+    """Every kind of event that the source emits is in the catalog, and every kind in the catalog is emitted."""
     found = set()
     others = set()
     for path, _, kind in emitted_kinds():
@@ -63,7 +63,7 @@ def test_every_emitted_kind_is_in_the_catalog() -> None:
         found |= set(words)
         if not words:
             others.add(path)
-    # The resumption emits one of two kinds; the other modules forward a kind.
+    # A resumption emits one of two kinds; the other modules pass on a kind.
     assert others == {
         "agentobs/agent/sessions/resumption.py",
         "agentobs/agent/telemetry.py",
@@ -95,7 +95,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Writt
 
 
 def test_events_have_the_fields_of_the_catalog(recorded: tuple[Path, list[WrittenFact]]) -> None:
-    """No event of the agent loop has a number or a label that the catalog does not define for its kind."""
+    """Each event of the agent loop has only the numbers and labels that the catalog defines for its kind."""
     seen = set()
     for written in recorded[1]:
         if isinstance(event := written.fact, Event):
@@ -110,7 +110,7 @@ def test_events_have_the_fields_of_the_catalog(recorded: tuple[Path, list[Writte
 def test_live_and_stored_events_are_the_same_stream(
     recorded: tuple[Path, list[WrittenFact]],
 ) -> None:
-    """Each row of `event_log` equals the result of `event_of` for the fact, regardless of its table."""
+    """Each row of `event_log` equals the result of `event_of` for its fact, regardless of the fact's table."""
     home, facts = recorded
     live = {}
     for written in facts:
@@ -127,8 +127,8 @@ def test_live_and_stored_events_are_the_same_stream(
     }  # fmt: skip
 
 
-def test_each_fact_is_at_most_one_event(recorded: tuple[Path, list[WrittenFact]]) -> None:
-    """Every table has at most one kind; spans and parts of an attempt have none."""
+def test_each_table_has_at_most_one_kind_of_event(recorded: tuple[Path, list[WrittenFact]]) -> None:
+    """Every table has at most one kind of event; spans and parts of an attempt are not events."""
     none = {TABLES[type(each.fact)] for each in recorded[1] if event_of(each.fact) is None}
     assert none == {"usage", "prefixes", "zones", "span_starts", "span_ends"} & none
     assert len({kind.fact for kind in TABLE_KINDS.values()}) == len(TABLE_KINDS)
@@ -153,7 +153,7 @@ def test_every_event_of_a_turn_has_its_place(recorded: tuple[Path, list[WrittenF
 
 
 def test_the_outcome_of_calls(recorded: tuple[Path, list[WrittenFact]]) -> None:
-    """Each call has one outcome, the sizes of its inputs and outputs, and both names of its tool."""
+    """Each call has one outcome, the sizes of its input and output, and both names of its tool."""
     rows = agentobs.query(
         """
         SELECT requested_name, tool, outcome, execution_outcome, requested_bytes, executed_bytes,
@@ -182,7 +182,7 @@ def test_the_outcome_of_calls(recorded: tuple[Path, list[WrittenFact]]) -> None:
 
 
 def sampled(share: float, sessions: int = 40, events: int = 250) -> list[bool]:
-    """Return for each event of a population of known sessions whether it is kept."""
+    """Return for each event of a fixed population of sessions whether it is kept."""
     return [
         is_kept(f"{session:032x}", sequence, share)
         for session in range(sessions)
@@ -192,7 +192,7 @@ def sampled(share: float, sessions: int = 40, events: int = 250) -> list[bool]:
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.5, 0.9])
 def test_sampling_is_unbiased(share: float) -> None:
-    """The estimate for a known population is within four standard errors of the true value, at any rate."""
+    """At any rate, the estimate for a known population is within four standard errors of the true value."""
     kept = sum(sampled(share))
     size = 10_000
     error = (size * (1 - share) / share) ** 0.5
@@ -210,7 +210,9 @@ def test_a_rate_of_one_keeps_all_and_zero_none() -> None:
 
 
 def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
-    """Only the given kind is sampled; each event has the sampling rate; SQL computes the original count."""
+    """Only the given kind is sampled, each event has its sampling rate, and SQL computes an estimate of the original
+    count.
+    """
     home = tmp_path / "home"
     assert agentobs.start(str(home), agentobs.Options(sampling={"app.seen": 0.2, "context": 0}))
     with agentobs.session("sampled"):
@@ -272,14 +274,14 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
 def test_invalid_sampling_is_rejected(
     sampling: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    """An unknown kind, a kind that cannot be sampled, or an invalid rate causes one error, and no recorder starts."""
+    """An unknown kind, a kind that cannot be sampled, or an invalid rate raises one error, and no recorder starts."""
     with pytest.raises(UsageError, match=message):
         agentobs.start(str(tmp_path / "home"), agentobs.Options(sampling=sampling))
     assert not (tmp_path / "home").exists()
 
 
 def test_every_fact_has_a_kind() -> None:
-    """Dropped facts of every class can be counted by a kind."""
+    """Every class of facts has a kind, by which its dropped facts are counted."""
     facts: list[Any] = [object.__new__(kind) for kind in TABLES if kind is not Event]
     kinds = [str(kind_of(fact)) for fact in facts]
     assert len(set(kinds)) == len(facts)

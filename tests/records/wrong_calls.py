@@ -1,6 +1,7 @@
-"""Calls of `agentobs.event` that a type checker rejects: each of them would put a text into the facts.
+"""Calls of `agentobs.event` that a type checker rejects, because each of them would write a text to the facts.
 
-Never imported. The comment of each call is the error that mypy reports; `test_custom_events.py` runs both.
+Never imported. The comment of each call is the error that mypy reports; `test_custom_events.py` checks the calls with
+mypy and at run time.
 """
 
 from enum import Enum, IntEnum, StrEnum

@@ -130,8 +130,8 @@ def report(divergence: Divergence) -> str:
     )
 
 
-async def gather_twins(url: str | None, order: Sequence[int]) -> list[str]:
-    """Send three different requests concurrently, started in the given order."""
+async def ask_concurrently(url: str | None, order: Sequence[int]) -> list[str]:
+    """Send three different requests concurrently, and start them in the given order."""
     client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
 
     async def ask(number: int) -> str:

@@ -39,15 +39,15 @@ Received = dict[str, Any]
 
 
 class Provider:
-    """A provider that responds to a plan with the requested number of tool calls, and to any other request with a
+    """A provider that responds to a plan with the requested number of tool calls, and to every other request with a
     unique text.
     """
 
     def __init__(self, delay_s: float) -> None:
-        """Respond after about this many seconds, and never send two responses at the same time.
+        """Respond after about `delay_s` seconds, and never send two responses at the same time.
 
-        If two jobs ended at the same time, chance would decide what the agent sees, and a recording does not contain
-        this.
+        If two responses arrived at the same time, the order in which the agent sees them would depend on chance, and
+        the recording would not contain this order.
         """
         self._delay_s, self._lock, self._gap = delay_s, threading.Lock(), threading.Lock()
         self._chance, self._number = random.Random(7), 0
@@ -101,7 +101,7 @@ class Setting:
     width: int = 8
     noise_s: float = 0.0
     changed: str | None = None
-    """The sub-agent whose second request differs from its recorded request."""
+    """The sub-agent whose second request differs from the recorded request."""
     chance: random.Random = field(default_factory=random.Random)
 
     def pause(self) -> None:
@@ -128,7 +128,7 @@ def user(content: str) -> dict[str, Any]:
 
 
 def dig(setting: Setting, client: Any, changed: bool = False) -> list[str]:
-    """Send two requests. Their prompts are the same for every sub-agent."""
+    """Send two requests whose prompts are the same for every sub-agent."""
     received: list[str] = []
     messages: list[Any] = [user("Dig.")]
     for turn in (1, 2):
@@ -232,7 +232,7 @@ def with_map(setting: Setting) -> Received:
 
 
 def with_submit(setting: Setting) -> Received:
-    """Start all sub-agents from one line, with identical arguments."""
+    """Start all sub-agents from one line with identical arguments."""
     with client_of(setting) as client, agentobs.session("agent"):
         plan(client, 1)
         with ThreadPoolExecutor(setting.width) as pool:

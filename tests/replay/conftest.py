@@ -16,7 +16,7 @@ from replay.virtual_time.thread_states import ThreadStates
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the list of requested waits in seconds. Waits return at once."""
+    """Return the list of requested waits in seconds; each wait returns immediately."""
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -29,7 +29,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def no_foreign_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide threads of libraries, which earlier tests may have started, so that a deadlock is certain."""
+    """Hide threads of libraries that earlier tests may have started, so that a deadlock is certain."""
     monkeypatch.setattr(ThreadStates, "has_foreign_threads", lambda self: False)
 
 

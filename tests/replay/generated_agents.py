@@ -1,6 +1,6 @@
-"""The agents that generated scripts drive: one of the agent loop, and plain agents that use only the SDK.
+"""The agents that generated scripts drive: an agent of the agent loop, and plain agents that use only the SDK.
 
-The agents do what the model requests. A `Change` is one difference at one place that a later version might contain.
+The agents do what the model requests. A `Change` is one difference at one place, as between two versions of an agent.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Change:
 
     kind: ChangeKind
     step: Step | str | None = None
-    """The first request of a plain agent that shows the change, or the task that it starts with. For an agent of the
-    agent loop: None if the whole run is affected.
+    """The step of a plain agent's first request that shows the change, or only its task if that request is the first of
+    the task. For an agent of the agent loop: None if the complete run is affected.
     """
     call: str = ""
     """The ID of the tool call whose result changes."""
@@ -283,7 +283,7 @@ class LoopAgent:
         return Reply(draw > 0, reason="Not that." if draw == 0 else "")
 
     def _act_from_outside(self, event: Event) -> None:
-        """Steer and stop the run as the script specifies. A replay does not do this from outside."""
+        """Steer and stop the run as the script specifies; in a replay, these actions come from the recording."""
         if self.url is None:
             return
         script, inner = self.script, event.event if isinstance(event, SubAgent) else event
@@ -323,11 +323,11 @@ DECLARED: list[dict[str, Any]] = [
 Messages = list[dict[str, Any]]
 Calls = list[dict[str, Any]]
 Dialogue = Generator[Messages | Calls, Any, str]
-"""A generator that yields the messages to send, or the tool calls to run. The caller sends requests and waits."""
+"""A generator that yields messages to send or tool calls to run; its caller sends requests and waits."""
 
 
 class PlainAgent:
-    """An agent on the SDK that is recorded only by `agentobs.record(client)`."""
+    """An agent on the SDK, which is recorded only through `agentobs.record(client)`."""
 
     def __init__(
         self,
@@ -411,7 +411,7 @@ class PlainAgent:
         return requested_step({"messages": messages})
 
     def _turn(self, messages: Messages) -> tuple[Turn, bool]:
-        """Return the turn that a request asks for, and whether to count the tokens first."""
+        """Return the turn for the next request, and whether to count its tokens first."""
         step = self._step(messages)
         copies = self.script.tasks.get(step if isinstance(step, str) else step.task, [])
         turn = Turn()
@@ -458,7 +458,7 @@ class PlainAgent:
         lines.append(line)
         lines.sort()
 
-    # With or without threads
+    # Synchronous agents, with or without threads
 
     def _answer(self) -> list[str]:
         http = DefaultHttpxClient(verify=TLS)
@@ -539,7 +539,7 @@ class PlainAgent:
         if self.noise is not None and self.script.kind == "threads":
             time.sleep(self.noise.choice((0, 0, 0.001, 0.003)))
 
-    # In an event loop
+    # Asynchronous agents
 
     async def _answer_async(self) -> list[str]:
         http = DefaultAsyncHttpxClient(verify=TLS)
@@ -619,7 +619,7 @@ class PlainAgent:
 
 
 def folded_content(events: list[dict[str, Any]], lines: list[str]) -> list[dict[str, Any]]:
-    """Return the content that the events of a stream add up to, and append each event to `lines`."""
+    """Return the content that results from the events of a stream, and append each event to `lines`."""
     content: list[dict[str, Any]] = []
     partial_inputs: dict[int, str] = {}
     for event in events:
@@ -663,7 +663,7 @@ def run_live(script: Script, url: str) -> RunResult:
 
 @contextmanager
 def recording_into(home: str) -> Iterator[None]:
-    """Record everything that runs in the meantime."""
+    """Record everything that runs inside this context."""
     from agentobs.recording.session import start_recorder
 
     agentobs.stop_recorder()

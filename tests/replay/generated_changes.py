@@ -38,7 +38,7 @@ class Expected:
     """The place that a report must name."""
 
     places: frozenset[tuple[str, int]]
-    """Lanes and request numbers. There are several if chance decides which of them differs first."""
+    """Lanes and request numbers; several, if chance decides which of them differs first."""
     path: str = ""
     """A pattern for the path of the first difference; empty if no body differs."""
     names: tuple[str, ...] = ()
@@ -121,7 +121,9 @@ def _results(request: ParsedRequest) -> list[dict[str, Any]]:
 
 
 def _steps(script: Script, requests: list[ParsedRequest]) -> list[ParsedRequest]:
-    """Return the first request of each step that can be distinguished from all other requests when it is sent."""
+    """Return the first request of each step, except steps whose first request cannot be distinguished from other
+    requests.
+    """
     found: dict[Step | str, ParsedRequest] = {}
     for each in requests:
         distinct = isinstance(each.step, Step) or len(script.tasks.get(each.step, [])) == 1
@@ -327,7 +329,7 @@ def _loop_denied(
     calling_requests = frozenset().union(*(_requests_of_turn(requests, tool) for tool in called))
     later: frozenset[tuple[str, int]] = frozenset()
     if script.stop_at is not None:
-        # A run that was stopped at this point may continue now.
+        # A run that was stopped at this point in the recording may continue now.
         later = frozenset((lane, number + 1) for lane, number in calling_requests)
     return Change("denied", tool=name), Expected(places | calling_requests | later, "", (name,))
 

@@ -45,7 +45,7 @@ class Proof:
     changed: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
-    """Reports that name another place than that of the change."""
+    """Reports that name a different place than the place of the change."""
     silent: list[str] = field(default_factory=list)
     """Changes that no report mentions."""
 
@@ -67,7 +67,7 @@ def record_scripts(folder: Path, scripts: Iterable[Script], server: ModelServer)
 
 
 def prove_same(recorded: Recorded) -> None:
-    """Replay under noise, and check that events, requests, answers and results are identical, byte for byte."""
+    """Replay under noise, and check that events, requests, responses and results are identical byte for byte."""
     agent = agent_of(recorded.script, None, None, Noise(recorded.script.seed))
     with Replayer(recorded.fixture) as replay:
         results = replay.run(agent.answer)
@@ -89,13 +89,14 @@ def prove_same(recorded: Recorded) -> None:
 
 Exchanged = dict[str, list[tuple[Any, ...]]]
 WAITS = ("retry-after", "retry-after-ms")
-"""Headers that a replay replaces for third-party agents, so that they do not wait."""
+"""Headers that a replay replaces so that third-party agents do not wait."""
 
 
 def exchanged(records: Iterable[Record]) -> Exchanged:
-    """Return all questions and answers: requests in the order of their lanes, other exchanges by subject.
+    """Return all exchanges: requests in the order of their lanes, other exchanges by subject.
 
-    Bodies are included as bytes. In a lane whose requests overlapped, the order is arbitrary, so they are sorted.
+    Bodies are included as bytes. In a lane whose requests overlapped, the order is arbitrary, so the requests are
+    sorted.
     """
     found: Exchanged = {}
     for each in records:
@@ -136,7 +137,7 @@ def exchanged(records: Iterable[Record]) -> Exchanged:
 
 
 def prove_stopped(live: Iterable[Record], replayed: Iterable[Record]) -> None:
-    """Compare stopped runs. The received part of the last response is arbitrary; everything else must be identical."""
+    """Compare stopped runs: only the received part of a response, and canceled requests at the end, may differ."""
     old_lanes, new_lanes = (_requests(records) for records in (live, replayed))
     for lane in old_lanes.keys() | new_lanes.keys():
         old, new = old_lanes.get(lane, []), new_lanes.get(lane, [])
@@ -187,7 +188,7 @@ def trajectory_lines(records: Iterable[Record]) -> list[str]:
 
 
 def prove_changed(recorded: Recorded, proof: Proof, seed: int | None = None) -> None:
-    """Change one thing: the replay must diverge, and the report must name the place."""
+    """Change one thing, and check that the replay diverges and that the report names the place of the change."""
     seed = recorded.script.seed if seed is None else seed
     drawn: Iterator[tuple[Change, Expected]] = iter(
         changes(recorded.script, recorded.fixture, seed)

@@ -35,7 +35,7 @@ from tests.agent.provider import (
 from tests.loopback import LoopbackServer
 
 Kind = Literal["loop", "sync", "async", "threads"]
-"""The kind of agent: one of the agent loop, or one that uses only the SDK."""
+"""The kind of agent: an agent of the agent loop, or a kind of agent that uses only the SDK."""
 KINDS: tuple[Kind, ...] = ("loop", "sync", "async", "threads")
 Fault = Literal["429", "529", "500", "cut", "error in stream"]
 FAULTS: tuple[Fault, ...] = ("429", "529", "500", "cut", "error in stream")
@@ -93,7 +93,7 @@ class Script:
     tasks: dict[str, list[list[Turn]]] = field(default_factory=dict)
     """The turns of each agent that receives a task, by the name of the task."""
     asks_person: bool = False
-    """Whether the agent asks a person for approval before it writes."""
+    """Whether the agent requests a person's approval before it writes."""
     hooked: bool = False
     compacts: bool = False
     """Whether the context window is small."""
@@ -121,7 +121,7 @@ def depth_of(task: str) -> int:
 
 
 def script_of(seed: int, kind: Kind | None = None) -> Script:
-    """Return the script for a seed."""
+    """Return the script that is drawn from a seed."""
     chance = random.Random(seed)
     script = Script(seed, kind or KINDS[seed % len(KINDS)])
     for _ in range(chance.choice((1, 1, 2))):
@@ -153,7 +153,7 @@ def _surround(script: Script, chance: random.Random) -> None:
     if chance.random() < 0.25:
         kinds = ("Message", "ToolDispatch", "ToolDone", "RequestStart", "TextDelta")
         kind, number = chance.choice(kinds), chance.randint(1, 4)
-        # An agent that is stopped when its first request starts sends no request, so there is nothing to replay.
+        # An agent that is stopped at the start of its first request sends no request, so there is nothing to replay.
         script.stop_at = (kind, number + (kind == "RequestStart"))
     if chance.random() < 0.25:
         make_full(script, chance)
@@ -270,7 +270,7 @@ def last_step(messages: Sequence[dict[str, Any]]) -> Step | str:
 
 
 def requested_step(body: dict[str, Any]) -> Step | str:
-    """Return the step that a request asks for; for the first request of a task, only the task is known."""
+    """Return the step of the response to a request; for the first request of a task, only the task is known."""
     last = last_step(body["messages"])
     return last if isinstance(last, str) else Step(last.task, last.copy, last.turn + 1)
 

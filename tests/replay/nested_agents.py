@@ -1,6 +1,7 @@
-"""Nested sub-agents under scheduling noise: a provider that makes agents start other agents, and an agent of the loop.
+"""Nested sub-agents under scheduling noise: a provider that makes agents start other agents, and an agent of the agent
+loop.
 
-As with a real provider, a response depends on the request and on the order of arrival. Agents that send the same
+As with a real provider, a response depends on the request and on the order of arrival, so agents that send the same
 request concurrently receive different responses.
 """
 
@@ -51,7 +52,7 @@ ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
 
 
 class Noise(random.Random):
-    """Random numbers that decide how often the event loop is yielded to; for even seeds, the background agent is
+    """Random numbers that determine how often a task yields to the event loop; for even seeds, the background agent is
     slow.
     """
 
@@ -67,7 +68,8 @@ class RandomProvider:
         self.width, self.background_s = width, background_s
         self._chance, self._lock = random.Random(seed), threading.Lock()
         self._nested = {0, 3}
-        """Depths at which agents start no further agents. At the two other depths, only the first agent starts some."""
+        """Depths at which agents start no further agents. At the two other depths, only the first agent starts agents.
+        """
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """Return the response message for a request, and its delay in seconds."""
@@ -147,7 +149,7 @@ Ending = Literal["finish", "cancel", "abort"]
 """What happens after the first interaction: background agents finish or are canceled; or the whole run is aborted."""
 
 TLS = ssl.create_default_context()
-"""Created once, because creating it takes longer than all other parts of a client."""
+"""The TLS context of all clients, because creating a context takes longer than creating the rest of a client."""
 
 
 async def dig(
@@ -156,8 +158,8 @@ async def dig(
     ending: Ending = "finish",
     stop_after_s: float | None = None,
 ) -> list[Event]:
-    """Run the agent and all sub-agents that it starts. With noise, each question yields to the event loop several
-    times.
+    """Run the agent and all sub-agents that it starts. With noise, each call to the world yields to the event loop
+    several times.
     """
     events: list[Event] = []
     inner = DefaultAsyncHttpxClient(verify=TLS)
@@ -193,7 +195,7 @@ def by_lane(events: list[Event]) -> dict[str, list[str]]:
 
 
 def noisy(world: World, noise: Noise) -> World:
-    """Return a world that yields to the event loop several times before and after each answer."""
+    """Return a world that yields to the event loop several times before and after each of its answers."""
 
     async def ask(question: WorldQuestion) -> Any:
         await _turns(noise)

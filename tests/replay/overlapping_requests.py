@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from time import sleep as pause  # tests replace the other one
+from time import sleep as pause  # tests replace `time.sleep`
 
 import agentobs
 from agentobs.recording.session import start_recorder
@@ -29,8 +29,9 @@ def serve_overlapping(rounds: Sequence[Sequence[int]], *, early: bool = False) -
     """Serve responses that contain their number, and yield the URL.
 
     Each round is a permutation of its requests, where 1 is the request that arrived first. All requests of a round are
-    in flight before the first response. The responses are sent in the order of the round, each after the previous one
-    is complete. With `early`, the headers of all responses are sent before that.
+    in flight before the first response is sent. The responses are sent in the order of the round, each after the
+    previous response is complete. With `early`, the headers and the first event of each response are sent as soon as
+    its request arrives.
     """
     lock, arrived = threading.Condition(), [0]
     done: set[int] = set()
@@ -67,7 +68,7 @@ def serve_overlapping(rounds: Sequence[Sequence[int]], *, early: bool = False) -
             self.wfile.write(b"".join(rest))
             until = time.monotonic() + 20
             while in_flight and in_flight <= in_flight_now() and time.monotonic() < until:
-                pause(0.001)  # the client has not read the previous response to its end
+                pause(0.001)  # the client has not yet read the previous response to its end
             with lock:
                 done.add(number)
                 lock.notify_all()
@@ -79,7 +80,7 @@ def serve_overlapping(rounds: Sequence[Sequence[int]], *, early: bool = False) -
         with serving(Handler) as url:
             yield url
     finally:
-        # Requests that a client abandoned would otherwise wait, and fail in the middle of a later test.
+        # Otherwise, handlers of abandoned requests would keep waiting, and fail during a later test.
         with lock:
             closed.append(True)
             lock.notify_all()

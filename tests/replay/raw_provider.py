@@ -100,7 +100,7 @@ def play_chunks(status: int, headers: dict[str, str], *data: bytes) -> Play:
 
 
 def no_response(call: Call) -> None:
-    """Send nothing until the client gives up."""
+    """Send nothing until the client closes the connection."""
     call.wait_until_gone()
 
 

@@ -21,9 +21,7 @@ from tests.replay.nested_agents import Noise
 
 
 def replayed(folder: Path) -> dict[str, list[object]]:
-    """Replay each fixture; return the result of each agent, its events, all requests and answers, its steps, and its
-    snapshot.
-    """
+    """Replay each fixture; return each agent's result, events, requests, responses, steps and snapshot."""
     found: dict[str, list[object]] = {}
     for path in sorted(folder.iterdir()):
         fixture = load(path)
@@ -51,7 +49,7 @@ def answered(replay: Replayer, name: str) -> tuple[object, object]:
 
 
 def become(user: str) -> None:
-    """Switch to another user, if this process may. All modules are imported before, because that user may not read
+    """Switch to another user if this process may. All modules are imported earlier, because the other user may not read
     them.
     """
     replayed(Path(sys.argv[1]))

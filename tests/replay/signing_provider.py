@@ -153,9 +153,8 @@ class SigningProvider:
 
 
 def _turn_content(body: dict[str, Any], turn: int, number: int) -> list[dict[str, Any]]:
-    """Return the content of a turn: tool calls, then a final text. Sub-agents have two turns, other agents three.
-
-    An agent that can start a sub-agent does so first.
+    """Return the content of a turn: tool calls, and a text in the last turn. Sub-agents have two turns, other agents
+    three. An agent that can start a sub-agent does so first.
     """
     is_below = "sub-agent" in json.dumps(body["messages"][0])
     if turn > (1 if is_below else 2):

@@ -1,4 +1,4 @@
-"""Acceptance: current requests replace the recorded requests; the recorded responses stay."""
+"""Acceptance of a change: current requests replace the recorded requests, and the recorded responses stay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def lines(fixture: Fixture) -> list[str]:
 
 
 def test_an_accepted_change_replays(fixture: Fixture) -> None:
-    """The changed agent matches afterwards, the old one does not, and only the lines of changed requests differ."""
+    """After a change is accepted, the changed agent matches and the old agent does not; only lines of changed requests
+    differ.
+    """
     before = lines(fixture)
     replayed = accept(fixture, 1, Agent(**SNOW))
     assert lines(fixture) == before
@@ -58,8 +60,10 @@ def test_an_accepted_change_replays(fixture: Fixture) -> None:
     assert [json.loads(each).get("request", "end") for each in changed] == [3, "end"]
 
 
-def test_the_readme_is_updated(fixture: Fixture) -> None:
-    """The generated README of the folder is updated. A README that the user wrote is not changed."""
+def test_accepting_a_change_updates_the_generated_readme(fixture: Fixture) -> None:
+    """Accepting a change updates the generated README of the fixture's folder, but never a README that the user
+    wrote.
+    """
     readme = fixture.path.with_name("README.md")
     assert "claude-haiku-4-5" not in readme.read_text()
     model: dict[str, Any] = {"extra": {"model": "claude-haiku-4-5"}}
@@ -72,7 +76,7 @@ def test_the_readme_is_updated(fixture: Fixture) -> None:
 
 
 def test_a_change_in_all_requests_is_written_once(fixture: Fixture) -> None:
-    """A prompt that all requests contain is written once, in the history, and shown once."""
+    """A changed prompt that all requests contain is written once in the fixture, and shown once."""
     size = fixture.path.stat().st_size
     replayed = accept(fixture, 1, Agent(system="Be as brief as you can."))
     assert [(e.request, len(e.differences), e.repeated) for e in replayed.accepted] == [
@@ -86,7 +90,7 @@ def test_a_change_in_all_requests_is_written_once(fixture: Fixture) -> None:
 
 
 def test_earlier_changes_are_not_accepted(fixture: Fixture) -> None:
-    """Requests before the given number must match the recording."""
+    """Requests before the first accepted request number must match the recording."""
     with pytest.raises(DivergenceError, match="request 1 of 3"):
         accept(fixture, 2, Agent(system="Be brief!"))
     accept(fixture, 3, Agent(**SNOW)).accept()
@@ -95,7 +99,7 @@ def test_earlier_changes_are_not_accepted(fixture: Fixture) -> None:
 
 
 def test_a_changed_beta_header_is_accepted(fixture: Fixture) -> None:
-    """A header that affects the response is part of the request, and is written too."""
+    """A header that affects the response is part of the request, so its new value is written too."""
     beta = {"extra_headers": {"anthropic-beta": "context-1m"}}
     accept(fixture, 1, Agent(extra=beta)).accept()
     with Replayer(load(fixture.path)) as same:
@@ -107,7 +111,10 @@ def test_a_changed_beta_header_is_accepted(fixture: Fixture) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tools": TOOLS[1:]}, "the recorded response calls tools that are not declared: weather"),
+        (
+            {"tools": TOOLS[1:]},
+            "the recorded response calls tools that the new request does not declare: weather",
+        ),
         ({"ids": True}, "it contains results of different tool calls"),
     ],
 )
@@ -130,7 +137,7 @@ def test_a_response_that_does_not_fit_is_not_accepted(
 
 
 def test_an_additional_request_is_not_accepted(fixture: Fixture) -> None:
-    """The recording contains no response to an additional request."""
+    """An additional request is not accepted, because the recording contains no response to it."""
 
     class Twice(Agent):
         def answer(self, prompt: str) -> str:
@@ -142,7 +149,7 @@ def test_an_additional_request_is_not_accepted(fixture: Fixture) -> None:
 
 
 def test_secrets_in_accepted_requests_are_redacted(fixture: Fixture) -> None:
-    """A new secret gets its own number, and the fixture replays with another secret in its place."""
+    """A new secret in an accepted request gets its own number, and the fixture also replays with a different secret."""
     tokens = ["ghp_" + part * 9 for part in ("Zz9Q", "Yy8R")]
     accept(fixture, 1, Agent(system=f"Use {tokens[0]}.")).accept()
     text = fixture.path.read_text()
@@ -153,7 +160,7 @@ def test_secrets_in_accepted_requests_are_redacted(fixture: Fixture) -> None:
 
 
 def test_results_of_live_tools_are_accepted(tmp_path: Path) -> None:
-    """The new result of a live tool is written into its line, so the fixture replays with recorded tools."""
+    """The new result of a live tool is written into the fixture, which then replays with recorded tools."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options=ALLOWED)
     tools = (replace(SEND, function=_other_words), *Mailer().tools[1:])
     with Replayer(fixture, ReplayOptions(accept_from=1, tools="live")) as replayed:
@@ -212,7 +219,7 @@ def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def shell(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Run a command line as it is printed; return its exit status and its output."""
-    leftover_state.forget()  # outside of this test, each command has its own process
+    leftover_state.forget()  # outside of this test, each command runs in its own process
     name, *arguments = command.split()
     assert name == "agentobs"
     status = 0
@@ -227,7 +234,7 @@ def shell(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_every_printed_command_works(
     looker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command behind `next` runs as it is printed, and does what it announces."""
+    """Each command that is printed after `next` runs as printed, and does what its description says."""
     monkeypatch.setenv("TONE", "Be brief.")
     status, report = shell("agentobs replay fixture", capsys)
     assert status == 1
@@ -259,7 +266,7 @@ def test_every_printed_command_works(
 def test_a_fork_is_offered_at_the_last_turn_with_a_response(
     looker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The offered turn is the last one with a recorded response, in the form that the command accepts."""
+    """The proposed fork starts at the last turn with a recorded response, in a form that the command accepts."""
     (looker / "looker.py").write_text(AGENT.replace("a cloud", "a balloon"))
     del sys.modules["looker"]
     status, report = shell("agentobs replay fixture", capsys)
@@ -271,7 +278,7 @@ def test_a_fork_is_offered_at_the_last_turn_with_a_response(
 
 
 def test_no_command_is_offered_without_an_entry(fixture: Fixture) -> None:
-    """A command that would not work is not printed."""
+    """A command that would not work is not printed if the fixture has no entry."""
     header = {**fixture.header, "entry": None}
     other = Fixture(fixture.path, header, fixture.requests, fixture.tools)
     with pytest.raises(DivergenceError) as raised, Replayer(other) as replayed:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,8 +17,9 @@ import httpx2
 import pytest
 
 import agentobs
+from agentobs.records.exchanges import ModelExchange
 from tests.provider_script import streamed, text
-from tests.replay.agents import KEY
+from tests.replay.agents import KEY, last_session
 from tests.replay.raw_provider import JSON, Play, no_response, play, play_chunks, raw_provider
 from tests.replay.wire_recordings import REQUEST, message_json, recorded, replayed
 
@@ -83,6 +86,37 @@ async def time_out_in_total(session: aiohttp.ClientSession, url: str) -> Any:
     return await session.post(f"{url}/v1/messages", json=REQUEST, timeout=timeout)
 
 
+async def undecoded(session: aiohttp.ClientSession, url: str) -> Any:
+    """Read a compressed response without decoding; a replay serves it decoded, as for every client."""
+    body: dict[str, Any] = {"json": REQUEST, "auto_decompress": False}
+    async with session.post(f"{url}/v1/messages", **body) as response:
+        data = await response.read()
+    packed = response.headers.get("content-encoding") == "gzip"
+    return gzip.decompress(data) if packed else data
+
+
+async def cancelled(session: aiohttp.ClientSession, url: str) -> Any:
+    """Stop waiting in the middle of a response."""
+    async with session.post(f"{url}/v1/messages", json=STREAMED) as response:
+        first = await response.content.readuntil(b"\n\n")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(response.content.read(), 0.05)
+    return first
+
+
+def packed(call: Any) -> None:
+    call.send_headers(200, {**JSON, "content-encoding": "gzip"})
+    data = gzip.compress(message_json(text("hi")))
+    call.send(data[:20], data[20:])
+    call.end()
+
+
+def stall(call: Any) -> None:
+    call.send_headers()
+    call.send(b"event: ping\ndata: {}\n\n")
+    call.wait_until_gone()
+
+
 def drop(call: Any) -> None:
     call.send_headers()
     call.send(b"event: ping\n\n")
@@ -110,6 +144,9 @@ CALLS: dict[str, tuple[Callable[[aiohttp.ClientSession, str], Awaitable[Any]], P
     "chunked upload": (upload, MESSAGE),
     "timeout": (time_out, no_response),
     "total timeout": (time_out_in_total, no_response),
+    "gzip": (post, packed),
+    "gzip, not decoded": (undecoded, packed),
+    "cancelled": (cancelled, stall),
     "cut off": (reading(lines), drop),
     "no response": (post, hang_up),
 }
@@ -135,6 +172,10 @@ def test_a_session_is_recorded_and_replayed(tmp_path: Path, name: str) -> None:
     live, fixture, raw = recorded(tmp_path, [response], run)
     assert len(raw.requests) == len(fixture.requests) == 1
     assert fixture.body(1) == raw.requests[0].body
+    if response is packed:
+        [exchange] = last_session(tmp_path / "home").exchanges
+        assert isinstance(exchange, ModelExchange)
+        assert exchange.answer.body == message_json(text("hi"))
     assert replayed(fixture, run) == live
 
 

@@ -1,4 +1,4 @@
-"""Gateways and cloud platforms: a request is a turn because of its route, whatever the path of the base URL is."""
+"""Gateways and cloud platforms: whether a request is a turn depends on its route, not on the path of the base URL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CLIENTS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def agent(client_for: Callable[[str], Any]) -> Callable[[str], str]:
-    """Return an agent that answers one tool call, with the client that `client_for` creates for a URL."""
+    """Return an agent that runs one tool call, with the client that `client_for` creates for a URL."""
 
     def run(url: str) -> str:
         client = agentobs.record(client_for(url))
@@ -71,8 +71,8 @@ def agent(client_for: Callable[[str], Any]) -> Callable[[str], str]:
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_turns_and_tools_are_counted_on_every_platform(tmp_path: Path, name: str) -> None:
-    """Turns, tool calls, tokens and the model are those of the session, and the endpoint tells the path's constant
-    words.
+    """On every platform, turns, tool calls and tokens are counted, and the endpoint contains only the constant parts of
+    the path.
     """
     client_for, endpoint = CLIENTS[name]
     live, fixture, _ = recorded(tmp_path, RESPONSES, agent(client_for))
@@ -90,7 +90,7 @@ def test_turns_and_tools_are_counted_on_every_platform(tmp_path: Path, name: str
 
 
 def test_a_recording_replays_with_another_base_url(tmp_path: Path) -> None:
-    """A session that was recorded through a gateway replays without it. A note names both paths."""
+    """A session that was recorded through a gateway replays without the gateway, and a note names both paths."""
     live, fixture, _ = recorded(tmp_path, RESPONSES, agent(through_gateway))
     assert {each.path for each in fixture.requests} == {"/api/v1/anthropic/v1/messages"}
     with Replayer(fixture) as replay:
@@ -103,7 +103,7 @@ def test_a_recording_replays_with_another_base_url(tmp_path: Path) -> None:
 
 
 def test_another_route_is_a_divergence(tmp_path: Path) -> None:
-    """Only the prefix of a path is ignored: a request to another route diverges."""
+    """A request to another route diverges, because only the prefix of the path is ignored."""
     _, fixture, _ = recorded(tmp_path, RESPONSES, agent(through_gateway))
 
     def count(url: str) -> None:

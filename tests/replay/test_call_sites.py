@@ -1,4 +1,4 @@
-"""The owner of a file: agentobs, a library or the agent, determined by its path."""
+"""Which files belong to the agent, and not to agentobs or a library, as determined by their paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STANDARD = Path(asyncio.__file__).parent.parent
 
 
 @pytest.mark.parametrize(
-    ("file", "is_fixture"),
+    ("file", "is_agent_code"),
     [
         (ROOT / "agentobs-demo" / "refund_agent.py", True),
         (ROOT / "replayed.py", True),
@@ -28,6 +28,8 @@ STANDARD = Path(asyncio.__file__).parent.parent
     ],
     ids=lambda value: Path(value).name if not isinstance(value, bool) else "",
 )
-def test_files_next_to_a_package_belong_to_the_agent(file: Path | str, is_fixture: bool) -> None:
-    """A folder whose name only starts like that of a package belongs to the agent, for example the demo."""
-    assert is_agents(str(file)) is is_fixture
+def test_files_next_to_a_package_belong_to_the_agent(file: Path | str, is_agent_code: bool) -> None:
+    """A file belongs to the agent even if its name or folder starts with the name of a package, as `agentobs-demo`
+    does.
+    """
+    assert is_agents(str(file)) is is_agent_code

@@ -1,4 +1,4 @@
-"""Callers: identical concurrent requests that receive different responses."""
+"""Callers: how a replay distinguishes identical concurrent requests that received different responses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Received = dict[str, str]
 
 
 class Crew:
-    """Sub-agents that all send the same request, which does not contain their names."""
+    """Sub-agents that all send the same request; the request does not contain their names."""
 
     def __init__(self, client: AsyncAnthropic) -> None:
         self.client = agentobs.record(client)
@@ -59,7 +59,7 @@ class Crew:
         return name
 
     async def ask_twice(self, name: str) -> None:
-        """Send a request, and another one with the response."""
+        """Send a request, and then a request that continues from its response."""
         await self.explore(name)
         reply = {"role": "assistant", "content": self.received[name]}
         messages = [*QUESTION["messages"], reply, {"role": "user", "content": "And then?"}]
@@ -93,7 +93,7 @@ async def anyio_group(crew: Crew, names: Sequence[str]) -> None:
 
 
 async def closures(crew: Crew, names: Sequence[str]) -> None:
-    """Start functions without arguments, which use names of the enclosing scope."""
+    """Start functions without arguments that use names of the enclosing scope."""
 
     def explore_of(name: str) -> Callable[[], Awaitable[str]]:
         async def explore() -> str:
@@ -122,7 +122,7 @@ async def objects(crew: Crew, names: Sequence[str]) -> None:
 
 
 async def nested(crew: Crew, names: Sequence[str]) -> None:
-    """Start two groups in a group; in each of them, an agent starts the others."""
+    """Start two groups inside a group; in each of the two, one agent starts the others."""
 
     async def lead(pair: Sequence[str]) -> None:
         async with asyncio.TaskGroup() as inner:
@@ -164,8 +164,10 @@ def recorded_crew(
     return frozen(tmp_path, run, "crew"), received[0]
 
 
-def test_identical_concurrent_requests_in_swapped_order(tmp_path: Path) -> None:
-    """Two sub-agents start in the opposite order: each receives its own responses, and continues with them."""
+def test_sub_agents_in_swapped_order_receive_their_own_responses(tmp_path: Path) -> None:
+    """Two sub-agents that start in the opposite order each receive their own responses, and continue with these
+    responses.
+    """
     fixture, received = recorded_crew(tmp_path, gather_twice, NAMES[:2], rounds=2)
     assert len(set(received.values())) == 2
     for names in (NAMES[:2], NAMES[1::-1]):
@@ -174,8 +176,10 @@ def test_identical_concurrent_requests_in_swapped_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", STARTERS, ids=lambda start: start.__name__)
-def test_sub_agents_that_are_started_in_any_way(tmp_path: Path, start: Any) -> None:
-    """However, and in whatever order, four sub-agents are started, each receives its own response."""
+def test_sub_agents_receive_their_own_responses_however_they_start(
+    tmp_path: Path, start: Any
+) -> None:
+    """Four sub-agents each receive their own response, however and in whatever order they are started."""
     fixture, received = recorded_crew(tmp_path, start, NAMES)
     assert len(set(received.values())) == 4
     for names in ORDERS:
@@ -198,8 +202,8 @@ def in_threads(names: Sequence[str], url: str | None = None) -> Received:
     return received
 
 
-def test_threads_with_synchronous_clients(tmp_path: Path) -> None:
-    """Threads of a pool are distinguished like tasks."""
+def test_threads_of_a_pool_receive_their_own_responses(tmp_path: Path) -> None:
+    """Threads of a pool with a synchronous client are distinguished in the same way as tasks."""
     received: list[Received] = []
     run = record_overlapping(
         tmp_path, lambda url: received.append(in_threads(NAMES, url)), [[3, 1, 4, 2]]
@@ -212,7 +216,7 @@ def test_threads_with_synchronous_clients(tmp_path: Path) -> None:
 
 
 def test_tasks_of_libraries_do_not_affect_callers(tmp_path: Path) -> None:
-    """Recorded over sockets and replayed in memory: tasks of libraries are neither identified nor counted."""
+    """A recording over sockets replays in memory, because tasks of libraries are neither identified nor counted."""
     fixture, received = recorded_crew(tmp_path, nested, NAMES)
     assert fixture.lanes == ["main"]
     with Replayer(fixture) as replay:
@@ -251,10 +255,8 @@ def whole_text(stream: Any) -> str:
     )
 
 
-def test_sequential_sub_agents_may_run_concurrently(tmp_path: Path) -> None:
-    """Sub-agents of one response's tool calls may run concurrently, so neither their sequence nor their order is
-    required.
-    """
+def test_sequential_sub_agents_of_one_response_may_run_in_any_order(tmp_path: Path) -> None:
+    """Sub-agents for the tool calls of one response may run in any order, although they ran one after the other."""
     plan = streamed(call(1, "dig", where="a"), call(2, "dig", where="b"), number=1)
     responses = [
         plan,
@@ -273,7 +275,7 @@ class Referenced:
 
 
 def test_arguments_are_not_kept_alive() -> None:
-    """Reading the arguments of functions keeps none of them alive, and changes nothing that the functions see."""
+    """Reading the arguments of functions keeps no argument alive, and does not change what the functions see."""
     client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
     transport.instrument(client, lambda: Place("0" * 32))
 
@@ -297,7 +299,7 @@ def test_arguments_are_not_kept_alive() -> None:
 
 
 def test_a_session_does_not_keep_arguments_alive(tmp_path: Path) -> None:
-    """Reading the arguments of the function that opens a session keeps none of them alive."""
+    """Reading the arguments of the function that opens a session keeps no argument alive."""
     start_recorder(str(tmp_path / "home"))
 
     def weak_reference(referenced: Referenced) -> object:
@@ -311,7 +313,7 @@ def test_a_session_does_not_keep_arguments_alive(tmp_path: Path) -> None:
 
 
 def test_a_class_whose_body_opens_a_session_keeps_its_names(tmp_path: Path) -> None:
-    """The namespace of a class body is not a copy, so it is not modified."""
+    """A class body may open a session: its namespace is not modified, although its `locals()` is not a copy."""
     start_recorder(str(tmp_path / "home"))
 
     class Agent:
@@ -323,7 +325,7 @@ def test_a_class_whose_body_opens_a_session_keeps_its_names(tmp_path: Path) -> N
 
 
 def ask_with_locals(client: httpx2.Client, question: str) -> dict[str, object]:
-    """Send a request in the function whose local variables are referenced."""
+    """Send a request in a function that holds its own `locals()`."""
     held = locals()
     held.pop("client")
     client.post("http://nowhere.test", json=held)
@@ -331,7 +333,7 @@ def ask_with_locals(client: httpx2.Client, question: str) -> dict[str, object]:
 
 
 def ask_in_a_nested_call(client: httpx2.Client, question: str) -> dict[str, object]:
-    """Send a request in a function that is called by the function whose local variables are referenced."""
+    """Send a request in a function that is called by a function that holds its own `locals()`."""
     held = vars()
     held.pop("client")
     ask_once(client)
@@ -362,8 +364,8 @@ def ask_once(client: httpx2.Client) -> None:
     [ask_with_locals, ask_in_a_nested_call, ask_in_eval, ask_with_frame_locals],
     ids=lambda ask: ask.__name__,
 )
-def test_a_modified_locals_dict_is_left_unchanged(ask: Any) -> None:
-    """A function that modified the result of `locals()` finds its modification after a request."""
+def test_a_request_keeps_a_modified_locals_dict(ask: Any) -> None:
+    """A modified `locals()` dict that a function holds is unchanged after a request."""
     client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
     transport.instrument(client, lambda: Place("0" * 32))
     with runtime.replaced(answerer=lambda question, place: Answer(200, {}, (), "complete")):
@@ -380,8 +382,8 @@ def open_session(question: str, held_value: object) -> dict[str, object]:
     return held
 
 
-def test_a_modified_locals_dict_is_left_unchanged_by_a_session(tmp_path: Path) -> None:
-    """The same holds for a function that opens a session afterwards."""
+def test_a_session_keeps_a_modified_locals_dict(tmp_path: Path) -> None:
+    """A modified `locals()` dict that a function holds is unchanged after the function has opened a session."""
     agentobs.stop_recorder()
     start_recorder(str(tmp_path / "home"))
     try:
@@ -415,7 +417,7 @@ def origin_of(ask: Callable[[httpx2.Client], object]) -> Origin:
 
 
 def test_large_arguments_are_never_copied() -> None:
-    """Of a dict with a million keys, no more are read than of a small one."""
+    """Identifying the caller takes no more memory for an argument with a million keys than for an empty argument."""
     large = dict.fromkeys(range(1_000_000), "")
 
     def ask(client: httpx2.Client, large: dict[int, str]) -> int:
@@ -433,8 +435,8 @@ def test_large_arguments_are_never_copied() -> None:
 
 
 def test_an_object_is_described_once() -> None:
-    """An object that all functions pass on does not displace the arguments of the outermost function; the total is
-    limited.
+    """An object that is passed through several functions is described once, so the outermost function's arguments still
+    fit within the limit.
     """
     shared = Settings(20)
 
@@ -453,9 +455,7 @@ def test_an_object_is_described_once() -> None:
 
 
 def test_a_very_large_number_is_ignored(tmp_path: Path) -> None:
-    """A number with more digits than Python can print is not used, and the request is recorded and receives its
-    response.
-    """
+    """An argument with more digits than Python can print does not identify a caller, and does not break the request."""
     fixture, received = recorded_crew(tmp_path, numbered, NAMES[:2])
     with Replayer(fixture) as replay:
         assert replay.run(run_crew, numbered, NAMES[1::-1]) == received
@@ -469,7 +469,9 @@ async def numbered(crew: Crew, names: Sequence[str]) -> None:
 
 
 async def plan_and_act(order: Sequence[str], url: str | None = None) -> list[str]:
-    """Send a request, two concurrent ones, and then several in order, all in one task except for the two."""
+    """Send a request, then two concurrent requests, then several in order; everything except the two runs in one
+    task.
+    """
     async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
         agentobs.record(client)
 
@@ -491,7 +493,7 @@ def in_tasks(order: Sequence[str], url: str | None = None) -> list[str]:
 
 
 def in_main_thread(order: Sequence[str], url: str | None = None) -> list[str]:
-    """Do the same with a synchronous client, and a pool for the concurrent requests."""
+    """Do the same as `plan_and_act` with a synchronous client, and a pool for the concurrent requests."""
     with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
         agentobs.record(client)
 
@@ -507,7 +509,7 @@ def in_main_thread(order: Sequence[str], url: str | None = None) -> list[str]:
 
 
 def in_other_thread(order: Sequence[str], url: str | None = None) -> list[str]:
-    """Do the same in a separate thread, which opens the session."""
+    """Do the same as `in_main_thread` in a separate thread, which opens the session."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(in_main_thread, order, url).result()
 
@@ -519,7 +521,7 @@ PLANNED = ("a", "b", "check", "send")
     "run", [in_tasks, in_main_thread, in_other_thread], ids=lambda run: run.__name__
 )
 def test_sequential_requests_of_one_caller_keep_their_order(tmp_path: Path, run: Any) -> None:
-    """Sequential requests of one task or thread keep their order, although other requests of the lane overlapped."""
+    """Sequential requests of one task or thread keep their order even if other requests of the lane overlapped."""
     recording = record_overlapping(tmp_path, lambda url: run(PLANNED, url), [[1], [1, 2], [1], [1]])
     fixture = frozen(tmp_path, recording, "plan")
     for order in (PLANNED, ("b", "a", "check", "send")):
@@ -550,7 +552,7 @@ def shared_jobs(order: Sequence[str], url: str | None = None) -> list[str]:
 
 
 def test_jobs_of_one_pool_thread_may_run_in_any_order(tmp_path: Path) -> None:
-    """Jobs that ran one after the other in one thread of a pool may arrive in any order."""
+    """Jobs that ran one after the other in one thread of a pool may send their requests in any order."""
     received: list[Any] = []
     order = ("a", "b", "c", "d")
     recording = record_overlapping(
@@ -585,7 +587,9 @@ def polling_thread() -> Iterator[None]:
 def test_a_foreign_thread_does_not_block_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A response that waits for a request which cannot be sent any more continues after some time."""
+    """A response that waits in vain for another request is released after a pause, even if a thread outside of the
+    agent keeps polling.
+    """
     received: list[Any] = []
     order = ("a", "b", "c", "d")
     recording = record_overlapping(
@@ -620,7 +624,7 @@ def one_context(order: Sequence[str], url: str | None = None) -> list[str]:
 
 
 def test_tasks_of_one_context_may_run_in_any_order(tmp_path: Path) -> None:
-    """Concurrent tasks that share the record of earlier callers do not determine an order."""
+    """Concurrent tasks that share one context may send their requests in any order."""
     received: list[list[str]] = []
     recording = record_overlapping(
         tmp_path, lambda url: received.append(one_context("abc", url)), [[1, 2, 3]]
@@ -632,9 +636,7 @@ def test_tasks_of_one_context_may_run_in_any_order(tmp_path: Path) -> None:
 
 
 def test_a_fixture_contains_short_prefixes_of_argument_digests(tmp_path: Path) -> None:
-    """For each value, it contains only the prefix that distinguishes the group; hundreds of other values share this
-    prefix.
-    """
+    """A fixture contains only a short prefix of each argument's digest, which many other possible values share."""
     fixture, _ = recorded_crew(tmp_path, gather, NAMES[:2])
     digests = [each for ask in fixture.requests for each in ask.caller or ()]
     assert digests
@@ -648,7 +650,7 @@ def test_a_fixture_contains_short_prefixes_of_argument_digests(tmp_path: Path) -
 
 
 def test_digests_of_old_fixtures_are_matched() -> None:
-    """Older fixtures with one digest for a name and its value still match."""
+    """Older fixtures, which have a single digest for a name and its value, still match."""
     origin = Origin("0", (("explore", "name", "ann"), ("lead", "", None)), None)
     old = hashlib.blake2b(b"explore name='ann'", digest_size=4).hexdigest()
     other = hashlib.blake2b(b"explore name='bob'", digest_size=4).hexdigest()
@@ -690,7 +692,9 @@ def test_digests_of_old_fixtures_are_matched() -> None:
     ],
 )
 def test_random_values_keep_a_longer_prefix(value: Any, size: int) -> None:
-    """A random ID never matches another one by chance; a value that could be guessed keeps one byte."""
+    """Of the digest of a random ID, three bytes are kept, so that IDs never match by chance; of a guessable value, one
+    byte.
+    """
     [full] = callers.digests(Origin("0", (("explore", "value", value),), None))
     [other] = callers.digests(Origin("1", (("explore", "value", "bob"),), None))
     short = callers.shortened_digests([full, other])[full]
@@ -701,7 +705,7 @@ def test_random_values_keep_a_longer_prefix(value: Any, size: int) -> None:
 
 
 def test_random_ids_are_recognized() -> None:
-    """This includes IDs in which digits and letters rarely alternate."""
+    """IDs are recognized as random even if digits and letters rarely alternate in them."""
     chance = random.Random(7)
     ids = [str(uuid.UUID(int=chance.getrandbits(128), version=4)) for _ in range(1000)]
     full_digests = [callers.digests(Origin("0", (("f", "id", each),), None))[0] for each in ids]
@@ -725,7 +729,7 @@ async def with_new_ids(crew: Crew, names: Sequence[str]) -> None:
 
 
 def test_random_ids_do_not_match_by_chance(tmp_path: Path) -> None:
-    """Each of twelve agents receives its own response, although a random ID is the argument nearest to the request."""
+    """Each of twelve agents receives its own response even if the argument nearest to the request is a random ID."""
     names = [f"agent-{number}" for number in range(12)]
     fixture, received = recorded_crew(tmp_path, with_new_ids, names)
     for _ in range(10):
@@ -734,7 +738,7 @@ def test_random_ids_do_not_match_by_chance(tmp_path: Path) -> None:
 
 
 async def with_secrets(crew: Crew, names: Sequence[str]) -> None:
-    """Start agents whose prompts differ only by a secret."""
+    """Start agents whose prompts differ only in a secret."""
 
     async def explore(name: str) -> None:
         messages = [{"role": "user", "content": f"Log in with ghp_{name[0] * 36}."}]
@@ -744,8 +748,10 @@ async def with_secrets(crew: Crew, names: Sequence[str]) -> None:
     await asyncio.gather(*map(explore, names))
 
 
-def test_prompts_that_differ_by_a_secret_are_distinguished(tmp_path: Path) -> None:
-    """The secrets are not recorded; the arguments of functions identify the callers."""
+def test_prompts_that_differ_in_a_secret_are_distinguished(tmp_path: Path) -> None:
+    """Concurrent prompts that differ only in a secret, which is not recorded, are distinguished by the arguments of
+    functions.
+    """
     fixture, received = recorded_crew(tmp_path, with_secrets, NAMES[:3])
     for names in (NAMES[:3], NAMES[2::-1], (NAMES[1], NAMES[0], NAMES[2])):
         with Replayer(fixture) as replay:
@@ -754,7 +760,7 @@ def test_prompts_that_differ_by_a_secret_are_distinguished(tmp_path: Path) -> No
 
 
 async def with_secrets_alone(crew: Crew, names: Sequence[str]) -> None:
-    """Start agents that differ only by a secret."""
+    """Start agents that differ only in a secret."""
 
     waiting = iter(names)
 
@@ -770,7 +776,7 @@ async def with_secrets_alone(crew: Crew, names: Sequence[str]) -> None:
 
 
 def test_a_guess_between_secrets_is_reported(tmp_path: Path) -> None:
-    """If nothing else differs, they are matched in order, and a note reports this."""
+    """Requests that differ only in a secret are matched by their order, and a note reports this."""
     fixture, _ = recorded_crew(tmp_path, with_secrets_alone, NAMES[:2])
     with Replayer(fixture) as replay:
         replay.run(run_crew, with_secrets_alone, NAMES[1::-1])
@@ -780,7 +786,7 @@ def test_a_guess_between_secrets_is_reported(tmp_path: Path) -> None:
 
 
 def by_gateway(waits: dict[str, float], url: str | None = None) -> Received:
-    """Let one task send the requests of two agents, one at a time."""
+    """Let one task send the requests of two agents, one request at a time."""
 
     async def run() -> Received:
         async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
@@ -815,7 +821,9 @@ def by_gateway(waits: dict[str, float], url: str | None = None) -> Received:
 
 
 def test_agents_that_share_a_sending_task_are_independent(tmp_path: Path) -> None:
-    """Each agent keeps its own order, but the order between the agents is arbitrary."""
+    """If one task sends the requests of two agents, each agent keeps its own order, and the order between them is
+    arbitrary.
+    """
     received: list[Received] = []
     responses = [streamed(text(f"answer {number}")) for number in range(6)]
     recording = recorded(tmp_path, lambda url: received.append(by_gateway({}, url)), responses)
@@ -844,7 +852,9 @@ def send_concurrently(prompts: Sequence[str], url: str | None = None) -> None:
 
 
 def test_a_changed_request_is_compared_with_the_most_similar_one(tmp_path: Path) -> None:
-    """This holds even if the most similar request was sent first and completed last."""
+    """A changed concurrent request is compared with the most similar recorded request, whatever the order of completion
+    was.
+    """
     prompts = ["Translate the report.", "Count the words of chapter four.", "Draw a map."]
     recording = record_overlapping(
         tmp_path, lambda url: send_concurrently(prompts, url), [[2, 3, 1]]
@@ -857,7 +867,9 @@ def test_a_changed_request_is_compared_with_the_most_similar_one(tmp_path: Path)
 
 
 def in_threads_of_a_task(is_early: bool, url: str | None = None) -> list[str]:
-    """Send a request, and then identical ones from threads in the context of the task; or in reverse order."""
+    """Send a request, and identical requests from threads in the context of the task, in this order or, with
+    `is_early`, reversed.
+    """
 
     async def run() -> list[str]:
         with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
@@ -879,7 +891,7 @@ def in_threads_of_a_task(is_early: bool, url: str | None = None) -> list[str]:
 
 
 def test_threads_of_a_task_keep_their_place_after_its_requests(tmp_path: Path) -> None:
-    """`asyncio.to_thread` copies the context, so a request from a thread comes after earlier requests of its task."""
+    """A request from `asyncio.to_thread` comes after the earlier requests of the task that started the thread."""
     received: list[list[str]] = []
     recording = record_overlapping(
         tmp_path, lambda url: received.append(in_threads_of_a_task(False, url)), [[1], [2, 1]]

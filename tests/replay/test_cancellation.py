@@ -1,4 +1,4 @@
-"""Third-party clients that canceled a request when they were recorded: their sessions replay and never hang."""
+"""Third-party clients that canceled a request during the recording: their sessions replay and never hang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(prompt: str) -> dict[str, Any]:
 
 
 def test_an_abandoned_stream_replays(tmp_path: Path) -> None:
-    """The client reads three events, closes the stream, and sends another request."""
+    """A session replays in which the client closes a stream after three events and sends another request."""
 
     def run(url: str | None) -> list[str]:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=2))
@@ -49,8 +49,8 @@ def test_an_abandoned_stream_replays(tmp_path: Path) -> None:
     assert replayed.progress.requests_matched == 2
 
 
-def test_a_cancelled_task_replays(tmp_path: Path) -> None:
-    """Another task cancels the reader at its third event, and can do so in the replay too."""
+def test_a_canceled_task_replays(tmp_path: Path) -> None:
+    """A session replays in which another task cancels the reader of a stream at its third event."""
 
     async def run(url: str | None) -> list[str]:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=2))
@@ -81,8 +81,10 @@ def test_a_cancelled_task_replays(tmp_path: Path) -> None:
     assert replayed.progress.requests_matched == 2
 
 
-def test_the_slower_of_two_requests_replays(tmp_path: Path) -> None:
-    """A request without a response is canceled when another one completes. It is not retried and not waited for."""
+def test_the_canceled_request_of_two_concurrent_requests_replays(tmp_path: Path) -> None:
+    """A request that is canceled because another request completed first is neither retried nor waited for in the
+    replay.
+    """
 
     async def run(url: str | None, silent: str | None) -> str:
         clients = [
@@ -115,9 +117,7 @@ def test_the_slower_of_two_requests_replays(tmp_path: Path) -> None:
 
 
 def test_a_client_that_continues_after_an_interruption_is_stopped(tmp_path: Path) -> None:
-    """A client that was interrupted from outside gets no chunks that it never received: the replay ends there and
-    matches.
-    """
+    """If a client was interrupted from outside while it read a stream, the replay ends at that point and matches."""
 
     def run(url: str | None) -> str:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=2))
@@ -139,7 +139,7 @@ def test_a_client_that_continues_after_an_interruption_is_stopped(tmp_path: Path
 
 
 def test_a_client_with_its_own_deadline_replays(tmp_path: Path) -> None:
-    """The client's own timer ends the wait for a response that never came, as in the recording."""
+    """A session replays in which the client's own timer ended the wait for a response that never came."""
 
     async def run(url: str | None, silent: str | None) -> str:
         first = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=silent, max_retries=2))
@@ -229,21 +229,25 @@ def abandoned(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_timeouts_expire_at_once(abandoned: Fixture, timeout: Any) -> None:
-    """A timeout of several seconds ends the wait for a missing response at once, whatever the order of wakeups."""
+    """A timeout of several seconds ends the wait for a missing response at once, whatever else wakes up in the
+    meantime.
+    """
     with Replayer(abandoned) as replayed:
         assert replayed.run(patient, timeout, 4.0, None, None) == "one two three"
     assert replayed.progress.requests_matched == 2
 
 
 def test_a_timeout_expires_if_the_clock_cannot_be_advanced(abandoned: Fixture) -> None:
-    """In this case the client has as much real time as it had in the recording, and more."""
+    """If the clock cannot be advanced, a timeout that is somewhat longer than the recorded wait still expires, in real
+    time.
+    """
     with Replayer(abandoned) as replayed:
         assert replayed.run(patient, next_to_a_socket, 1.3, None, None) == "one two three"
     assert replayed.progress.requests_matched == 2
 
 
 def test_a_much_longer_timeout_diverges(abandoned: Fixture) -> None:
-    """The recording does not show whether a response would have come by then, so the replay diverges."""
+    """A timeout that is much longer than the recorded wait diverges, because a response might have arrived by then."""
     with pytest.raises(DivergenceError) as raised, Replayer(abandoned) as replayed:
         replayed.run(patient, within, 600.0, None, None)
     assert raised.value.divergence.kind == "missing"
@@ -251,10 +255,12 @@ def test_a_much_longer_timeout_diverges(abandoned: Fixture) -> None:
 
 
 def test_an_abandoned_thread_replays(abandoned: Fixture) -> None:
-    """The thread is blocked until the agent has abandoned it; only then does it receive an error."""
+    """A thread whose request has no response is blocked until the agent has abandoned the thread, and only then
+    receives an error.
+    """
     errors: list[str] = []
 
-    def asks_apart() -> str:
+    def asks_in_a_thread() -> str:
         client = agentobs.record(Anthropic(api_key=KEY, max_retries=0))
 
         def first() -> None:
@@ -272,4 +278,4 @@ def test_an_abandoned_thread_replays(abandoned: Fixture) -> None:
                 return stream.get_final_text()
 
     with Replayer(abandoned, ReplayOptions(deadline_seconds=1)) as replayed:
-        assert replayed.run(asks_apart) == "one two three"
+        assert replayed.run(asks_in_a_thread) == "one two three"

@@ -1,4 +1,4 @@
-"""Child processes: an agent that starts another agent as a process, in one session."""
+"""Child processes: an agent that starts another agent as a process within one session."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Library:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fixture, Path]:
-    """A session in which a tool started a process that sent two requests and called a function."""
+    """A session in which a tool started a process, which sent two requests and called a function."""
     tmp = tmp_path_factory.mktemp("library")
     responses = [
         unstreamed(call(1, "research", topic="tea")),
@@ -100,7 +100,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fixture, Path]:
 
 
 def test_both_processes_record_one_session(library: tuple[Fixture, Path]) -> None:
-    """Two segments contain one session with one start and one end; the child's requests are in a lane below the tool
+    """Parent and child record one session in two segments, and the child's requests are in a lane below the tool
     call.
     """
     fixture, path = library
@@ -122,7 +122,9 @@ def test_both_processes_record_one_session(library: tuple[Fixture, Path]) -> Non
 
 
 def test_a_replayed_tool_starts_no_process(library: tuple[Fixture, Path]) -> None:
-    """Its result is the recorded one, and the missing requests in the lane of the child are not a divergence."""
+    """A replayed tool returns the recorded result without starting its process, and the missing requests of the child
+    are not a divergence.
+    """
     agent = Library(None)
     with Replayer(library[0]) as replayed:
         assert replayed.run(agent.run) == "Tea is on shelf 2."
@@ -130,7 +132,7 @@ def test_a_replayed_tool_starts_no_process(library: tuple[Fixture, Path]) -> Non
 
 
 def test_a_child_replays_from_the_recording_of_its_parent(library: tuple[Fixture, Path]) -> None:
-    """If the tool runs, its process sends no requests to the provider, and its functions are replayed too."""
+    """If the tool runs live, its process receives recorded responses, and the child's functions are replayed too."""
     agent = Library(None)
     with Replayer(library[0], ReplayOptions(tools=["research"])) as replayed:
         assert replayed.run(agent.run) == "Tea is on shelf 2."
@@ -142,8 +144,8 @@ def test_a_child_replays_from_the_recording_of_its_parent(library: tuple[Fixture
 
 
 def test_a_divergence_in_a_child_fails_the_replay(library: tuple[Fixture, Path]) -> None:
-    """The child receives the divergence and ends; the report names its lane, however the parent handles the failed
-    child.
+    """A divergence in a child ends the child and fails the replay of the parent, and the report names the child's
+    lane.
     """
     agent = Library(None, topic="coffee")
     with pytest.raises(DivergenceError) as raised:
@@ -156,7 +158,9 @@ def test_a_divergence_in_a_child_fails_the_replay(library: tuple[Fixture, Path])
 
 
 def test_other_processes_receive_no_responses(library: tuple[Fixture, Path]) -> None:
-    """A process without the token from the environment gets nothing; the socket is private and removed afterwards."""
+    """A process that does not send the token receives no responses, and the socket's folder is private and removed
+    afterwards.
+    """
     with pytest.raises(DivergenceError), Replayer(library[0]):
         environment = agentobs.child_environment("researcher")
         token, path = environment["AGENTOBS_ANSWERS"].split(" ")
@@ -174,7 +178,7 @@ def test_other_processes_receive_no_responses(library: tuple[Fixture, Path]) -> 
 
 
 def test_no_programs_of_ended_sessions_are_kept(tmp_path: Path) -> None:
-    """Programs with the same name are numbered per session; a process that runs on does not remember them."""
+    """Child programs with the same name are numbered per session, and a process forgets them when the session ends."""
     agentobs.stop_recorder()
     for _ in range(3):
         with agentobs.session("server", home=str(tmp_path / "home")):
@@ -198,7 +202,7 @@ with agentobs.session("joins"):
 
 @pytest.mark.parametrize("content", ["off", "vault"])
 def test_a_child_records_content_if_its_parent_does(tmp_path: Path, content: Any) -> None:
-    """If a session has no content, its children record none either, and their calls still count."""
+    """If the parent's session records no content, the child records none either, but its calls still count."""
     agentobs.stop_recorder()
     home = tmp_path / "home"
     with agentobs.session("parent", home=str(home), content=content) as opened:

@@ -54,7 +54,7 @@ def through_bedrock(url: str) -> str:
 
 
 def through_bedrock_streamed(url: str) -> str:
-    """Stream from Bedrock in frames of AWS. The raw bytes are read, because the decoder is not installed."""
+    """Stream from Bedrock in AWS frames. The raw bytes are read because the decoder is not installed."""
     sdk = AnthropicBedrock(api_key="bedrock-key-0123456789", aws_region="eu-west-1", base_url=url)
     raw = agentobs.record(sdk).messages.with_streaming_response
     with raw.create(**REQUEST, stream=True) as response:
@@ -109,9 +109,7 @@ CLIENTS: dict[str, tuple[Callable[[str], str], list[Play], str]] = {
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_every_client_is_recorded_and_replayed(tmp_path: Path, name: str) -> None:
-    """aiohttp, Bedrock, Vertex, copies with other options, two clients: each request is recorded once, with its
-    response.
-    """
+    """With every kind of client, each request is recorded once with its response, and replayed."""
     ask, plays, expected = CLIENTS[name]
 
     def run(url: str) -> str:
@@ -128,7 +126,9 @@ def test_every_client_is_recorded_and_replayed(tmp_path: Path, name: str) -> Non
 
 
 def test_a_client_that_is_older_than_the_recorder_is_recorded(tmp_path: Path) -> None:
-    """A client that was created and used before the recorder started is recorded from then on, and replays."""
+    """A client that was created and used before the recorder started is recorded from then on, and its session
+    replays.
+    """
     clients: list[Anthropic] = []
 
     def run(url: str) -> str:
@@ -149,9 +149,7 @@ def test_a_client_that_is_older_than_the_recorder_is_recorded(tmp_path: Path) ->
 
 
 def use_local_clients(url: str) -> str:
-    """Send requests with clients that are created here and not passed on: sync, async, streamed, with aiohttp, on
-    Vertex.
-    """
+    """Send requests with clients that the caller cannot reach: sync, async, streamed, with aiohttp, and on Vertex."""
     texts = [str(Anthropic(api_key=KEY, base_url=url).messages.create(**REQUEST).content[0].text)]
 
     async def ask() -> None:
@@ -172,7 +170,9 @@ LOCAL_CLIENTS = [MESSAGE, play(streamed(text("hi"))), MESSAGE, MESSAGE]
 
 
 def test_record_all_records_local_clients(tmp_path: Path) -> None:
-    """Inside of `record_all`, each request of each client is recorded once, and replayed; afterwards none is."""
+    """Inside `record_all`, each request of every client is recorded once and replayed; after it, no request is
+    recorded.
+    """
 
     def run(url: str) -> str:
         with agentobs.record_all(), agentobs.session("all"):
@@ -192,7 +192,9 @@ def test_record_all_records_local_clients(tmp_path: Path) -> None:
 
 
 def test_no_client_is_recorded_twice(tmp_path: Path) -> None:
-    """With a client that is already recorded, and a nested `record_all`, each request is recorded once."""
+    """Each request is recorded once, even by a client that is already recorded and inside nested `record_all`
+    blocks.
+    """
 
     def run(url: str) -> str:
         with agentobs.record_all(), agentobs.session("all"):
@@ -209,7 +211,7 @@ def test_no_client_is_recorded_twice(tmp_path: Path) -> None:
 
 
 def test_a_redirect_is_a_separate_request(tmp_path: Path) -> None:
-    """Both requests are recorded once. The target is not recorded, because such an address can contain a key."""
+    """A redirected request and the request that follows it are each recorded once."""
 
     def run(url: str) -> int:
         headers = {"anthropic-version": "2023-06-01"}
@@ -224,7 +226,7 @@ def test_a_redirect_is_a_separate_request(tmp_path: Path) -> None:
 
 
 def test_requests_to_other_servers_are_not_recorded(tmp_path: Path) -> None:
-    """Requests over httpx2 to other servers are not recorded."""
+    """Inside `record_all`, requests over httpx2 to other servers are not recorded."""
 
     def run(url: str) -> str:
         with agentobs.record_all(), agentobs.session("all"):
@@ -238,8 +240,10 @@ def test_requests_to_other_servers_are_not_recorded(tmp_path: Path) -> None:
     assert (len(raw.requests), len(fixture.requests)) == (2, 1)
 
 
-def test_record_all_ends_after_its_last_stop(tmp_path: Path) -> None:
-    """Called as a function, it is active until `stop`; a patch that was applied over it is kept."""
+def test_record_all_is_active_until_stop(tmp_path: Path) -> None:
+    """If `record_all` is called as a function, it is active until `stop`, which keeps a patch that was applied
+    later.
+    """
     before = httpx2.HTTPTransport.handle_request
 
     def run(url: str) -> str:
@@ -263,7 +267,7 @@ def test_record_all_ends_after_its_last_stop(tmp_path: Path) -> None:
 
 
 class Framework:
-    """An agent of a framework: it has a model with a provider that has two clients."""
+    """An agent of a framework. The agent has a model, and the model has a provider with two clients."""
 
     def __init__(self, url: str) -> None:
         self.model = self
@@ -286,7 +290,9 @@ class Provider:
 
 
 def test_an_object_that_holds_clients_can_be_recorded(tmp_path: Path) -> None:
-    """In agents, models and providers of a framework, all clients are found; an object without clients is rejected."""
+    """All clients in a framework's agent, model or provider are found and recorded; an object without clients is
+    rejected.
+    """
 
     def run(url: str) -> str:
         agent = agentobs.record(Framework(url))
@@ -382,7 +388,7 @@ def ended(url: str) -> dict[str, Any]:
 
 
 def results(call: Call) -> None:
-    """Return a completed batch with the address of its results, which is on another path of the provider."""
+    """Return a completed batch with the address of its results, which has a different path on the provider."""
     json_answer(ended(f"http://{call.headers['host']}"))(call)
 
 
@@ -432,7 +438,9 @@ ENDPOINTS: dict[str, tuple[Callable[[str], Any], list[Play]]] = {
 
 @pytest.mark.parametrize("name", ENDPOINTS)
 def test_every_endpoint_replays(tmp_path: Path, name: str) -> None:
-    """Counting tokens, betas, batches, files, pages, and middleware that retries use the same transport."""
+    """Token counts, betas, batches, files, pages, and middleware that retries are recorded and replayed like
+    messages.
+    """
     ask, plays = ENDPOINTS[name]
 
     def run(url: str) -> Any:

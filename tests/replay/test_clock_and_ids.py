@@ -1,4 +1,4 @@
-"""Clock, IDs and random numbers of the recording."""
+"""The clock, IDs and random numbers of an agent: a replay returns the recorded values."""
 
 from __future__ import annotations
 
@@ -110,15 +110,15 @@ PATCH = ("time", "uuid", "random")
 @pytest.mark.parametrize(
     ("read", "session"), [(of_the_world, {}), (of_the_standard_library, {"patch": PATCH})]
 )
-def test_readings_are_those_of_the_recording(
+def test_clock_ids_and_random_numbers_replay(
     tmp_path: Path, read: Read, session: dict[str, Any]
 ) -> None:
-    """Clock, IDs and random numbers are derived only from the recorded seed and the times of the requests."""
+    """Clock readings, IDs and random numbers are derived only from the recorded seed and the times of the requests."""
     fixture, live = recorded_clerk(tmp_path, read, **session)
     assert len(set(live.readings)) == 4
     replaying = replayed(fixture, read, session)
     assert replaying.readings == live.readings
-    # The tool runs. It draws from a separate stream, so later values do not change.
+    # A tool that runs live draws from a separate stream, so later values do not change.
     assert replayed(fixture, read, session, tools="live").readings == live.readings
     lines = [json.loads(line) for line in fixture.path.read_text().splitlines()]
     assert fixture.ambient == lines[0]["ambient"]
@@ -129,7 +129,7 @@ def test_readings_are_those_of_the_recording(
 
 
 def test_a_session_without_readings_contains_no_times(tmp_path: Path) -> None:
-    """Its fixture has no time and no seed, so recording it again changes nothing."""
+    """If an agent reads no clock, ID or random number, its fixture contains neither a seed nor a time."""
     fixture, _ = recorded_clerk(tmp_path, lambda: "no difference")
     assert fixture.ambient is None
     assert "at_ms" not in {
@@ -138,7 +138,7 @@ def test_a_session_without_readings_contains_no_times(tmp_path: Path) -> None:
 
 
 def test_the_clock_of_a_session_advances_with_its_requests(tmp_path: Path) -> None:
-    """Between requests it does not advance; it equals the real time to the millisecond, and never goes back."""
+    """The session's clock advances only with requests, equals the real time to the millisecond, and never goes back."""
     reads: list[int] = []
 
     def read() -> str:
@@ -154,7 +154,9 @@ def test_the_clock_of_a_session_advances_with_its_requests(tmp_path: Path) -> No
 
 
 def test_nothing_else_is_patched(tmp_path: Path) -> None:
-    """Timers, models, cookies, certificates, logs, secrets and the user's random objects work as usual."""
+    """With all patches, timers, models, cookies, certificates, logs, secrets and the user's random objects work as
+    usual.
+    """
 
     class Stamped(pydantic.BaseModel):
         at: datetime.datetime
@@ -191,7 +193,7 @@ def test_nothing_else_is_patched(tmp_path: Path) -> None:
 
     real = time.time()
     fixture, _ = recorded_clerk(tmp_path, read, patch=PATCH)
-    # In ten years the recording is old.
+    # as if the recording were ten years old
     header, _, rest = fixture.path.read_text().partition("\n")
     parsed = json.loads(header)
     parsed["ambient"]["started_ns"] -= 10 * 365 * 86_400 * 10**9
@@ -204,7 +206,7 @@ def test_nothing_else_is_patched(tmp_path: Path) -> None:
 
 
 def with_lines(fixture: Fixture, text: str) -> Fixture:
-    """Return a fixture with modified lines and a correct digest."""
+    """Return a fixture with other lines and a correct digest."""
     from agentobs.records.canonical_json import digest
     from replay import load
 
@@ -216,7 +218,7 @@ def with_lines(fixture: Fixture, text: str) -> Fixture:
 
 
 def test_code_outside_of_the_session_is_not_affected() -> None:
-    """Patched functions return recorded values only inside of such a session, and only the selected ones."""
+    """Functions are patched only inside a session that requests patches, and only the selected functions."""
     with agentobs.session("unrecorded"):
         assert abs(time.time() - time.time_ns() / 1e9) < 5
     before = time.time
@@ -242,7 +244,7 @@ READS: dict[str, Read] = {
 
 @pytest.mark.parametrize("kind", READS)
 def test_an_unpatched_reading_is_reported_with_its_line(tmp_path: Path, kind: str) -> None:
-    """On request, the report names the line that read the value by which a request differs."""
+    """With `patch="report"`, the report names the line that read the value in which a request differs."""
     read = READS[kind]
     fixture, _ = recorded_clerk(tmp_path, read)
     clerk = Clerk(None, read)
@@ -256,7 +258,7 @@ def test_an_unpatched_reading_is_reported_with_its_line(tmp_path: Path, kind: st
 
 
 def test_an_additional_id_diverges(tmp_path: Path) -> None:
-    """IDs are those of the recording, so an agent that draws an additional ID differs at once."""
+    """An agent that draws an additional ID sends a different ID than the recorded one, so the replay diverges."""
     ids: list[str] = []
 
     def once() -> str:
@@ -272,7 +274,7 @@ def test_an_additional_id_diverges(tmp_path: Path) -> None:
 
 
 def test_waits_through_the_world_take_no_time(tmp_path: Path) -> None:
-    """An hour of `world_here().sleep` or `pause` passes at once in a replay; with a pace, it takes the scaled time."""
+    """`world_here().sleep` and `pause` return at once in a replay; with a pace, they take the scaled time."""
     waits: list[float] = []
 
     def read() -> str:

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from agentobs.cli import main
+from agentobs.cli.replay.command_output import check_command
 from agentobs.determinism.entry import COMMAND
-from agentobs.records.exchanges import ReturnValue
+from agentobs.records.exchanges import Answer, ModelExchange, Recording, ReturnValue
 from replay import CommandDivergenceError, Fixture, load, run_command, says
 from replay.command.child_program import ChildProgram
 from replay.command.recorded_command import RecordedCommand
 from replay.fixture.writer import write
+from replay.freeze.conversion import freeze
 from tests.replay.coding_agent_provider import (
     AGENTS,
     environment,
@@ -31,10 +33,10 @@ TOTAL = 7 + 2 * AGENTS
 
 
 @pytest.fixture(scope="module")
-def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A fixture of the coding agent, as a recording of its command would be frozen."""
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A recording of the coding agent, as `agentobs record` writes it."""
     folder = tmp_path_factory.mktemp("command")
-    recording = dataclasses.replace(
+    return dataclasses.replace(
         recorded(folder / "recorded"),
         name="coding-agent",
         entry=f"{COMMAND}python",
@@ -42,7 +44,12 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
         entry_obstacle={"kind": "command"},
         result=ReturnValue({"exit_code": 0}),
     )
-    file = folder / "fixtures" / "coding-agent" / "recording.jsonl"
+
+
+@pytest.fixture(scope="module")
+def fixture(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """The fixture of this recording."""
+    file = tmp_path_factory.mktemp("frozen") / "fixtures" / "coding-agent" / "recording.jsonl"
     file.parent.mkdir(parents=True)
     file.write_bytes(write(recording, {}))
     return load(file)
@@ -186,6 +193,41 @@ def test_the_command_line_replays_a_command(
     with pytest.raises(SystemExit):
         main(["replay", path, "--tools", "live"])
     assert "--tools: this option is for Python agents" in capsys.readouterr().err
+
+
+def test_a_command_is_frozen_with_a_test(tmp_path: Path, recording: Recording) -> None:
+    """The generated test replays the command, also if it failed."""
+    frozen = freeze(dataclasses.replace(recording, outcome="failed", reason="exit:1"), tmp_path, {})
+    assert frozen.test.read_text().endswith(
+        '@pytest.mark.replay_command("recording.jsonl")\n'
+        "def test_same_path(replay_command):\n"
+        '    """The command sends the recorded requests, and ends with the recorded exit code."""\n'
+        "    replay_command()\n"
+    )
+
+
+def test_the_check_of_a_frozen_command_runs_it(
+    fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reports how many requests are exact, or the first difference."""
+    for name, value in environment(folder).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder / "work")
+    assert check_command(fixture.path, 60) == [f"yes, {TOTAL} of {TOTAL} requests are exact"]
+    monkeypatch.setenv("AGENT_EXIT", "1")
+    first, more = check_command(fixture.path, 60)
+    assert first == "no, because the exit code was 1, in the recording 0"
+    assert more == f"agentobs replay {fixture.path.parent} shows more"
+
+
+def test_a_session_that_was_cut_ends_there(recording: Recording, folder: Path) -> None:
+    """The request after the last frozen turn has no response: it ends the run, which is not a problem."""
+    *first, last = recording.exchanges
+    assert isinstance(last, ModelExchange)
+    unanswered = dataclasses.replace(last, answer=Answer(None, {}, (), "error"))
+    cut = dataclasses.replace(recording, exchanges=(*first, unanswered))
+    ran = run_command(cut, cwd=folder / "work", env=environment(folder), timeout=60)
+    assert (ran.ended_by, ran.problems(), ran.verdict.total) == ("turn", [], TOTAL - 1)
 
 
 TESTS = """

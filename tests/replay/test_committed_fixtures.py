@@ -15,7 +15,9 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def test_the_demo_session_takes_the_same_path(snapshot: SnapshotAssertion) -> None:
-    """The agent loop sends the recorded requests, including those of tools and retries."""
+    """In the demo session, the agent loop sends the recorded requests, including the requests after tool calls and
+    retries.
+    """
     fixture = load(FIXTURES / "refund-loop")
     assert fixture.header["agentobs_fixture"] == FORMAT
     with Replayer(fixture) as replayed:
@@ -26,7 +28,7 @@ def test_the_demo_session_takes_the_same_path(snapshot: SnapshotAssertion) -> No
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
 def test_until_finds_no_difference_at_any_turn(turn: int) -> None:
-    """The agent is unchanged, so after each turn it does what was recorded."""
+    """At every turn, the step of the unchanged agent equals the recorded step."""
     fixture = load(FIXTURES / "refund-loop")
     with Replayer(fixture) as replayed:
         step = replayed.until(

@@ -43,7 +43,7 @@ def client(url: str | None) -> AsyncAnthropic:
 def race(
     prompts: Sequence[str], method: str, url: str | None = None, late: Sequence[str] = ()
 ) -> list[str]:
-    """Let the first response decide about the next request; return all texts. Prompts in `late` start later."""
+    """Let the first response determine the next request; return all texts. Prompts in `late` start later."""
 
     async def ask_later(sdk: AsyncAnthropic, prompt: str) -> str:
         await asyncio.sleep(0.03 if prompt in late else 0)
@@ -70,7 +70,7 @@ def race(
     return asyncio.run(main())
 
 
-def raced(
+def recorded_race(
     tmp_path: Path, run: Callable[..., list[str]], *args: Any, early: bool = False
 ) -> tuple[Fixture, list[str]]:
     results: list[list[str]] = []
@@ -84,23 +84,21 @@ def raced(
 ORDERS = (("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a"))
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["heads in turn", "heads first"])
+@pytest.mark.parametrize("early", [False, True], ids=["headers with response", "headers first"])
 @pytest.mark.parametrize("method", ["wait", "as_completed"])
 def test_the_recorded_winner_wins(tmp_path: Path, method: str, early: bool) -> None:
-    """The first response decides the path: it is first again, although all are sent at once, and the others are
-    canceled.
+    """The response that came first in the recording comes first in the replay, in whatever order the requests are
+    sent.
     """
-    fixture, texts = raced(tmp_path, race, ORDERS[0], method, early=early)
+    fixture, texts = recorded_race(tmp_path, race, ORDERS[0], method, early=early)
     for prompts in ORDERS:
         with Replayer(fixture) as replay:
             assert replay.run(race, prompts, method) == texts
 
 
 def test_late_losers_still_start(tmp_path: Path) -> None:
-    """The winner's response ends only after the requests that preceded its end have been sent; otherwise they are
-    canceled.
-    """
-    fixture, texts = raced(tmp_path, race, ORDERS[0], "wait")
+    """The first response completes only after the requests that were recorded before its end have been sent."""
+    fixture, texts = recorded_race(tmp_path, race, ORDERS[0], "wait")
     losers = [prompt for prompt in ORDERS[0] if prompt != texts[0][0]]
     with Replayer(fixture) as replay:
         assert replay.run(race, ORDERS[0], "wait", None, losers) == texts
@@ -108,7 +106,7 @@ def test_late_losers_still_start(tmp_path: Path) -> None:
 
 
 def thread_race(prompts: Sequence[str], url: str | None = None) -> list[str]:
-    """Do the same with threads."""
+    """Do the same as `race` with threads."""
     with Anthropic(api_key=KEY, base_url=url, max_retries=0) as sdk:
         agentobs.record(sdk)
 
@@ -126,15 +124,15 @@ def thread_race(prompts: Sequence[str], url: str | None = None) -> list[str]:
 
 
 def test_the_recorded_winner_wins_with_threads(tmp_path: Path) -> None:
-    """The thread with the first response ends first."""
-    fixture, texts = raced(tmp_path, thread_race, ORDERS[0])
+    """The thread that received the first response in the recording ends first in the replay."""
+    fixture, texts = recorded_race(tmp_path, thread_race, ORDERS[0])
     for prompts in ORDERS:
         with Replayer(fixture) as replay:
             assert replay.run(thread_race, prompts) == texts
 
 
 def send_sequentially(prompts: Sequence[str]) -> list[str]:
-    """Send the same requests one after the other."""
+    """Send the requests of `race` one after the other."""
 
     async def main() -> list[str]:
         async with client(None) as sdk:
@@ -145,8 +143,10 @@ def send_sequentially(prompts: Sequence[str]) -> list[str]:
 
 
 def test_a_response_does_not_wait_for_a_missing_request(tmp_path: Path) -> None:
-    """If the first request to complete is now sent last, nothing hangs, and a later report names the order."""
-    fixture, texts = raced(tmp_path, race, ORDERS[0], "as_completed")
+    """If the request that completed first is now sent last, nothing hangs, and a later report describes the changed
+    order.
+    """
+    fixture, texts = recorded_race(tmp_path, race, ORDERS[0], "as_completed")
     first = texts[0][0]
     others = [prompt for prompt in ORDERS[0] if prompt != first]
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
@@ -188,7 +188,9 @@ def two_at_a_time(prompts: Sequence[str], url: str | None = None) -> list[str]:
 
 
 def test_limited_concurrency_starts_in_any_order(tmp_path: Path) -> None:
-    """If the current requests wait for requests that cannot start, the first of them continues, with a note."""
+    """If responses wait for requests that cannot start because concurrency is limited, the replay continues with a
+    note.
+    """
     results: list[list[str]] = []
     rounds = [[2, 1], [2, 1], [1, 2]]
     run = record_overlapping(
@@ -215,14 +217,14 @@ def alternating(url: str | None = None) -> list[str]:
 
 
 def test_a_thread_does_not_wait_for_itself(tmp_path: Path) -> None:
-    """A response that ended after another one of the same thread ends as soon as it is read."""
+    """A response never waits for another response that the same thread has yet to read."""
     results: list[list[str]] = []
     responses = [
         streamed(text(word), number=number) for number, word in enumerate(("one", "two"), 1)
     ]
     run = recorded(tmp_path, lambda url: results.append(alternating(url)), responses)
     fixture = frozen(tmp_path, run, "race")
-    # Both are read in one step, so the second stream ends first in the replay.
+    # the first stream must now end after the second, although one thread reads both
     second = replace(fixture.requests[0], ends_after=frozenset({2}))
     for requests in (fixture.requests, [second, fixture.requests[1]]):
         changed = Fixture(fixture.path, fixture.header, requests, fixture.tools, fixture.world)
@@ -232,7 +234,9 @@ def test_a_thread_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 
 def test_reordered_sequential_requests_diverge_at_the_first(tmp_path: Path) -> None:
-    """Both bodies are recorded, but the first request is too early."""
+    """If two sequential requests are swapped, the first of them diverges, although it equals a later recorded
+    request.
+    """
 
     def send(*prompts: str, url: str | None = None) -> None:
         with Anthropic(api_key=KEY, base_url=url, max_retries=0) as sdk:
@@ -288,7 +292,7 @@ def diverged(
 
 
 def test_an_additional_identical_request_diverges(three: Fixture) -> None:
-    """The last response is not repeated."""
+    """An additional request diverges even if it equals the last recorded request, whose response is not repeated."""
     agent = Loop("a", "b", "c", "c")
     found, replay = diverged(three, agent.run)
     assert (found.kind, found.number, replay.progress.requests_matched) == ("extra", 4, 3)
@@ -296,14 +300,14 @@ def test_an_additional_identical_request_diverges(three: Fixture) -> None:
 
 
 def test_a_caught_divergence_fails_the_test(three: Fixture) -> None:
-    """The test fails with the first divergence, not with a later one."""
+    """If the agent catches the divergence, the test still fails, and reports the first divergence."""
     found, _ = diverged(three, Loop("a", "x", "y", "c").run)
     assert (found.kind, found.number) == ("content", 2)
     assert [d.actual for d in found.differences] == ["x"]
 
 
 def test_a_divergence_is_not_retried(three: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK neither retries nor sleeps: there is one request."""
+    """The SDK neither retries nor sleeps after a divergence, so there is one request."""
     bodies: list[bytes] = []
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
@@ -321,7 +325,7 @@ def test_a_divergence_is_not_retried(three: Fixture, monkeypatch: pytest.MonkeyP
 
 
 def test_no_responses_after_a_divergence(three: Fixture) -> None:
-    """Even a matching request gets no response any more."""
+    """After a divergence, even a matching request receives no response."""
     agent = Loop("a", "x", "b", "c")
     _, replay = diverged(three, agent.run)
     assert agent.results == ["answer 1", *["DivergenceError"] * 3]
@@ -329,8 +333,10 @@ def test_no_responses_after_a_divergence(three: Fixture) -> None:
 
 
 def test_a_divergence_ends_waiting_requests(tmp_path: Path) -> None:
-    """Requests whose responses wait for the diverging request end too, each with the divergence."""
-    fixture, texts = raced(tmp_path, race, ORDERS[0], "as_completed")
+    """A divergence also ends the requests that wait for the diverging request, each with the divergence as its
+    error.
+    """
+    fixture, texts = recorded_race(tmp_path, race, ORDERS[0], "as_completed")
     first = texts[0][0]
     ended: list[str] = []
 
@@ -340,7 +346,7 @@ def test_a_divergence_ends_waiting_requests(tmp_path: Path) -> None:
     async def main() -> None:
         async def ask_changed(sdk: AsyncAnthropic, prompt: str) -> None:
             try:
-                # The request that the others wait for is sent last, while they wait.
+                # The request that the other requests wait for is sent last, while they wait.
                 await asyncio.sleep(0.05 if prompt != changed(prompt) else 0)
                 await ask(sdk, changed(prompt))
             except DivergenceError:
@@ -389,7 +395,7 @@ def hangs_and_will_not_stop() -> None:
     "agent", [hangs_in_a_task, hangs_in_a_lock, hangs_in_a_thread, hangs_and_will_not_stop]
 )
 def test_a_hang_is_a_divergence(three: Fixture, agent: Callable[[], None]) -> None:
-    """Any endless wait of an agent ends at the deadline, and the report names its place."""
+    """An endless wait of the agent ends at the deadline as a divergence, and the report names the place of the wait."""
     with pytest.raises(DivergenceError) as raised, Replayer(three, QUICK) as replay:
         replay.run(agent)
     found = raised.value.divergence
@@ -398,8 +404,8 @@ def test_a_hang_is_a_divergence(three: Fixture, agent: Callable[[], None]) -> No
     assert "test_completion_order.py" in found.text()
 
 
-def test_a_hang_after_the_last_request_is_reported_there(three: Fixture) -> None:
-    """The report names the last request, not a later request that does not exist."""
+def test_a_hang_after_the_last_request_names_the_last_request(three: Fixture) -> None:
+    """If the agent hangs after its last request, the report names this request and not a later one."""
 
     def asks_all_and_hangs() -> None:
         Loop("a", "b", "c").run()

@@ -35,7 +35,7 @@ from tests.replay.concurrent_agents import (
     with_map,
 )
 
-OVERLAPS = pytest.mark.parametrize("overlaps", [True, False], ids=["overlapping", "one at a time"])
+OVERLAPS = pytest.mark.parametrize("overlaps", [True, False], ids=["overlapping", "sequential"])
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -59,7 +59,9 @@ def replayed(
 def test_each_sub_agent_receives_its_own_responses(
     tmp_path: Path, name: str, overlaps: bool
 ) -> None:
-    """Whether they overlapped in the recording makes no difference; in the replay they do."""
+    """Sub-agents that run concurrently each receive their own responses, whether or not they overlapped in the
+    recording.
+    """
     fixture, received = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
     for noise_s in (0.0, 0.01):
         assert replayed(fixture, AGENTS[name], noise_s) == received
@@ -78,7 +80,7 @@ class Slow(Setting):
 def test_a_response_is_held_while_other_threads_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only time in which no thread could run counts against the limit."""
+    """A response is held for longer than the limit while other threads compute, because only idle time counts."""
     monkeypatch.setattr(completion_order, "PAUSES_SECONDS", 0.05)
     agent = partial(in_objects, wrapper="dict")
     fixture, received = recorded_agent(tmp_path, agent, overlaps=True)
@@ -88,8 +90,12 @@ def test_a_response_is_held_while_other_threads_compute(
 
 
 @pytest.mark.parametrize("wrapper", ["block", "model", "nested", "library"])
-def test_an_id_inside_an_object_has_precedence_over_the_order(tmp_path: Path, wrapper: str) -> None:
-    """Sub-agents that start in a different order are identified by the tool call that they received."""
+def test_a_tool_call_id_inside_an_object_distinguishes_sub_agents(
+    tmp_path: Path, wrapper: str
+) -> None:
+    """Sub-agents that start in a different order are distinguished by the tool call ID inside the object that they
+    received.
+    """
     fixture, received = recorded_agent(
         tmp_path, partial(in_objects, wrapper=wrapper), overlaps=True
     )
@@ -99,7 +105,7 @@ def test_an_id_inside_an_object_has_precedence_over_the_order(tmp_path: Path, wr
 
 @OVERLAPS
 def test_a_changed_sub_agent_diverges_at_its_own_request(tmp_path: Path, overlaps: bool) -> None:
-    """The second request of the changed sub-agent is compared with the recorded request of the same sub-agent."""
+    """The changed request of a sub-agent is compared with the recorded request of the same sub-agent."""
     fixture, received = recorded_agent(tmp_path, with_map, overlaps=overlaps)
     answers = [f"answer {number}" for number in range(2, 8)]
     assert sorted(each for found in received["found"] for each in found) == answers
@@ -112,7 +118,7 @@ def test_a_changed_sub_agent_diverges_at_its_own_request(tmp_path: Path, overlap
 
 
 def test_a_fixture_contains_no_names_of_callers(tmp_path: Path) -> None:
-    """It contains functions as digests, and values as prefixes of digests."""
+    """A fixture contains the functions of callers as digests, and their arguments as prefixes of digests."""
     agent = partial(in_objects, wrapper="block")
     fixture, _ = recorded_agent(tmp_path, agent, overlaps=True)
     text = "".join(
@@ -131,7 +137,7 @@ def test_a_fixture_contains_no_names_of_callers(tmp_path: Path) -> None:
 
 
 def identical_tasks(setting: Setting, spans: bool = False) -> Received:
-    """Start tasks without arguments in a way that hides which code started them."""
+    """Start tasks without arguments in a way that hides which code started the tasks."""
 
     async def run() -> Received:
         async with AsyncAnthropic(api_key=KEY, base_url=setting.url, max_retries=0) as client:
@@ -153,8 +159,10 @@ def identical_tasks(setting: Setting, spans: bool = False) -> Received:
     return asyncio.run(run())
 
 
-def test_a_divergence_names_requests_that_tie(tmp_path: Path) -> None:
-    """The report also names the change that would distinguish them."""
+def test_a_divergence_names_indistinguishable_requests(tmp_path: Path) -> None:
+    """The report of a divergence names concurrent requests that were indistinguishable, and proposes a span to
+    distinguish them.
+    """
     fixture, _ = recorded_agent(tmp_path, identical_tasks, overlaps=True)
     with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
         replay.run(identical_tasks, Setting(changed="all"))
@@ -164,6 +172,7 @@ def test_a_divergence_names_requests_that_tie(tmp_path: Path) -> None:
 
 
 def test_a_span_distinguishes_requests(tmp_path: Path) -> None:
+    """Identical concurrent requests are distinguished if each of them is sent in its own span."""
     agent = partial(identical_tasks, spans=True)
     fixture, received = recorded_agent(tmp_path, agent, overlaps=True)
     assert replayed(fixture, agent) == received
@@ -173,7 +182,9 @@ def test_a_span_distinguishes_requests(tmp_path: Path) -> None:
 
 
 def test_tasks_and_pools_work_as_before() -> None:
-    """A task keeps its name, context and result; the exception of a work item has no frame of agentobs."""
+    """While callers are followed, a task keeps its name and source traceback, and a work item's exception has no frame
+    of agentobs.
+    """
     callers.follow_jobs()
 
     def fails() -> None:
@@ -201,8 +212,8 @@ def test_tasks_and_pools_work_as_before() -> None:
     assert asyncio.run(main(), debug=True) == "done"
 
 
-def test_a_chain_of_tasks_does_not_keep_its_tasks() -> None:
-    """An endless chain of tasks, each of which starts the next one, needs no more memory for each task."""
+def test_a_chain_of_tasks_needs_bounded_memory() -> None:
+    """In an endless chain of tasks, each of which starts the next, the recorded path of a task has a maximum length."""
     callers.follow_jobs()
     paths: list[int] = []
 
@@ -240,7 +251,9 @@ for _ in range(times):
 @OVERLAPS
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_hundred_replays_under_noise(tmp_path: Path, name: str, overlaps: bool) -> None:
-    """Use four parallel processes with different hash seeds, and random sleeps between all steps."""
+    """A hundred replays in four parallel processes match, with different hash seeds and random sleeps between all
+    steps.
+    """
     fixture, received = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
     command = [sys.executable, "-c", SOAK, name, str(fixture.path), "25"]
     running = [
@@ -260,7 +273,7 @@ def test_a_hundred_replays_under_noise(tmp_path: Path, name: str, overlaps: bool
 
 
 def test_shared_values_do_not_distinguish_callers() -> None:
-    """The same holds for values that only some callers have. Only the arguments of each caller distinguish them."""
+    """Only the callers' own arguments distinguish them, not values that are shared or that only some callers have."""
     arguments = ("work", "number", 1), ("work", "number", 2)
     shared = ("work", "state.count", 7, "aa"), ("work", "state.count", 8, "aa")
     late = ("work", "mine.done", True, "bb")

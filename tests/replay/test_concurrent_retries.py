@@ -1,4 +1,4 @@
-"""Retries of concurrent requests: each attempt belongs to the request that it repeats."""
+"""Retries of concurrent requests: each attempt is assigned to the request that it repeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALLS = 10
 
 
 class Overloaded:
-    """A provider that rejects the first `CALLS` requests at the same time, and answers all others."""
+    """A provider that rejects the first `CALLS` requests at the same time, and accepts all later requests."""
 
     def __init__(self) -> None:
         self._all_here = threading.Barrier(CALLS)
@@ -33,8 +33,8 @@ class Overloaded:
 
 
 def test_equal_concurrent_requests_are_retried_separately(tmp_path: Path) -> None:
-    """Ten equal requests, each of which is rejected once, are ten requests with two attempts each. No interaction ends
-    before it starts.
+    """Ten identical concurrent requests that are each rejected once are recorded as ten requests with two attempts
+    each.
     """
 
     async def run(url: str) -> None:

@@ -1,4 +1,6 @@
-"""A client key in a format that no redaction rule knows: frozen files do not contain it, and replays do not need it."""
+"""A client key in a format that no redaction rule recognizes: frozen files do not contain it, and replays do not need
+it.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_files_and_output_of_freeze_do_not_contain_the_key(desk: tuple[Path, str]) -> None:
-    """Neither the files nor their names nor the output contain the key."""
+    """The files that `freeze` writes, their names, and its output do not contain the client's key."""
     folder, output = desk
     paths = list((folder / "fixtures").rglob("*"))
     assert len([path for path in paths if path.name == "recording.jsonl"]) == len(NAMES)
@@ -146,7 +148,9 @@ def test_files_and_output_of_freeze_do_not_contain_the_key(desk: tuple[Path, str
 def test_the_end_of_a_session_does_not_contain_the_key(
     desk: tuple[Path, str],
 ) -> None:
-    """The facts at the end do not contain it either; only records from before the first use of the key may."""
+    """Journal records that are written after the first use of the key do not contain it, including the end of the
+    session.
+    """
     home = existing_home(desk[0] / "home")
     seen = 0
     for each in segment_ids(home):
@@ -166,12 +170,12 @@ def test_replays_match_with_another_key(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The replays of `freeze` and the generated tests match, with another key and with the first one."""
+    """The replays that `freeze` runs and the generated tests match, both with another key and with the recorded key."""
     folder, output = desk
     assert output.count("replays: yes") == len(CHECKED), output
     pytester.syspathinsert(folder)
     for key in (OTHER, KEY):
-        # `test_fixed` is red as long as the agent fails as recorded, with any key.
+        # `test_fixed` fails as long as the agent fails as recorded, with any key.
         chosen = ("-k", "not test_fixed", "-p", "no:cacheprovider", "-p", "no:xdist", "fixtures")
         monkeypatch.setenv("DESK_KEY", key)
         with contextlib.chdir(folder):
@@ -187,8 +191,10 @@ def test_freeze_replays_each_session_with_another_key(desk: tuple[Path, str]) ->
     assert output.count("replays: yes") == len(NAMES), output
 
 
-def test_a_session_without_an_end_is_masked_by_its_requests(desk: tuple[Path, str]) -> None:
-    """After a crash, the journal contains the name and the arguments as written before the key was used."""
+def test_the_key_is_masked_in_a_crashed_session(desk: tuple[Path, str]) -> None:
+    """In a crashed session, the key is masked in the name, the arguments and the result if a request contains the same
+    text redacted.
+    """
     home = existing_home(desk[0] / "home")
     segments = segment_ids(home)
     for each in segments:

@@ -1,4 +1,4 @@
-"""A damaged fixture is one error or has the same content; it never causes a crash or a hang."""
+"""Damaged fixtures: each is rejected with one error or has the same content; none causes a crash or a hang."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.provider_script import call, streamed, text
 from tests.replay.mailer import FAX, LOOK, SAVE, SEND, recorded_fixture
 
 SAMPLES = 150
-"""The number of samples for each kind of damage. Seeds are counted from 0, so a failure can be reproduced."""
+"""The number of samples for each kind of damage. Seeds start at 0, so a failure can be reproduced."""
 
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A fixture that uses all features of version 2."""
+    """A fixture that uses all features of the format."""
     responses = [
         streamed(call(1, "look"), call(2, "send", to="ann"), call(3, "none"), number=1),
         streamed(call(4, "save", path="x"), number=2),
@@ -35,7 +35,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def read(path: Path, data: bytes) -> Fixture | None:
-    """Read a whole fixture; None if it is rejected with an error of agentobs."""
+    """Read a complete fixture; None if agentobs rejects it with an error."""
     path.write_bytes(data)
     try:
         fixture = load(path)
@@ -55,7 +55,7 @@ def cut_off(data: bytes, chance: random.Random) -> bytes:
 
 
 def spliced(data: bytes, chance: random.Random) -> bytes:
-    """Remove, duplicate or move a line."""
+    """Remove, duplicate or move a random line."""
     lines = data.splitlines(keepends=True)
     line = lines.pop(chance.randrange(len(lines)))
     for _ in range(chance.randrange(3)):
@@ -70,7 +70,7 @@ def content(fixture: Fixture) -> object:
 
 @pytest.mark.parametrize("damage", [flipped, cut_off, spliced], ids=lambda d: str(d.__name__))
 def test_damage_is_detected(complete: bytes, tmp_path: Path, damage: object) -> None:
-    """After any change, everything that is still readable is as it was written."""
+    """A damaged fixture is either rejected or has the original content."""
     intact = read(tmp_path / "intact.jsonl", complete)
     assert intact is not None
     for seed in range(SAMPLES):
@@ -83,7 +83,9 @@ def test_damage_is_detected(complete: bytes, tmp_path: Path, damage: object) -> 
 def test_a_changed_fixture_with_a_correct_digest_is_read_or_rejected(
     complete: bytes, tmp_path: Path, damage: object
 ) -> None:
-    """A fixture can come from another person. If its digest is correct, it is read, or the error names the problem."""
+    """A changed fixture with a correct digest, for example from another person, is either read or rejected with an
+    error that names the problem.
+    """
     *lines, last = complete.splitlines(keepends=True)
     for seed in range(SAMPLES):
         body = damage(b"".join(lines), random.Random(seed))  # type: ignore[operator]  # as above
@@ -107,7 +109,9 @@ def test_a_changed_fixture_with_a_correct_digest_is_read_or_rejected(
 def test_an_invalid_base_request_is_rejected(
     complete: bytes, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    """A chain of requests that leads nowhere, or in a circle, is reported and not followed."""
+    """A fixture is rejected if a request is based on a missing request or on itself, or if its changes cannot be
+    applied.
+    """
     lines = [json.loads(line) for line in complete.splitlines()]
     second = next(line for line in lines if line.get("request") == 2)
     second.update(change)
@@ -202,7 +206,9 @@ MISTYPED: list[tuple[str, dict[str, object], str]] = [
 def test_a_value_of_the_wrong_type_is_reported(
     complete: bytes, tmp_path: Path, line: str, change: dict[str, object], expected: str
 ) -> None:
-    """A manipulated fixture with a correct digest is rejected in one line: the key, the line, and the expected type."""
+    """A value of the wrong type is reported in one line with the key, the line of the fixture, and the expected
+    type.
+    """
     lines = [json.loads(each) for each in complete.splitlines()]
     next(each for each in lines if next(iter(each)) == line).update(change)
     body = b"".join(json.dumps(each).encode() + b"\n" for each in lines[:-1])

@@ -1,4 +1,4 @@
-"""Reports of divergences: difference, origin and classification, each from a real replay."""
+"""Reports of divergences: the difference, its origin and its classification, each from a real replay."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def changed_agent(fixture: Fixture, **changes: Any) -> Divergence:
 
 
 def test_a_changed_tool_result(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """It diverges at the next request of its lane, and the report names the call, its input and the path."""
+    """A changed tool result diverges at the next request of its lane, and the report names the call, its input and the
+    path.
+    """
     found = changed_agent(fixture, weather={**WEATHER, "Rome": "sun, 21.5 C"})
     assert (found.kind, found.lane, found.number, found.turn) == ("content", "main", 3, 3)
     assert found.cause is not None
@@ -110,7 +112,9 @@ def test_a_changed_tool_result(fixture: Fixture, snapshot: SnapshotAssertion) ->
 def test_an_additional_space_in_the_system_prompt(
     fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """It diverges at the first request; the report shows whitespace, and the class says that nothing else differs."""
+    """An additional space in the system prompt diverges at the first request, and is shown and classified as
+    whitespace.
+    """
     found = changed_agent(fixture, system="Be  brief.")
     assert (found.number, found.nature) == (1, "whitespace")
     assert "Be··brief." in found.text()
@@ -121,7 +125,7 @@ def test_an_additional_space_in_the_system_prompt(
     ("recorded_text", "now"), [("caf\u00e9", "cafe\u0301"), ("\u212b", "\u00c5"), ("1", "\u00b9")]
 )
 def test_different_unicode_forms_diverge(tmp_path: Path, recorded_text: str, now: str) -> None:
-    """Text in two normalization forms looks equal but is not, and the report names the differing characters."""
+    """Texts that look equal in two Unicode forms diverge, and the report shows the differing characters as escapes."""
     responses = [streamed(text("Yes."), number=1)]
     run = recorded(tmp_path, lambda url: Agent(url, system=recorded_text).answer("Hm?"), responses)
     made_so = frozen(tmp_path, run)
@@ -136,7 +140,7 @@ def test_different_unicode_forms_diverge(tmp_path: Path, recorded_text: str, now
 
 
 def test_an_additional_tool(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The report names the added tool, not only a different body."""
+    """If a tool is added, the report names the tool and not only the changed body."""
     news = {"name": "news", "input_schema": {"type": "object", "properties": {}}}
     found = changed_agent(fixture, tools=[*TOOLS, news])
     assert (found.differences[0].path, found.differences[0].change) == ("$.tools[2]", "added")
@@ -144,8 +148,8 @@ def test_an_additional_tool(fixture: Fixture, snapshot: SnapshotAssertion) -> No
     assert report(found) == snapshot
 
 
-def test_an_additional_property_of_a_tool(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """If the agent loop runs the tool, the report names the property and the line of the tool's function."""
+def test_a_changed_property_of_a_tool(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    """If the agent loop runs the tool, the report names the changed property and the line of the tool's function."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options=ALLOWED)
     other = tool(name="send")(_send_to_all)
     tools = (other, *Mailer().tools[1:])
@@ -173,7 +177,9 @@ ALLOWED = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed
     ],
 )
 def test_relevant_parameters_diverge(fixture: Fixture, extra: dict[str, Any], path: str) -> None:
-    """Model, options and betas are part of the request; the report names the changed one, and the line."""
+    """A changed model, option or beta header diverges, and the report names its path and the line that sent the
+    request.
+    """
     found = changed_agent(fixture, extra=extra)
     assert [each.path for each in found.differences] == [path]
     assert found.sent is not None
@@ -185,14 +191,16 @@ def test_relevant_parameters_diverge(fixture: Fixture, extra: dict[str, Any], pa
     ["user-agent", "x-stainless-os", "accept-encoding", "traceparent", "cookie", "x-request-id"],
 )
 def test_irrelevant_headers_match(fixture: Fixture, header: str) -> None:
-    """Headers about the machine, the SDK or a trace are not part of the request."""
+    """Headers about the machine, the SDK or a trace are not compared."""
     with Replayer(fixture) as replayed:
         agent = Agent(extra={"extra_headers": {header: "another"}})
         assert replayed.run(agent.answer, "How is it?") == "Oslo is wet."
 
 
 def test_a_missing_request(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The replay fails when the agent has ended, and names the lane and the request."""
+    """A request that the agent never sends fails the replay when the agent ends, and the report names its lane and
+    number.
+    """
     found = divergence_of(fixture, impatient, json.loads(fixture.body(1)))
     assert (found.kind, found.lane, found.number, found.of) == ("missing", "main", 2, 3)
     assert found.left.requests == 1
@@ -219,7 +227,7 @@ NOISE = {
 
 @pytest.mark.parametrize("rule", NOISE)
 def test_noise_diverges_with_a_proposed_rule(noisy: Fixture, rule: str) -> None:
-    """Each value that differs in each run diverges, and the report names its kind and the rule."""
+    """A value that differs in each run diverges, and the report names the kind of the value and proposes a rule."""
     found = changed_agent(noisy, system=PROMPT.replace(*NOISE[rule]))
     assert found.nature == "normalizer gap"
     assert [(each.rule, each.leaves, each.of) for each in found.proposals] == [(rule, 1, 1)]
@@ -229,7 +237,7 @@ def test_noise_diverges_with_a_proposed_rule(noisy: Fixture, rule: str) -> None:
 
 @pytest.mark.parametrize("rule", NOISE)
 def test_noise_matches_with_the_proposed_rule(noisy: Fixture, rule: str) -> None:
-    """The proposed rule, used as it is printed, hides the difference, and a later report lists it."""
+    """With the proposed rule, the request matches, and a later report lists the values that the rule has hidden."""
     agent = Agent(system=PROMPT.replace(*NOISE[rule]))
     with Replayer(noisy, ReplayOptions(normalizers=[rule])) as replayed:
         assert replayed.run(agent.answer, "How is it?") == "Wet."
@@ -244,7 +252,7 @@ def test_noise_matches_with_the_proposed_rule(noisy: Fixture, rule: str) -> None
 
 
 def test_a_report_of_noise(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The report counts the values that look like noise, and shows the others unchanged."""
+    """The report counts the values that look like noise, and shows all other values unchanged."""
     prompt = PROMPT.replace(*NOISE["uuid"])
     extra = {"metadata": {"user_id": "11111111-0000-4000-8000-00000000000a"}}
     assert report(changed_agent(noisy, system=prompt)) == snapshot
@@ -254,7 +262,7 @@ def test_a_report_of_noise(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_origin_of_a_noisy_value(noisy: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report names the current directory, the process and environment variables, but does not show their values."""
+    """The report states that a value contains the current directory, the process ID or an environment variable."""
     monkeypatch.setenv("FAVORITE_CITY", "Reykjavik-by-the-sea")
     for value, name in (
         (f"scratch {Path.cwd()}", "the current directory"),
@@ -270,7 +278,9 @@ def test_the_origin_of_a_noisy_value(noisy: Fixture, monkeypatch: pytest.MonkeyP
 def test_a_different_order_of_the_same_elements(
     noisy: Fixture, fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """For a set and for a list, the report says that only the order of elements differs."""
+    """If only the order of elements differs, in a printed set or in a list, the report classifies the difference as
+    element order.
+    """
     turned = PROMPT.replace("{'Oslo', 'Rome', 'Bern'}", "{'Bern', 'Oslo', 'Rome'}")
     found = changed_agent(noisy, system=turned)
     assert found.nature == "element order"
@@ -285,7 +295,7 @@ def recorded_under(fixture: Fixture, version: str) -> Fixture:
 
 
 def test_a_different_version_of_the_sdk(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """A new header and a new optional field, in a request and in a tool, are attributed to the SDK; no tool changed."""
+    """With a different SDK version, a new header or optional field is attributed to the SDK and not to the tools."""
     old = recorded_under(fixture, "2.11.0")
     beta = {"extra_headers": {"anthropic-beta": "fine-grained-2026-12"}}
     new = changed_agent(old, extra={**beta, "extra_body": {"service_hint": "auto"}})
@@ -297,8 +307,10 @@ def test_a_different_version_of_the_sdk(fixture: Fixture, snapshot: SnapshotAsse
     assert "declaration of tool" not in divergence.text()
 
 
-def test_the_same_version_of_the_sdk_is_not_blamed(fixture: Fixture) -> None:
-    """With the same version, such a field is attributed to the agent; an added tool never is attributed to the SDK."""
+def test_changes_by_the_agent_are_not_attributed_to_the_sdk(fixture: Fixture) -> None:
+    """With the same SDK version, a new field is attributed to the agent; a changed tool is never attributed to the
+    SDK.
+    """
     extra = {"extra_body": {"service_hint": "auto"}}
     assert changed_agent(fixture, extra=extra).why == "the request option service_hint changed"
     with Replayer(recorded_under(fixture, "2.11.0")) as replayed:
@@ -316,8 +328,12 @@ def test_the_same_version_of_the_sdk_is_not_blamed(fixture: Fixture) -> None:
     )
 
 
-def test_a_secret_in_place_of_a_different_one(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
-    """If only placeholders of secrets differ, the report says this, and contains no secret."""
+def test_a_missing_secret_is_classified_as_redaction(
+    noisy: Fixture, snapshot: SnapshotAssertion
+) -> None:
+    """If a request differs only in the placeholder of a secret, the report states this and does not contain the
+    secret.
+    """
     found = changed_agent(noisy, system=PROMPT.replace(TOKEN, "none"))
     assert found.nature == "redaction"
     assert report(found) == snapshot
@@ -339,7 +355,7 @@ def test_a_secret_in_place_of_a_different_one(noisy: Fixture, snapshot: Snapshot
 def test_text_next_to_a_secret_is_reported_as_text(
     tmp_path: Path, old: str, new: str, nature: str
 ) -> None:
-    """Only the placeholder counts as a secret; text before or after it is classified as what it is."""
+    """A change before or after a secret is not classified as redaction; only a change of the secret itself is."""
     responses = [streamed(text("Yes."), number=1)]
     run = recorded(tmp_path, lambda url: Agent(url).answer(old), responses)
     found = divergence_of(frozen(tmp_path, run), Agent().answer, new)
@@ -362,8 +378,10 @@ def test_text_next_to_a_secret_is_reported_as_text(
         ),
     ],
 )
-def test_removed_messages(tmp_path: Path, kept: slice, more: list[Any], reason: str) -> None:
-    """The report describes the shortened history, even if the removed part contained the arguments of the agent."""
+def test_a_changed_history(tmp_path: Path, kept: slice, more: list[Any], reason: str) -> None:
+    """The report describes which messages were added or removed, even if the removed messages contained the agent's
+    arguments.
+    """
 
     @agentobs.session("cut")
     def ask(prompt: str, url: str | None = None, kept: slice = slice(None), more: Any = ()) -> None:
@@ -384,7 +402,7 @@ def sky(at: str) -> dict[str, str]:
 
 
 def looking(url: str | None, shown: Callable[[Any], str] = json.dumps) -> None:
-    """Send two requests; the function is called for the tool call of the model."""
+    """Send two requests; `sky` is called for the tool call of the model."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
     with agentobs.session("looking"):
         messages: list[Any] = [{"role": "user", "content": "Look."}]
@@ -420,7 +438,7 @@ def looking(url: str | None, shown: Callable[[Any], str] = json.dumps) -> None:
 def test_the_source_of_a_function_result(
     tmp_path: Path, options: dict[str, Any], shown: Callable[[Any], str], outcome: str
 ) -> None:
-    """A result from the recording or from a fault is not attributed to the function or its code, which did not run."""
+    """The report explains whether a function's result came from the recording, a fault or a live run."""
     responses = [plain(call(1, "sky", at="noon")), plain(text("Blue."))]
     fixture = frozen(tmp_path, recorded(tmp_path, looking, responses))
     found = divergence_of(fixture, looking, None, shown, **options)
@@ -428,7 +446,7 @@ def test_the_source_of_a_function_result(
 
 
 def test_an_early_request(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """For a later request of the recording, the report says so and names the request that was due."""
+    """If a request equals a later recorded request, the report states this and names the request that was due."""
 
     def ask(url: str | None, *prompts: str) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -443,7 +461,7 @@ def test_an_early_request(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
 
 
 def test_an_additional_request(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The report says that the request is additional, and that it repeats an earlier one."""
+    """The report states that a request is additional, and that it repeats an earlier request."""
 
     def twice() -> None:
         for _ in range(2):
@@ -456,7 +474,7 @@ def test_an_additional_request(fixture: Fixture, snapshot: SnapshotAssertion) ->
 
 @agentobs.session("patient")
 async def patient(url: str | None, retries: int, own_retries: int = 0) -> str:
-    """Send a request with a number of retries by the client or by this function."""
+    """Send a request that is retried by the client (`retries`) or by this function (`own_retries`)."""
     client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=retries))
     for remaining in reversed(range(own_retries + 1)):
         try:
@@ -473,7 +491,7 @@ async def patient(url: str | None, retries: int, own_retries: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def retried(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A session whose client received an error, did not read its body, and retried."""
+    """A session whose client received an error response, did not read its body, and retried."""
     folder = tmp_path_factory.mktemp("retried")
     responses = [refused(529, retry_after_ms="1"), streamed(text("Well."), number=1)]
     made_so = frozen(folder, recorded(folder, lambda url: asyncio.run(patient(url, 1)), responses))
@@ -486,8 +504,8 @@ def retried(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.mark.parametrize("swallows", [False, True])
 def test_a_missing_retry(retried: Fixture, swallows: bool) -> None:
-    """Without a retry, the agent gets the SDK's own error, and the report names this, whether or not the agent catches
-    it.
+    """If the current agent does not retry as recorded, the report states this, whether or not the agent catches the
+    SDK's error.
     """
 
     async def once() -> None:
@@ -505,14 +523,14 @@ def test_a_missing_retry(retried: Fixture, swallows: bool) -> None:
 
 
 def test_the_agent_may_retry_instead_of_the_client(retried: Fixture) -> None:
-    """An agent that retries by itself takes the recorded path."""
+    """An agent that retries by itself instead of letting the client retry takes the recorded path."""
     with Replayer(retried) as replayed:
         assert "Well." in replayed.run(patient, None, 0, own_retries=1)
     assert replayed.progress.requests_matched == 2
 
 
 def test_a_divergence_after_the_last_request(fixture: Fixture) -> None:
-    """A different end, or a request after all recorded ones, is reported without the number of a recorded request."""
+    """A different end, or an additional request at the end, is reported as coming after the last recorded request."""
 
     def fails() -> None:
         with agentobs.session("outer"):
@@ -533,7 +551,9 @@ def send_prompt(prompt: str, system: str = "Be brief.", url: str | None = None) 
 
 
 def test_proposed_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line uses the recorded arguments. If a test uses others, the report proposes the test instead."""
+    """The report proposes `agentobs replay` for the recorded arguments, and the pytest command if a test uses other
+    arguments.
+    """
     run = recorded(tmp_path, lambda url: send_prompt("Hm?", url=url), [plain(text("Hm."))])
     made_so = frozen(tmp_path, run)
     assert made_so.header["entry"]
@@ -559,7 +579,7 @@ def test_proposed_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_connection(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The report names the line that tried to connect."""
+    """If the agent tries to connect, the report names the line."""
 
     def connects() -> None:
         socket.create_connection(("192.0.2.1", 443), timeout=1)
@@ -572,7 +592,7 @@ def test_a_connection(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
 
 @pytest.mark.usefixtures("no_foreign_threads")
 def test_an_agent_that_hangs(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """If no event can end the wait, the report names the place of the hang."""
+    """If no event can end the agent's wait, the report names the place of the wait."""
 
     def hangs() -> None:
         threading.Event().wait()
@@ -585,7 +605,9 @@ def test_an_agent_that_hangs(fixture: Fixture, snapshot: SnapshotAssertion) -> N
 
 
 def test_a_live_tool_with_a_different_result(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """The report names the line of the tool's function, and proposes a run with recorded tools."""
+    """If a live tool returns a different result, the report names the line of its function, and proposes a run with
+    recorded tools.
+    """
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options=ALLOWED)
     known = replace(SEND, function=_other_result)
     tools = (known, *Mailer().tools[1:])
@@ -603,7 +625,7 @@ def _other_result(to: str, body: str = "") -> str:
 
 
 def test_a_changed_section_of_the_prompt(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """If the agent loop builds the prompt, the report names the section."""
+    """If the agent loop builds the prompt, the report names the changed section."""
     prompt = SystemPrompt(
         custom=(Section("role", "You mail."), Section("tone", "Be kind.\nBe short."))
     )
@@ -619,7 +641,7 @@ def test_a_changed_section_of_the_prompt(tmp_path: Path, snapshot: SnapshotAsser
 
 
 def rewriting_agent(url: str | None, result_text: str) -> None:
-    """Send two requests; the second one has the result of the tool in its first message, which is rewritten."""
+    """Send two requests; the first message of the second request is rewritten to contain the result of the tool."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
     with agentobs.session("noted"):
         messages: list[Any] = [{"role": "user", "content": "Look."}]
@@ -634,7 +656,7 @@ def rewriting_agent(url: str | None, result_text: str) -> None:
 
 
 def test_a_tool_result_inside_of_a_message(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """A message that contains the result of a tool is traced back to the tool."""
+    """If a changed message contains the result of a tool, the report traces the difference back to this tool."""
     responses = [plain(call(1, "look", at="sky")), plain(text("Fine."))]
     run = recorded(tmp_path, lambda url: rewriting_agent(url, "a cloud"), responses)
     found = divergence_of(frozen(tmp_path, run), rewriting_agent, None, "a balloon")
@@ -671,15 +693,17 @@ WIDE = {
 
 
 MARKED = {"wide": "ク", "arabic": "\\u0627", "emoji": "👦", "number": "2.5", "long": "two"}
-"""The text above the marks, for cases in which it is obvious."""
+"""The text above the marks in the cases in which it is obvious."""
 JOINING = [(0x1F1E6, 0x1F1FF), (0x1F3FB, 0x1F3FF), (0xFE00, 0xFE0F)]
-"""Parts of flags, skin tones and variation selectors: their width depends on the previous character."""
+"""Parts of flags, skin tones and variation selectors, whose width depends on the previous character."""
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("case", WIDE)
 def test_lines_are_aligned_in_any_script(fixture: Fixture, case: str, columns: int) -> None:
-    """No line is too wide, marks are below the difference, and no character moves another one."""
+    """In any script, lines fit the width, marks are below the differing text, and no character shifts the rest of its
+    line.
+    """
     old, new = WIDE[case]
     found = replace(
         changed_agent(fixture, system="Be quick."), differences=tuple(differences(old, new))
@@ -711,7 +735,7 @@ def _in_columns(line: str) -> Iterator[tuple[int, str]]:
 
 
 def test_reports_at_two_widths(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The report contains the same facts at 80 and at 120 columns, for several differences in one text."""
+    """The report contains the same facts at 80 and at 120 columns."""
     system = (
         "Be brief. " + "Look everything up before you act, and say where you have it from. " * 3
     )
@@ -724,7 +748,7 @@ def test_reports_at_two_widths(fixture: Fixture, snapshot: SnapshotAssertion) ->
 
 @pytest.mark.parametrize("kind", ["text", "list", "words"])
 def test_big_values_cost_bounded_memory(fixture: Fixture, kind: str) -> None:
-    """If megabytes differ in the middle, the report is short, and it keeps little data."""
+    """The report of megabytes that differ in the middle is short and keeps a limited amount of data."""
     size = 2_000_000
     old: Any = "a" * size + "b" + "c" * size
     new: Any = "a" * size + "d" + "c" * size
@@ -749,7 +773,7 @@ def test_big_values_cost_bounded_memory(fixture: Fixture, kind: str) -> None:
 
 
 def test_a_changed_call_of_a_recorded_tool(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """The call itself is compared with the call in the fixture."""
+    """If a tool call differs from the call in the fixture, the report shows the difference between the calls."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options=ALLOWED)
     [one] = fixture.tools
     other = replace(one, question=replace(one.question, input={"to": "bob"}))
@@ -760,7 +784,7 @@ def test_a_changed_call_of_a_recorded_tool(tmp_path: Path, snapshot: SnapshotAss
 
 
 def test_a_report_as_json(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The JSON contains all facts by name, and the version of the format."""
+    """The JSON report contains all facts by name, and the version of its format."""
     found = changed_agent(fixture, weather={**WEATHER, "Oslo": "snow"})
     parsed = json.loads(found.json().replace(found.path, "FIXTURE"))
     assert parsed["agentobs_divergence"] == 1
@@ -775,7 +799,9 @@ def test_a_report_as_json(fixture: Fixture, snapshot: SnapshotAssertion) -> None
 
 
 def test_the_causal_chain(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """Its steps are the request, the result, the call, the response that contained the call, and so on."""
+    """The steps of the causal chain are the request, the tool result, the call, the response with the call, and so
+    on.
+    """
     found = changed_agent(fixture, weather={**WEATHER, "Rome": "snow"})
     assert re.sub(r"\.py:\d+ in", ".py:LINE in", found.explanation()) == snapshot
 
@@ -824,7 +850,7 @@ VALUES = st.recursive(
     place=st.integers(0, 3),
 )
 def test_any_request_is_reported(fixture: Fixture, key: str, value: Any, place: int) -> None:
-    """An unexpected request of any form is a divergence with all forms of reports, and never another error."""
+    """An unexpected request of any form is reported as a divergence in every format, and causes no other error."""
     body = json.loads(fixture.body(1))
     old = body.get(key)
     body[key] = [*old[:place], value, *old[place + 1 :]] if isinstance(old, list) else value
@@ -843,12 +869,12 @@ def test_any_request_is_reported(fixture: Fixture, key: str, value: Any, place: 
 
 
 def test_the_attempt_is_reported(tmp_path: Path) -> None:
-    """The report of a retried request contains its attempt."""
+    """The report of a retried request contains the number of its attempt."""
     responses = [refused(529, x_should_retry="true"), *answers()]
     fixture = frozen(tmp_path, recorded(tmp_path, lambda url: Agent(url).answer("Hm?"), responses))
 
     class Restless(Agent):
-        """Sends a different request when it retries."""
+        """An agent that sends a different request when it retries."""
 
         def answer(self, prompt: str) -> str:
             client = agentobs.record(Anthropic(max_retries=0, **self.options))
@@ -868,7 +894,7 @@ def test_the_attempt_is_reported(tmp_path: Path) -> None:
 
 
 def test_waiting_tasks_and_lanes_are_reported(tmp_path: Path) -> None:
-    """For concurrent agents, the report contains the progress of each lane and where other tasks wait."""
+    """The report contains the progress of each lane, and the places at which other tasks wait."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options=ALLOWED)
     agent = Mailer(options={**ALLOWED, "system": "Be quick."})
 
@@ -890,7 +916,7 @@ def test_waiting_tasks_and_lanes_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_divergence_in_the_middle_of_big_bodies(tmp_path: Path) -> None:
-    """Each request contains megabytes; a divergence keeps a few thousand characters of them."""
+    """A divergence in the middle of a long request keeps only a few thousand characters of the request."""
     long = "".join(f"line {number}\n" for number in range(40_000))
     responses = [streamed(text("Long."), number=1)]
     run = recorded(tmp_path, lambda url: Agent(url, system=long).answer("Hm?"), responses)

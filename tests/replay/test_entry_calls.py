@@ -1,4 +1,4 @@
-"""Every way to start an agent: recorded in one process, frozen, and replayed by the generated test in another."""
+"""Every way to start an agent: recorded in one process, and replayed by the generated test in another process."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ FIXED = {
     "lambda": ("from agents import ask", 'replay.run(lambda: agents.a_lambda())'),
     "nested": ("from agents import nesting", "replay.run(nesting)"),
 }  # fmt: skip
-"""The two lines that replace a recorded entry which cannot be called, with the dots filled in."""
+"""For each recorded entry that cannot be called: the two lines that replace its call in the test, completed by hand."""
 NOTEBOOK = """
 import agentobs
 from agents import ask
@@ -315,7 +315,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_entries_that_can_be_called_replay_unedited(
     project: Project, pytester: pytest.Pytester, warm_process: None
 ) -> None:
-    """The generated tests pass unedited; each entry is called with its recorded arguments."""
+    """If an entry can be called, the generated test passes unedited, with the recorded arguments."""
     output = project.freeze(*CALLABLE, options=("--no-check",))
     assert "add this import" not in output
     results = project.test(pytester, *(f"fixtures/{name}" for name in CALLABLE))
@@ -325,7 +325,9 @@ def test_entries_that_can_be_called_replay_unedited(
 def test_entries_that_cannot_be_called_are_explained(
     project: Project, pytester: pytest.Pytester, warm_process: None
 ) -> None:
-    """`freeze` prints the reason, with two lines for the test; with these lines the test passes."""
+    """If an entry cannot be called, `freeze` prints the reason and two lines with which the test passes after they are
+    completed.
+    """
     output = " ".join(project.freeze(*FIXED).split())
     for reason in (
         "agents:Needs.run is a method of Needs, whose constructor needs prefix",
@@ -398,7 +400,9 @@ def test_an_entry_on_the_command_line(
 def test_an_entry_in_an_installed_package_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, is_refused: bool
 ) -> None:
-    """A project can contain its environment, be one, or be in one: only installed packages are rejected."""
+    """Only entries in installed packages are rejected, whether the environment is inside the project, around it, or the
+    project itself.
+    """
     here = tmp_path / "project"
     file = (
         here / "env" / "lib" / "python3" / "site-packages" / "tool.py"
@@ -414,7 +418,7 @@ def test_an_entry_in_an_installed_package_is_rejected(
 
 
 def test_an_entry_in_the_standard_library_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This also holds if Python is below the project directory, as with pyenv below the home directory."""
+    """An entry in the standard library is rejected even if Python is installed below the project directory."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for folder in (Path(subprocess.__file__).parents[depth] for depth in range(3)):
         with project_at(folder):
@@ -431,7 +435,7 @@ def test_an_entry_in_the_standard_library_is_rejected(monkeypatch: pytest.Monkey
 
 @pytest.mark.soak
 def test_a_fixture_starts_no_script_that_is_not_an_agent(project: Project) -> None:
-    """A fixture can come from anyone: a script that does not use agentobs is not run."""
+    """A script that does not use agentobs is not run, because a fixture can come from anyone."""
     (project.folder / "scripts" / "wipe.py").write_text("print('wiped')\n")
     project.freeze("script", "-o", "fixtures/other-script")
     for entry, says in (
@@ -451,7 +455,9 @@ def test_a_fixture_starts_no_script_that_is_not_an_agent(project: Project) -> No
 
 
 def test_the_entry_in_a_header_is_never_code() -> None:
-    """The lines for the test contain only names, whatever a fixture contains, and every reason is a sentence."""
+    """Whatever a fixture's header contains, the proposed lines for the test contain only names, and every reason is a
+    sentence.
+    """
     assert why_not_callable({"entry": "a:b", "arguments": {}}) is None
     evil = {
         "module": "a;import os",
@@ -529,7 +535,7 @@ if __name__ == "__main__":
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["fork", "spawn"])
 def test_children_of_multiprocessing(tmp_path: Path, kind: str) -> None:
-    """A request in a child ends the replay with the reason; children without requests work; a session in a child
+    """A request in a child process of `multiprocessing` ends the replay with the reason; a child with its own session
     replays.
     """
     project = Project(tmp_path)

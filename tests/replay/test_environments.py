@@ -35,7 +35,7 @@ time.time_ns = lambda: _time_ns() + _ahead * 10**9
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 os.cpu_count = lambda: int(os.environ["PROCESSORS"])
 """
-"""Advances the clock of a process and restricts it to one processor, while it reports another number."""
+"""A `sitecustomize` module that shifts the clock, uses one processor, and reports a different number of processors."""
 
 ENVIRONMENTS: list[dict[str, str]] = [
     {"PYTHONHASHSEED": "1", "TZ": "Asia/Kathmandu", "LC_ALL": "C", "DAYS_AHEAD": "3650", "PROCESSORS": "1"},
@@ -61,12 +61,14 @@ def fixtures() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "environment", mark_all_but_first(ENVIRONMENTS, pytest.mark.soak), ids=["ahead", "behind"]
+    "environment",
+    mark_all_but_first(ENVIRONMENTS, pytest.mark.soak),
+    ids=["clock-ahead", "clock-behind"],
 )
 def test_replays_are_identical_in_any_environment(
     fixtures: Path, environment: dict[str, str]
 ) -> None:
-    """Return values, events, bytes of requests and responses, trajectories, and snapshots are as in this process."""
+    """A replay in any environment has the same results, events, request and response bytes, trajectory and snapshot."""
     expected = json.loads(json.dumps(replayed(fixtures)))
     assert all("money at the prices of" in found[-1] for found in expected.values())
     with tempfile.TemporaryDirectory() as name:

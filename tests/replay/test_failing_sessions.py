@@ -1,4 +1,4 @@
-"""Failed sessions of agents with their own loop: the failing turn, and tests that only a fix turns green."""
+"""Failed sessions of agents with their own loop: the failing turn, and tests that pass only after a fix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def price(order: str) -> str:
 
 
 class Clerk:
-    """A typical agent with its own loop, which returns tool errors to the model."""
+    """A typical agent with its own loop, which sends tool errors to the model."""
 
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.url = url
@@ -73,7 +73,7 @@ class Clerk:
 
 
 def turns(*names: str, last: str = "Done.") -> list[Answer]:
-    """Return responses with one tool call each, then one with a text."""
+    """Return responses with one tool call each, and then a response with a text."""
     calls = [streamed(call(n, name, order="A-17"), number=n) for n, name in enumerate(names, 1)]
     return [*calls, streamed(text(last), number=len(names) + 1)]
 
@@ -158,7 +158,7 @@ RED, GREEN = ("green", "AssertionError"), ("green", "green")
     ],
     ids=["error", "fail", "raised", "raised-in-tool", "loop", "quiet-loop", "refused", "first"],
 )
-def test_the_failing_turn(
+def test_the_failing_turn_is_derived_from_the_session(
     tmp_path: Path,
     responses: list[Answer],
     buggy: dict[str, Any],
@@ -166,7 +166,7 @@ def test_the_failing_turn(
     live_from: int,
     reason: str,
 ) -> None:
-    """It is chosen from errors in requests, repeated calls, rejected requests, and the outcome."""
+    """The failing turn is derived from tool errors in requests, repeated calls, rejected requests, and the outcome."""
     failure = failure_of(fixture_of(tmp_path, responses, **buggy))
     assert failure is not None
     assert (failure.turn, failure.live_from) == (turn, live_from)
@@ -174,7 +174,7 @@ def test_the_failing_turn(
 
 
 def test_a_recovered_error_is_not_the_failure(tmp_path: Path) -> None:
-    """A tool that fails once and succeeds later is not the cause of the failure."""
+    """The error of a tool that later succeeds is not chosen as the failure."""
     outcomes: Any = iter([ValueError("busy"), "41,90"])
 
     def flaky(order: str) -> str:
@@ -211,20 +211,20 @@ def test_a_recovered_error_is_not_the_failure(tmp_path: Path) -> None:
         (LOOP, {"turns_max": 4, "refund": price}, {"turns_max": 6}, RED),
     ],
 )
-def test_only_a_correct_fix_turns_both_tests_green(
+def test_only_a_correct_fix_makes_both_tests_pass(
     tmp_path: Path,
     responses: list[Answer],
     buggy: dict[str, Any],
     changes: dict[str, Any],
     expected: tuple[str, str],
 ) -> None:
-    """This holds for fixes of the tool, the error handling and the end, in any turn."""
+    """Both generated tests pass only after a fix of the tool, the error handling or the end of the agent."""
     fixture = fixture_of(tmp_path, responses, **buggy)
     assert verdicts(fixture, **{**buggy, **changes}) == expected
 
 
 def test_a_different_error_text_is_the_same_failure(tmp_path: Path) -> None:
-    """A tool that fails with a different text is not fixed; the recorded responses continue to the end."""
+    """A tool that fails with a different error text is not fixed."""
 
     def fails_differently(order: str) -> str:
         raise ValueError("please try again")
@@ -236,10 +236,10 @@ def test_a_different_error_text_is_the_same_failure(tmp_path: Path) -> None:
 def test_a_changed_prompt_is_reported_and_is_not_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorded responses still lead to the failure, so a fix of the code is visible, but a fix of the prompt is
-    not.
+    """A changed prompt is reported, but does not count as a fix, because the recorded responses still lead to the
+    failure.
     """
-    # Ignore the state that other tests have left in this process.
+    # so that the notes do not contain state that other tests have left in this process
     monkeypatch.setattr(process.state(leftover_state.State), "is_isolated", True)
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     assert verdicts(fixture, finish=give_up, system="Be kind.") == RED
@@ -255,9 +255,7 @@ def test_a_changed_prompt_is_reported_and_is_not_a_fix(
 
 
 def test_an_agent_that_succeeds_earlier_is_fixed(tmp_path: Path) -> None:
-    """An agent that repeated its request because it could not parse the response now ends after the first: both tests
-    pass.
-    """
+    """Both tests pass if the agent now succeeds at an earlier turn, because it no longer repeats its request."""
 
     def reading(url: str | None = None, *, can_read: bool = False) -> str:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -295,7 +293,7 @@ def test_an_agent_that_succeeds_earlier_is_fixed(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
-    """It does not reach the point at which the session failed, so neither test passes."""
+    """An agent that makes no request does not reach the failure, so neither test passes."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
 
     def idle() -> None:
@@ -311,7 +309,7 @@ def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
 
 
 def test_the_step_is_the_first_difference(tmp_path: Path) -> None:
-    """It contains the current tool results next to the recorded ones, and the turn before it."""
+    """The step contains the first tool result that differs from the recording, next to the recorded result."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Clerk(refund=paid, finish=give_up).run, turn=2)
@@ -325,7 +323,9 @@ def test_the_step_is_the_first_difference(tmp_path: Path) -> None:
 
 
 def test_changed_results_before_the_failing_turn_are_not_a_fix(tmp_path: Path) -> None:
-    """The model's response to them is unknown: the recorded responses continue, and a note explains what to do."""
+    """Changed tool results before the failing turn are not a fix, and a note explains how to test from the earlier
+    turn.
+    """
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=2)
@@ -337,7 +337,7 @@ def test_changed_results_before_the_failing_turn_are_not_a_fix(tmp_path: Path) -
 
 
 def test_an_agent_that_diverges_early_is_not_fixed(tmp_path: Path) -> None:
-    """It does not reach the tested turn."""
+    """An agent that leaves the recorded path before the tested turn is not fixed."""
 
     class Chatty(Clerk):
         def result(self, block: Any) -> dict[str, Any]:
@@ -368,7 +368,7 @@ class Stubborn(Clerk):
 
 
 def test_an_agent_that_retries_forever_is_stopped(tmp_path: Path) -> None:
-    """This holds after an expected change and after a divergence."""
+    """An agent that retries without limit is stopped after an expected change and after a divergence."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     clerk = Stubborn(refund=paid)
     with Replayer(fixture) as replayed:
@@ -382,7 +382,7 @@ def test_an_agent_that_retries_forever_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_session_with_a_wrong_result_is_frozen_at_a_given_turn(tmp_path: Path) -> None:
-    """The session completed, so only a person knows at which turn it went wrong."""
+    """A session that completed with a wrong result is frozen at the turn that the user chooses."""
     session = session_of(tmp_path, turns("price"))
     complete = freeze(session, tmp_path / "whole", {})
     assert complete.failure is None
@@ -398,7 +398,7 @@ def test_a_session_with_a_wrong_result_is_frozen_at_a_given_turn(tmp_path: Path)
 
 
 def test_an_unedited_test_is_replaced_and_an_edited_one_is_kept(tmp_path: Path) -> None:
-    """Freezing again at another turn replaces only the test that was not edited."""
+    """Freezing a session again at another turn replaces the generated test only if the test was not edited."""
     session = session_of(tmp_path, turns("price", "refund"), finish=give_up)
     first = freeze(session, tmp_path / "clerk", {})
     refrozen = freeze(session, tmp_path / "clerk", {}, failing_turn=1)
@@ -411,7 +411,9 @@ def test_an_unedited_test_is_replaced_and_an_edited_one_is_kept(tmp_path: Path) 
 
 
 def test_a_session_cut_after_its_failure_keeps_its_tests(tmp_path: Path) -> None:
-    """A session that is cut before its failure has only the test of the path."""
+    """A session that is cut after its failing turn keeps the tests of the failure; cut before it, only the test of the
+    path.
+    """
     session = session_of(tmp_path, turns("price", "refund", "price"), finish=give_up)
     cut = freeze(session, tmp_path / "late", {}, until=2)
     assert cut.failure is not None
@@ -422,9 +424,7 @@ def test_a_session_cut_after_its_failure_keeps_its_tests(tmp_path: Path) -> None
 
 
 def test_a_failed_session_without_a_response_has_tests(tmp_path: Path) -> None:
-    """The only request was rejected: the failure is reached after all requests, and fixed if the agent handles the
-    error.
-    """
+    """A session whose only request was rejected has tests of its failure, which pass if the agent handles the error."""
     fixture = fixture_of(tmp_path, [refused(529)])
     with Replayer(fixture) as replayed:
         replayed.reach(Clerk().run, turn=1)
@@ -446,8 +446,10 @@ def test_a_failed_session_without_a_response_has_tests(tmp_path: Path) -> None:
     assert step.differs
 
 
-def test_a_rejected_request_can_be_the_fix(tmp_path: Path) -> None:
-    """An invalid request must change. A request that met an overload need not, and a changed prompt is not a fix."""
+def test_only_an_invalid_request_is_fixed_by_a_changed_prompt(tmp_path: Path) -> None:
+    """A changed prompt fixes a request that was rejected as invalid, but not a request that failed because of an
+    overload.
+    """
     fixture = fixture_of(tmp_path, [refused(400, "invalid_request_error")])
     assert verdicts(fixture) == ("green", "AssertionError")
     assert verdicts(fixture, system="Shorter.") == GREEN
@@ -456,7 +458,7 @@ def test_a_rejected_request_can_be_the_fix(tmp_path: Path) -> None:
 
 
 def test_a_change_is_a_divergence_in_an_ordinary_replay(tmp_path: Path) -> None:
-    """Only a test that looks for a change may leave the recorded path."""
+    """In an ordinary replay, a changed result is a divergence, because only `until_change` accepts a change."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
         replayed.run(Clerk(refund=paid, finish=give_up).run)

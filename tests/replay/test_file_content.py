@@ -1,4 +1,4 @@
-"""Secrets in files, and the size of files."""
+"""The content of files: no secret is in any file, and each message is stored once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.replay.agents import MODEL, TOOLS, frozen, recorded
 
 @dataclass(frozen=True)
 class Secrets:
-    """Values of an agent that no file may contain."""
+    """Secret values of an agent, which no file may contain."""
 
     key: str = "sk-ant-api03-Aq3-first-key-of-this-test-0123456789AA"
     oauth: str = "sk-ant-oat01-Bq3-an-oauth-token-of-this-test-9876BB"
@@ -34,7 +34,7 @@ class Secrets:
     from_model: str = "sk-ant-api03-Fq3-a-key-that-the-model-says-12345678FF"
 
     def forms(self) -> Iterator[bytes]:
-        """Yield each value as it is, and its base64 forms at each alignment."""
+        """Yield each value, and its base64 form at each alignment."""
         for each in vars(self).values():
             yield each.encode()
             for before in range(3):
@@ -55,7 +55,7 @@ SECOND = Secrets(
 
 
 def answer(number: int, *content: dict[str, Any]) -> Answer:
-    """Return a response whose texts are split in the middle, between two chunks, and that sets a cookie."""
+    """Return a response that sets a cookie, and whose texts are split into two chunks."""
     chunks = tuple(
         Chunk(event_bytes(event), 0)
         for event in stream_events(message(*content, id=f"msg_{number}"))
@@ -113,7 +113,9 @@ def leaks(data: bytes, *owners: Secrets) -> list[bytes]:
 
 
 def test_no_secret_is_in_any_file(leaky_session: tuple[Path, Fixture]) -> None:
-    """Keys and tokens in headers, prompts, base64, cookies, tool results, or split between chunks are in no file."""
+    """No file contains a key or token from a header, prompt, cookie or tool result, in base64, or split between
+    chunks.
+    """
     folder, fixture = leaky_session
     for each in vars(FIRST).values():
         assert leaks(b"x" + each.encode(), FIRST)
@@ -131,7 +133,7 @@ def test_no_secret_is_in_any_file(leaky_session: tuple[Path, Fixture]) -> None:
 def test_a_secret_split_between_chunks_is_one_placeholder(
     leaky_session: tuple[Path, Fixture],
 ) -> None:
-    """Neither chunk contained the whole key, but the fixture contains one placeholder for it."""
+    """A secret that is split between two chunks is replaced by one placeholder."""
     secret = FIRST.from_model.encode()
     assert not any(secret in chunk.data for chunk in GIVEN[0].chunks)
     _, fixture = leaky_session
@@ -145,13 +147,13 @@ def test_no_secret_is_in_a_report_or_a_log(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture,
 ) -> None:
-    """If the replay diverges next to secrets, neither the report (text, JSON) nor logs nor output contain them."""
+    """If a replay diverges next to secrets, they are neither in the report (text or JSON) nor in logs or output."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(DivergenceError) as raised, Replayer(leaky_session[1]) as replayed:
         replayed.run(leak_secrets, None, SECOND, **changes)
     report = raised.value.divergence
     assert report.kind == "content"
-    # The SDK logs its requests only on demand, and hides its keys itself.
+    # The SDK logs requests only on demand, and redacts its own keys.
     own_records = [
         each for each in caplog.records if not each.name.startswith(("anthropic", "httpcore"))
     ]
@@ -166,14 +168,14 @@ def test_no_secret_is_in_a_report_or_a_log(
 def test_a_redacted_recording_replays(
     leaky_session: tuple[Path, Fixture], secrets: Secrets, url: str | None
 ) -> None:
-    """The same secrets, other secrets, and another address match."""
+    """A redacted recording replays with the same or other secrets, and with any base URL."""
     with Replayer(leaky_session[1]) as replayed:
         assert replayed.run(leak_secrets, url, secrets) == "So it is."
     assert replayed.progress.requests_matched == 3
 
 
 def test_one_secret_in_two_places_diverges(leaky_session: tuple[Path, Fixture]) -> None:
-    """Other secrets match, but a secret from a tool does not match in the place of a secret from a prompt."""
+    """A replay diverges if two different recorded secrets are now the same secret."""
     doubled = replace(SECOND, echoed=SECOND.key.replace("Gq3", "Nq3"), packed=SECOND.typed)
     with pytest.raises(DivergenceError), Replayer(leaky_session[1]) as replayed:
         replayed.run(leak_secrets, None, doubled)
@@ -183,7 +185,7 @@ TURNS = 1000
 
 
 def long_session(turns: int) -> Recording:
-    """Return a session whose requests repeat the history, as those of agents do."""
+    """Return a session in which each request repeats the history, as agents do."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "prompt-0000"}]
     exchanges = []
     for turn in range(1, turns + 1):
@@ -220,7 +222,9 @@ def long_session(turns: int) -> Recording:
 
 
 def test_each_block_is_stored_once(tmp_path: Path) -> None:
-    """In 1,000 turns, each request is stored as its new messages, and the file grows with the new content only."""
+    """In a session of 1,000 turns, each request is stored as its new messages, so the file grows only with new
+    content.
+    """
     recording = long_session(TURNS)
     data = write(recording, {})
     (tmp_path / "recording.jsonl").write_bytes(data)

@@ -32,8 +32,8 @@ from tests.provider_script import call, streamed, text
 from tests.recording.test_kills import killed_while_streaming
 from tests.replay.agents import Agent, answers, recorded
 
-SAME_PROCESS = pytest.mark.xdist_group("fixture files")
-"""Run these tests in one process, because eight processes that import the SDK slow all others down."""
+ONE_WORKER = pytest.mark.xdist_group("fixture files")
+"""Run these tests in one xdist worker, because eight processes that import the SDK slow down all other tests."""
 USE = "import pytest\nfrom tests.replay.agents import Agent\n"
 
 
@@ -55,14 +55,14 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def with_other_timing(answer: Answer) -> Answer:
-    """The same response with other chunks and times, as in another run of the provider."""
+    """Return the same response with other chunks and times, as in another run of the provider."""
     body = answer.body
     chunks = tuple(Chunk(body[at : at + 50], at * 1_000_000) for at in range(0, len(body), 50))
     return dataclasses.replace(answer, chunks=chunks)
 
 
 def test_git_shows_only_the_changed_turn(tmp_path: Path, session: Recording) -> None:
-    """If the second response changes, the diff contains this response, the request that repeats it, and the digest."""
+    """If one response changes, the diff contains only this response, the request that repeats it, and the digest."""
     folder = tmp_path / "repository" / "fixtures" / "weather"
     freeze(session, folder, {"anthropic": "1"})
     git(tmp_path, "init", "-q", "repository")
@@ -78,7 +78,7 @@ def test_git_shows_only_the_changed_turn(tmp_path: Path, session: Recording) -> 
     ]
     shown = git(folder, "diff", "-U0", "recording.jsonl").splitlines()[4:]
     changed = [json.loads(line[1:]) for line in shown if line[:1] in "+-"]
-    # The first line names the original session.
+    # The header, which names the original session, changes as well.
     names = {"agentobs_fixture", "response", "event", "request", "tool", "end"}
     assert {next(iter(line)) for line in changed} <= names
     assert {line["response"] for line in changed if "response" in line} == {2}
@@ -92,7 +92,7 @@ def test_git_shows_only_the_changed_turn(tmp_path: Path, session: Recording) -> 
 
 
 def test_an_identical_session_changes_nothing(tmp_path: Path, session: Recording) -> None:
-    """The same session, recorded again with other chunks and times, is identical byte for byte."""
+    """Freezing an identical session with other chunks and times changes no byte of the fixture."""
     folder = tmp_path / "weather"
     freeze(session, folder, {"anthropic": "1"})
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -101,11 +101,9 @@ def test_an_identical_session_changes_nothing(tmp_path: Path, session: Recording
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@SAME_PROCESS
+@ONE_WORKER
 def test_the_recording_of_a_killed_process_is_frozen(tmp_path: Path) -> None:
-    """After kill -9, the recording ends with the last complete event and has the outcome crashed; it replays up to
-    there.
-    """
+    """A process that was killed leaves a recording that can be frozen and replayed up to its last complete event."""
     sent = held(
         message(*[words(f"{number} " * 40) for number in range(60)]), hold=threading.Event()
     )
@@ -141,7 +139,7 @@ def test_the_recording_of_a_killed_process_is_frozen(tmp_path: Path) -> None:
 def test_a_failed_write_keeps_the_old_fixture(
     tmp_path: Path, session: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fixture is replaced completely or not at all, and no temporary file is left."""
+    """If writing fails, the old fixture is kept completely and no temporary file is left."""
     folder = tmp_path / "weather"
     freeze(session, folder, {})
     before = (folder / "recording.jsonl").read_bytes()
@@ -150,7 +148,7 @@ def test_a_failed_write_keeps_the_old_fixture(
     try:
         if os.access(
             folder, os.W_OK
-        ):  # root ignores permissions, so its write has to fail in a different way
+        ):  # root ignores permissions, so the write has to fail in a different way
             monkeypatch.setattr(Path, "replace", _fail_to_replace)
         with pytest.raises(AgentobsError, match="cannot write the fixture"):
             freeze(failing, folder, {})
@@ -165,10 +163,10 @@ def _fail_to_replace(path: Path, target: Path) -> Path:
 
 
 @pytest.mark.soak
-@SAME_PROCESS
+@ONE_WORKER
 @pytest.mark.timeout(600)
 def test_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) -> None:
-    """Tests with one fixture in two processes pass, and the complete run reports an unused fixture once."""
+    """Tests in two worker processes can use one fixture, and a complete run reports an unused fixture once."""
     freeze(session, pytester.path / "fixtures" / "weather", {})
     freeze(session, pytester.path / "fixtures" / "forgotten", {})
     for test in (pytester.path / "fixtures").rglob("test_*.py"):
@@ -185,7 +183,9 @@ def test_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) 
 
 
 def test_a_run_without_replays_imports_only_the_plugin(pytester: pytest.Pytester) -> None:
-    """Only the plugin is imported, and none of its dependencies in agentobs."""
+    """A run without replays imports only `agentobs.pytest_plugin`, and neither the SDK nor any other module of
+    agentobs.
+    """
     pytester.makepyfile(
         "import sys\nOURS = ('agentobs', 'replay', 'exporters', 'dashboards')\n"
         "def test_it():\n"
@@ -197,7 +197,7 @@ def test_a_run_without_replays_imports_only_the_plugin(pytester: pytest.Pytester
 
 
 def with_digest(lines: list[dict[str, Any]]) -> bytes:
-    """Return a manipulated fixture with a correct digest."""
+    """Return the bytes of a changed fixture with a correct digest."""
     body = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
     return body + json.dumps({**lines[-1], "digest": digest(body)}).encode() + b"\n"
 
@@ -232,7 +232,7 @@ def test_a_manipulated_fixture_with_a_correct_digest_is_rejected(
     change: Callable[[list[dict[str, Any]]], None],
     expected: str,
 ) -> None:
-    """One line describes the problem."""
+    """An invalid fixture with a correct digest is rejected with an error that describes the problem."""
     file = freeze(session, tmp_path / "weather", {}).fixture
     changed = read_lines(file)
     change(changed)
@@ -242,7 +242,7 @@ def test_a_manipulated_fixture_with_a_correct_digest_is_rejected(
 
 
 def test_a_fixture_of_a_gigabyte_is_rejected_unread(tmp_path: Path) -> None:
-    """It is rejected because of its size, before any byte is read."""
+    """A fixture of a gigabyte is rejected because of its size before it is read."""
     file = tmp_path / "recording.jsonl"
     with file.open("wb") as sparse:
         sparse.truncate(2**30)
@@ -257,7 +257,9 @@ HOSTILE = '../../etc/x"""\nimport os; os.abort()  #\x1b]0;owned\x07\u202e<script
 def test_hostile_names_are_harmless(
     tmp_path: Path, session: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names of a session, its reason, its entry and its tools never become code, paths, markup or escape sequences."""
+    """The names of a session, its entry and its tools, and its reason never become code, paths, markup or escape
+    sequences.
+    """
     first, *others = session.exchanges
     assert isinstance(first, ModelExchange)
     first = dataclasses.replace(first, answer=streamed(call(1, HOSTILE, path=HOSTILE)))
@@ -292,7 +294,7 @@ def test_hostile_names_are_harmless(
 def test_a_hostile_name_becomes_a_folder_below_fixtures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`agentobs freeze` writes below fixtures/ for any session name, and prints no escape sequence."""
+    """For any session name, `agentobs freeze` writes below `fixtures/` and prints no escape sequence."""
 
     def run(url: str) -> None:
         import anthropic
@@ -316,13 +318,13 @@ def test_a_hostile_name_becomes_a_folder_below_fixtures(
 
 @pytest.mark.parametrize("name", ["..", ".", "", "/", "\u202e", "-rf"])
 def test_a_name_without_letters_becomes_a_folder(session: Recording, name: str) -> None:
-    """No name leads out of fixtures/ or is an option of a command."""
+    """A session name without letters neither leads out of `fixtures/` nor looks like a command-line option."""
     [folder] = _folders([dataclasses.replace(session, name=name)], None)
     assert folder in (Path("fixtures/session"), Path("fixtures/rf"))
 
 
 def test_sessions_with_equal_names_have_separate_folders(session: Recording) -> None:
-    """Sessions that are frozen concurrently do not overwrite each other."""
+    """Sessions with equal names that are frozen together are written to separate folders."""
     other = dataclasses.replace(session, session_id="0" * 24 + "89abcdef")
     third = dataclasses.replace(session, name="third")
     assert _folders([session, other, third], Path("kept")) == [
@@ -333,7 +335,7 @@ def test_sessions_with_equal_names_have_separate_folders(session: Recording) -> 
 
 
 def test_two_replays_of_one_fixture_are_independent(tmp_path: Path, session: Recording) -> None:
-    """Two replays of a fixture that was loaded once have separate positions."""
+    """A fixture that was loaded once can be replayed several times, each time from its start."""
     fixture = load(freeze(session, tmp_path / "weather", {}).fixture)
     for _ in range(2):
         with Replayer(fixture) as replayed:
@@ -361,7 +363,7 @@ def run_with_stream(fixture: Fixture, read: Callable[[Any], object]) -> None:
 def test_an_unread_stream_does_not_hang(
     tmp_path: Path, session: Recording, read: Callable[[Any], object]
 ) -> None:
-    """A test that never reads its stream ends, and fails because of the missing requests."""
+    """An agent that does not read its stream to the end does not hang, and fails because of the missing requests."""
     fixture = load(freeze(session, tmp_path / "weather", {}).fixture)
     with pytest.raises(DivergenceError) as caught:
         run_with_stream(fixture, read)
@@ -380,7 +382,9 @@ def test_an_unread_stream_does_not_hang(
 def test_an_incomplete_session_is_not_frozen(
     tmp_path: Path, session: Recording, changes: dict[str, Any], expected: str, advice: str
 ) -> None:
-    """One error names the session and what to do, and nothing is written."""
+    """An incomplete, imported or empty session is rejected with an error that contains its ID, and nothing is
+    written.
+    """
     with pytest.raises(RecordingError) as caught:
         freeze(dataclasses.replace(session, **changes), tmp_path / "weather", {})
     assert str(caught.value).startswith(f"session {session.session_id} {expected}")
@@ -389,7 +393,7 @@ def test_an_incomplete_session_is_not_frozen(
 
 
 def test_two_processes_freeze_the_same_recording(tmp_path: Path) -> None:
-    """Two processes that write the same fixture concurrently leave one complete fixture."""
+    """Two processes that write the same fixture concurrently leave one complete fixture and no temporary file."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom replay.fixture.fixture_folder import replace_file\n"
         "data = sys.argv[2].encode() * 200_000\n"

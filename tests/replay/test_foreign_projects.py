@@ -1,4 +1,4 @@
-"""Projects of others: the pytest plugin does not affect a project that does not use it."""
+"""Projects that do not use agentobs: its pytest plugin does not affect them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ PACKAGES = ("replay", "exporters", "dashboards")
 
 
 def with_own_packages(pytester: pytest.Pytester) -> None:
-    """Create packages in the root directory that have the names of packages of agentobs."""
+    """Create packages in the root directory with the same names as packages of agentobs."""
     for name in PACKAGES:
         pytester.mkpydir(name)
         (pytester.path / name / "thing.py").write_text(f"NAME = '{name}'\n")
 
 
 def test_own_packages_of_the_same_names_are_imported(pytester: pytest.Pytester) -> None:
-    """A project imports its own packages named `replay`, `exporters` and `dashboards`, with `pytest` and with
-    `python -m pytest`.
+    """A project imports its own packages named `replay`, `exporters` and `dashboards`, with `pytest` and `python -m
+    pytest`.
     """
     with_own_packages(pytester)
     pytester.makeini("[pytest]\npythonpath = .\n")
@@ -29,8 +29,10 @@ def test_own_packages_of_the_same_names_are_imported(pytester: pytest.Pytester) 
         result.assert_outcomes(passed=1)
 
 
-def test_a_hidden_replay_package_is_named(pytester: pytest.Pytester) -> None:
-    """In such a project, a marked test fails with the reason instead of running live; the other tests pass."""
+def test_a_hidden_replay_package_is_reported(pytester: pytest.Pytester) -> None:
+    """If another package named `replay` hides the package of agentobs, a marked test fails with this reason and does
+    not run live.
+    """
     with_own_packages(pytester)
     pytester.makeini("[pytest]\npythonpath = .\n")
     pytester.makepyfile(
@@ -44,7 +46,7 @@ def test_a_hidden_replay_package_is_named(pytester: pytest.Pytester) -> None:
 
 
 def test_a_run_does_not_require_syrupy(pytester: pytest.Pytester) -> None:
-    """Without syrupy, tests run, and a project may have its own option and fixture for snapshots."""
+    """Without syrupy, tests run, and a project may define its own snapshot option and fixture."""
     pytester.makeconftest(
         "import pytest\n"
         "def pytest_addoption(parser): parser.addoption('--snapshot-update', action='store_true')\n"

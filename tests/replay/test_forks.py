@@ -1,4 +1,4 @@
-"""`agentobs fork`: requests to a provider that verifies signatures, costs, and histories that cannot be sent."""
+"""`agentobs fork`: histories that a provider accepts, costs, and histories that cannot be sent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class Desk:
-    """A folder with an agent, a home and a provider, and the commands that run in it."""
+    """A folder with an agent, a home and a provider. Commands run in this folder."""
 
     def __init__(self, folder: Path, provider: SigningProvider, shell: Shell) -> None:
         self.folder, self.provider, self.shell = folder, provider, shell
@@ -98,7 +98,9 @@ def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_provider_that_verifies_signatures_accepts_a_fork(
     desk: Desk, client: str, source: str
 ) -> None:
-    """It receives only the live requests, each with the issued history, and the costs are what it counted itself."""
+    """A provider that verifies signatures receives only the live requests of a fork, accepts their history, and bills
+    the cost that is recorded.
+    """
     parent = desk.record(lambda agent: agent.answer(client, "Where is my refund?"))
     assert desk.provider.accepted == 3
     folder = desk.freeze(parent)
@@ -121,7 +123,7 @@ def test_a_provider_that_verifies_signatures_accepts_a_fork(
 
 
 def _decoded_signature(text: str) -> bytes:
-    """Return a signature, decoded from base64 in a text."""
+    """Return the signatures in a text, decoded from base64."""
     import base64
     import re
 
@@ -136,7 +138,7 @@ def parent_session(desk: Desk, client: str = "sync-stream") -> tuple[str, Path]:
 
 
 def test_views_and_commands_distinguish_a_fork_from_its_parent(desk: Desk) -> None:
-    """In lists, costs and comparisons, replayed calls cost nothing and name the session that they come from."""
+    """In views and commands, the replayed calls of a fork cost nothing, and the fork names its parent session."""
     parent, folder = parent_session(desk)
     assert desk.shell("fork", str(folder), "--at", "2").code == 0
     [(forked,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
@@ -159,7 +161,7 @@ def test_views_and_commands_distinguish_a_fork_from_its_parent(desk: Desk) -> No
 
 @pytest.mark.soak
 def test_a_fork_can_be_frozen_and_forked(desk: Desk) -> None:
-    """The session of a fork is complete: it can be frozen, replayed without a provider, and forked."""
+    """The session of a fork can be frozen, replayed without a provider, and forked again."""
     _, folder = parent_session(desk)
     assert desk.shell("fork", str(folder), "--at", "1").code == 0
     [(first,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
@@ -184,7 +186,7 @@ def test_a_fork_can_be_frozen_and_forked(desk: Desk) -> None:
 
 @pytest.mark.soak
 def test_a_fork_of_an_agent_that_reads_time_and_ids_can_be_frozen(desk: Desk) -> None:
-    """The fork receives the values of its parent, and so does its own replay."""
+    """A fork reads the time and IDs of its parent, so it can be frozen and replayed."""
     parent = desk.record(lambda agent: agent.answer("sync", "Where is my refund?", stamps=True))
     assert desk.shell("fork", parent, "--at", "1").code == 0
     [(forked,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
@@ -252,7 +254,9 @@ LONG = [
 def test_a_fork_without_the_original_signatures_is_rejected(
     desk: Desk, remove_originals: Callable[[Desk, str, Path], str]
 ) -> None:
-    """One error names the changed history, why the originals cannot be read, and what to do."""
+    """If the original signatures cannot be read, the fork is rejected with the changed turn, the reason and a
+    solution.
+    """
     parent, folder = parent_session(desk)
     why = remove_originals(desk, parent, folder)
     request_count = len(desk.provider.requests)
@@ -267,7 +271,7 @@ def test_a_fork_without_the_original_signatures_is_rejected(
 
 @pytest.mark.soak
 def test_masked_signatures_are_not_sent_from_python_either(desk: Desk) -> None:
-    """A fork that is opened without its session is rejected when it is created."""
+    """From Python, a fork whose original signatures are unavailable is rejected when it is created."""
     _, folder = parent_session(desk)
     with pytest.raises(agentobs.errors.RecordingError, match="would reject the history"):
         Replayer(load(folder), ReplayOptions(fork=Fork(2)))
@@ -277,7 +281,7 @@ def test_masked_signatures_are_not_sent_from_python_either(desk: Desk) -> None:
 def test_a_history_without_ids_needs_no_session(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If freezing changed nothing, the fixture is sufficient."""
+    """If freezing changed no signature, the fixture can be forked without the original session."""
     with serve_signing(organization=None) as provider:
         monkeypatch.setenv("SIGNING_URL", provider.url)
         desk = Desk(tmp_path, provider, shell)
@@ -294,7 +298,7 @@ def test_a_history_without_ids_needs_no_session(
 def test_signatures_split_into_several_events(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream can split a signature over several events; the complete signature is sent back as it was issued."""
+    """A signature that was streamed in several events is sent back complete, as it was issued."""
     for chunks in (2, 3, 7):
         with serve_signing(chunks=chunks) as provider:
             monkeypatch.setenv("SIGNING_URL", provider.url)
@@ -309,7 +313,7 @@ def test_signatures_split_into_several_events(
 
 @pytest.mark.soak
 def test_an_imported_session_is_not_forked(desk: Desk) -> None:
-    """A bundle changes its signatures: freezing the session proposes no fork, and forking it is rejected."""
+    """A session that was imported from a bundle cannot be forked, and freezing it proposes no fork."""
     parent, folder = parent_session(desk)
     imported_from_bundle(desk, parent, folder)
     output = desk.shell("freeze", parent, "-o", str(desk.folder / "again")).out
@@ -321,7 +325,9 @@ def test_an_imported_session_is_not_forked(desk: Desk) -> None:
 
 
 def test_a_fork_of_the_agent_loop_with_a_sub_agent(desk: Desk) -> None:
-    """The responses of a sub-agent are replayed too; they cost nothing in the store and in the totals of the loop."""
+    """In a fork, the responses of a sub-agent are replayed too, and cost nothing in the store and in the loop's
+    totals.
+    """
     parent = desk.record(lambda agent: asyncio.run(agent.manage("Where is my refund?")))
     assert desk.provider.accepted == 5
     folder = desk.freeze(parent)
@@ -377,7 +383,9 @@ def answer(prompt):
 def test_the_next_steps_for_imported_exchanges_work(
     pytester: pytest.Pytester, desk: Desk, warm_process: None
 ) -> None:
-    """The entry of the agent is unknown, so `freeze` prints the two lines to add to the test, and no fork command."""
+    """For imported exchanges, whose agent is unknown, `freeze` prints the two lines to add to the test, and no fork
+    command.
+    """
     file = desk.folder / "theirs.jsonl"
     lines = map(json.dumps, exchanges(desk.provider, "Where is my refund?"))
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -411,7 +419,9 @@ def test_the_next_steps_for_imported_exchanges_work(
 def test_secrets_in_the_history_stay_placeholders_with_a_warning(
     desk: Desk,
 ) -> None:
-    """Secrets were not recorded. The provider accepts placeholders in a tool's input, but not in signed thinking."""
+    """A fork with placeholders of secrets in its history prints a warning; the provider accepts them except in signed
+    thinking.
+    """
     secret = "ghp_" + "a1B2c3D4" * 4 + "e5F6"
     block = {"type": "text", "text": f"The token is {secret}."}
     desk.provider.first_blocks = [block]

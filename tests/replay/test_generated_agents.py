@@ -15,7 +15,7 @@ from tests.replay.generated_scripts import ModelServer, Script, model_server, sc
 BATCH = 10
 """The number of seeds that are recorded into one home."""
 CONCURRENT = 15
-"""Scripts with several concurrent agents."""
+"""The number of scripts with several concurrent agents."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def prove(folder: Path, server: ModelServer, seeds: range) -> Proof:
 
 
 SEEDS = range(0, 100, BATCH)
-"""The first seed of each batch. An ordinary run covers a fifth of them, a soak run covers all."""
+"""The first seed of each batch. An ordinary run covers the first batch, a soak run covers all batches."""
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,12 @@ SEEDS = range(0, 100, BATCH)
         *(pytest.param(each, marks=pytest.mark.soak) for each in SEEDS if each not in SEEDS[:1]),
     ],
 )
-def test_seeds_replay_and_diverge(tmp_path: Path, server: ModelServer, first: int) -> None:
-    """Each seed replays identically under noise; with one change, the report names the place of the change."""
+def test_generated_agents_replay_and_changes_are_located(
+    tmp_path: Path, server: ModelServer, first: int
+) -> None:
+    """Each generated agent replays identically under noise, and after one change, the report names the place of the
+    change.
+    """
     proof = prove(tmp_path, server, range(first, first + BATCH))
     assert proof.changed == BATCH
     assert not proof.silent, "\n".join(proof.silent)
@@ -63,10 +67,10 @@ class SequentialPool(ThreadPoolExecutor):
 def test_agents_that_ran_sequentially_replay_concurrently(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Agents that could have been concurrent were recorded one after the other, as on a busy machine.
+    """Agents that were recorded one after the other replay concurrently under noise, and each change is reported.
 
-    No requests overlapped, and some agents started with identical prompts. They still replay concurrently under noise,
-    and each change is reported.
+    This happens on a busy machine: no requests overlapped in the recording, although several agents with identical
+    prompts could have run concurrently.
     """
     proof = Proof()
     scripts = [
@@ -86,7 +90,7 @@ def test_agents_that_ran_sequentially_replay_concurrently(
 
 
 def has_concurrent_agents(script: Script) -> bool:
-    """Return whether one response starts several agents with the same task."""
+    """Return whether any response starts several agents with the same task."""
     return any(len(copies) > 1 for copies in script.tasks.values())
 
 
@@ -95,7 +99,9 @@ def has_concurrent_agents(script: Script) -> bool:
 def test_a_thousand_seeds(
     tmp_path: Path, server: ModelServer, capsys: pytest.CaptureFixture
 ) -> None:
-    """Repeat the test above: every change is reported, and at least 99 of 100 reports name the exact place."""
+    """Of a thousand generated agents, each replays, each change is reported, and at least 99 % of reports name the
+    exact place.
+    """
     proof = Proof()
     for first in range(1000, 2000, BATCH):
         more = prove(tmp_path / str(first), server, range(first, first + BATCH))

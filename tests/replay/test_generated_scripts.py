@@ -1,4 +1,4 @@
-"""Scripts of agents built step by step: any combination of steps replays."""
+"""Agents whose scripts are built step by step: any combination of steps replays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ EVENTS = ("Message", "ToolDispatch", "ToolDone", "RequestStart", "TextDelta", "R
 
 
 class Scripts(RuleBasedStateMachine):
-    """Builds a script. At the end, the script is recorded, frozen and replayed, and then one thing is changed."""
+    """Builds a script step by step; at the end, the script is recorded, frozen and replayed, and replayed again with
+    one change.
+    """
 
     server: ModelServer
     proof: Proof
@@ -134,7 +136,9 @@ def prove(server: ModelServer, examples: int) -> Proof:
 
 
 def test_any_script_replays(server: ModelServer) -> None:
-    """Turns, calls, agents, faults, stops, steering and compactions, in any order; one change each is reported."""
+    """Any combination of turns, calls, agents, faults, stops, steering and compactions replays, and one change is
+    reported.
+    """
     proof = prove(server, 5)
     assert proof.changed >= 5
     assert not proof.silent, "\n".join(proof.silent)
@@ -144,7 +148,7 @@ def test_any_script_replays(server: ModelServer) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_many_scripts_replay(server: ModelServer) -> None:
-    """Repeat the test above with a thousand scripts."""
+    """A thousand scripts replay, and one change of each script is reported."""
     proof = prove(server, 1000)
     assert not proof.silent, "\n".join(proof.silent)
     assert len(proof.missed) <= proof.changed // 100, "\n".join(proof.missed)

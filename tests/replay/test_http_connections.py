@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import io
 import json
@@ -106,6 +107,13 @@ def time_out(url: str) -> Any:
     return requests.post(f"{url}/v1/messages", json=REQUEST, headers=HEADERS, timeout=0.05)
 
 
+def packed(call: Any) -> None:
+    call.send_headers(200, {**JSON, "content-encoding": "gzip"})
+    data = gzip.compress(message_json(text("hi")))
+    call.send(data[:20], data[20:])
+    call.end()
+
+
 def drop(call: Any) -> None:
     call.send_headers()
     call.send(b"event: ping\n\n")
@@ -132,6 +140,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], Play]] = {
     "urllib without response": (post_urllib, hang_up),
     "requests": (post_requests, MESSAGE),
     "requests, known length": (post_requests, with_length),
+    "requests, gzip": (post_requests, packed),
     "requests stream": (stream_requests, HI),
     "urllib3 stream": (stream_raw, HI),
     "requests, stopped early": (stop_early, HI),

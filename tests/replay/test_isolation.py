@@ -1,4 +1,4 @@
-"""Isolation: each replayed test passes whatever ran before it in the same run of pytest, and ends independently."""
+"""Isolation: each replayed test passes whatever ran earlier in the same pytest run, and cannot affect other tests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def answer(prompt):
     history.append(prompt)
     return ask(f"{describe('Oslo')} {history} {calls}")
 """
-"""An agent that keeps a client, a cache, a list and a counter in its module."""
+"""An agent whose module keeps a client, a cache, a list and a counter."""
 GENERATED = """
 import pytest
 
@@ -79,7 +79,7 @@ def test_ordinary(monkeypatch):
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return the fixture of one session of the agent."""
+    """Return the fixture file of one session of the agent."""
     folder = tmp_path_factory.mktemp("isolated")
     (folder / "weather.py").write_text(AGENT)
     sys.path.insert(0, str(folder))
@@ -109,7 +109,7 @@ def project(pytester: pytest.Pytester, recording: bytes, warm_process: None) -> 
 
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prevent syrupy in an inner run from detecting an xdist worker, because it prints no summary there."""
+    """Prevent an inner run from detecting an xdist worker, because syrupy prints no summary in a worker."""
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -133,7 +133,7 @@ def write(project: pytest.Pytester, **files: str) -> None:
 
 
 def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
-    """They pass after an ordinary test that has filled the cache, after each other, and twice."""
+    """Generated tests pass in any order, twice, and after an ordinary test that has filled the agent's cache."""
     write(project, test_a=ORDINARY, test_b=GENERATED, test_c=ORDINARY, test_d=GENERATED)
     run(project).assert_outcomes(passed=6)
     names = ["test_b.py::test_second", "test_a.py", "test_b.py::test_first", "test_d.py"]
@@ -150,14 +150,18 @@ def test_generated_tests_pass_in_workers_of_xdist(project: pytest.Pytester, work
 def test_without_isolation_the_report_names_leftover_state(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second test in a process sees the state of the first, and its report names this state."""
-    # This process has modules of other tests, whose caches are named as well.
+    """Without isolation, the second test in a process fails, and its report names the state that the first test
+    left.
+    """
+    # The report also names caches in modules of other tests in this process.
     monkeypatch.setattr(leftover_state, "NAMED_MAX", 100)
     write(project, test_b=GENERATED)
     result = run(project, "--replay-no-fork")
     result.assert_outcomes(passed=1, failed=1)
     shown = " ".join(result.stdout.str().split())
-    assert "the agent ran before in this process (in test_b.py::test_first) and left state" in shown
+    assert (
+        "the agent already ran in this process (in test_b.py::test_first) and left state" in shown
+    )
     for name in (
         "weather.describe (lru_cache, 1 entries)",
         "weather.history (list, 0 -> 1 items)",
@@ -170,7 +174,9 @@ def test_without_isolation_the_report_names_leftover_state(
 
 @pytest.mark.parametrize("method", ["option", "ini"])
 def test_isolation_can_be_disabled(project: pytest.Pytester, method: str) -> None:
-    """It is disabled by an option or the configuration; then the state left by an ordinary test is visible too."""
+    """If isolation is disabled by the option or the configuration, tests fail because of the state that an ordinary
+    test left.
+    """
     write(project, test_a=ORDINARY, test_b=GENERATED)
     if method == "ini":
         project.makeini("[pytest]\nreplay_fork = false\n")
@@ -226,7 +232,7 @@ def test_teardown(torn, replay):
 
 
 def test_each_end_of_a_test_is_reported(project: pytest.Pytester) -> None:
-    """A crash is one failed test with its output; all other tests run, and no process is left."""
+    """A crash or exit of a test's process is reported as one failed test with its output, and all other tests run."""
     write(project, test_ends=ENDINGS)
     result = run(project, "--junitxml=junit.xml", "-rA")
     result.assert_outcomes(passed=3, failed=4, skipped=1, xfailed=1, errors=1, warnings=1)
@@ -295,7 +301,7 @@ def test_shares(replay, shared):
 
 
 def test_pytest_fixtures_keep_their_scope(project: pytest.Pytester) -> None:
-    """A session fixture is set up once for all processes; other fixtures work as usual."""
+    """A session fixture is set up once for all processes, and other pytest fixtures work as usual."""
     write(project, conftest=WIDER, test_uses=USES)
     first = run(project, "--junitxml=junit.xml")
     first.assert_outcomes(passed=4)
@@ -343,8 +349,8 @@ def test_folder(replay, subtests):
 """
 
 
-def test_every_kind_of_test_is_isolated(project: pytest.Pytester) -> None:
-    """Isolated are methods of unittest, async tests, parametrized tests, folders of fixtures, and subtests."""
+def test_every_kind_of_test_runs_with_isolation(project: pytest.Pytester) -> None:
+    """Methods of unittest, async tests, parametrized tests, folders of fixtures, and subtests pass with isolation."""
     write(project, test_kinds=KINDS)
     result = run(project)
     assert result.parseoutcomes()["passed"] >= 5
@@ -352,7 +358,7 @@ def test_every_kind_of_test_is_isolated(project: pytest.Pytester) -> None:
 
 
 def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
-    """A snapshot that a test writes in its own process exists afterwards and counts as used."""
+    """A snapshot that an isolated test writes is saved and counted, and is compared in the next run."""
     test = GENERATED.replace("replay):", "replay, trajectory):").replace(
         "replay.run()", "replay.run()\n    assert replay == trajectory"
     )
@@ -373,7 +379,7 @@ def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
 def test_a_run_stops_at_the_first_failure(
     project: pytest.Pytester, arguments: tuple[str, ...]
 ) -> None:
-    """A failure in a child process counts like any other."""
+    """With `-x` or `--maxfail`, the run also stops at the failure of an isolated test."""
     fails = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     write(project, test_a=fails + "def test_a(): assert 0\ndef test_b(): assert 0\n")
     result = run(project, *arguments)
@@ -383,7 +389,7 @@ def test_a_run_stops_at_the_first_failure(
 
 @pytest.mark.soak
 def test_a_timeout_of_a_plugin_ends_the_test(project: pytest.Pytester) -> None:
-    """pytest-timeout measures in the process of the test, and the run continues."""
+    """A timeout of pytest-timeout ends an isolated test, and the run continues."""
     header = 'import pytest, time\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     slow = "def test_slow():\n    while True: time.sleep(0.01)\n"
     write(project, test_a=header + slow + "def test_next(replay): replay.run()\n")
@@ -409,7 +415,7 @@ def test_waits(torn):
 
 
 def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
-    """The test is interrupted and torn down, and neither its process nor the template process is left."""
+    """Ctrl-C interrupts and tears down the isolated test, and no child or template process is left."""
     write(project, test_waits=WAITS)
     os.mkfifo(project.path / "pipe")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
@@ -417,7 +423,7 @@ def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
         command, cwd=project.path, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as started:
         file = project.path / "waits"
-        held = os.open(project.path / "pipe", os.O_WRONLY)  # returns as soon as the test reads
+        held = os.open(project.path / "pipe", os.O_WRONLY)  # returns when the test opens the pipe
         os.killpg(started.pid, signal.SIGINT)
         shown, _ = started.communicate(timeout=60)
         os.close(held)
@@ -429,7 +435,7 @@ def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
 
 
 def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
-    """KeyboardInterrupt and pytest.exit have the same effect in a child process as in any other."""
+    """`KeyboardInterrupt` and `pytest.exit` in an isolated test end the run."""
     header = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     write(project, test_a=header + "def test_a(): raise KeyboardInterrupt\ndef test_b(): pass\n")
     assert run(project, no_reraise_ctrlc=True).ret == pytest.ExitCode.INTERRUPTED
@@ -442,7 +448,7 @@ def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
 def test_leftovers_of_every_kind_are_named(
     tmp_path: Path, recording: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values of a module, of its classes and of its objects are named; values that did not change are not."""
+    """Changed values of a module, its classes and its objects are named as leftover state; unchanged values are not."""
     monkeypatch.setattr(leftover_state, "NAMED_MAX", 100)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "kept.py").write_text(
@@ -514,7 +520,9 @@ def test_where(replay, pytestconfig{fixture}):
 def test_debuggers_and_unshareable_fixtures_stay_in_this_process(
     project: pytest.Pytester, arguments: tuple[str, ...], fixture: str, tracer: str, here: bool
 ) -> None:
-    """A debugger finds its test, and a pytest fixture that modifies objects of this process takes effect."""
+    """With a debugger, or a pytest fixture that changes objects of the pytest process, a test runs in the pytest
+    process.
+    """
     write(project, conftest=OWN + tracer, test_a=WHERE.format(fixture=fixture, here=here))
     before = sys.gettrace()
     try:
@@ -550,6 +558,6 @@ def pytest_sessionfinish(session):
 
 
 def test_locks_of_this_process_do_not_block_a_child(project: pytest.Pytester) -> None:
-    """A recorder that writes and threads that log can hold locks at any time; each child has its own locks."""
+    """Locks that a recorder or logging threads hold in the pytest process do not block an isolated test."""
     write(project, conftest=BUSY, test_a=GENERATED, test_b=ORDINARY, test_c=GENERATED)
     run(project, "-p", "no:logging").assert_outcomes(passed=5)

@@ -46,7 +46,7 @@ def replayed(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded")
 
 
 def divergence_of(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded") -> Divergence:
-    leftover_state.forget()  # each replay stands for a separate process
+    leftover_state.forget()  # as if each replay ran in a separate process
     with pytest.raises(DivergenceError) as raised:
         replayed(fixture, changes, tools)
     return raised.value.divergence
@@ -70,7 +70,7 @@ def rewritten(fixture: Fixture, change: Callable[[dict[str, Any]], dict[str, Any
 
 
 def test_a_denied_last_call_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """No request follows it, but it ran in the recording, and does not run now."""
+    """A call of the last turn that ran in the recording and is now denied diverges, although no request follows it."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann")[:1], **mailing(ALLOWED))
     assert replayed(fixture, mailing(ALLOWED)).progress.tools_matched == 1
     found = divergence_of(fixture, mailing(DENIED))
@@ -79,14 +79,14 @@ def test_a_denied_last_call_diverges(tmp_path: Path, snapshot: SnapshotAssertion
 
 
 def test_a_denied_live_call_diverges(tmp_path: Path) -> None:
-    """A call that would run live but is denied is not treated as a live call."""
+    """A call of the last turn that is now denied diverges even if tools run live."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann")[:1], **mailing(ALLOWED))
     assert divergence_of(fixture, mailing(DENIED), "live").kind == "tool"
 
 
 @pytest.mark.parametrize("tools", ["live", ["send"]])
 def test_a_live_last_call_may_return_a_different_result(tmp_path: Path, tools: Any) -> None:
-    """The results of live tools are not compared."""
+    """A tool of the last turn that runs live may return a different result."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann")[:1], **mailing(ALLOWED))
     other = tool(name="send")(_other)
     agent = {**mailing(ALLOWED, extra={"tools": [SEND.declaration]}), "tools": (other,)}
@@ -104,7 +104,7 @@ def _other(to: str, body: str = "") -> str:
 def test_a_changed_denial_of_a_last_call_diverges(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    """A call that was denied is denied for a different reason, which the model receives."""
+    """A call of the last turn that is denied for a different reason diverges, because the model receives the reason."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann")[:1], **mailing(DENIED))
     by_user = Permissions(rules=(Rule.parse("send", "deny", "user"),))
     assert shown(divergence_of(fixture, mailing(by_user))) == snapshot
@@ -131,7 +131,7 @@ PickyOrder.__name__ = "Order"
 
 
 def test_a_denied_call_next_to_the_structured_output_diverges(tmp_path: Path) -> None:
-    """The structured output ends the run, so no request contains the result of the other call."""
+    """A call that is denied next to the structured output diverges, although the structured output ends the run."""
     calls = [call(1, "send", to="ann"), call(2, "structured_output", order="A")]
     responses = [streamed(*calls, number=1)]
     fixture, _, _ = recorded_fixture(tmp_path, responses, **mailing(ALLOWED, output=Order))
@@ -141,7 +141,7 @@ def test_a_denied_call_next_to_the_structured_output_diverges(tmp_path: Path) ->
 
 
 def test_a_rejected_structured_output_diverges(tmp_path: Path) -> None:
-    """The result of the structured output tool, which the loop creates, is compared as well."""
+    """A structured output that was accepted in the recording and is now rejected diverges."""
     responses = [streamed(call(1, "structured_output", order="A"), number=1)]
     options = {"output": Order, "max_output_retries": 0}
     fixture, _, _ = recorded_fixture(tmp_path, responses, options=options)
@@ -153,7 +153,7 @@ def test_a_rejected_structured_output_diverges(tmp_path: Path) -> None:
 
 
 class Leaving:
-    """An agent that stops listening to its run at the first event of a kind."""
+    """An agent that stops iterating over its run at the first event of a given kind."""
 
     def __init__(self, url: str | None, kind: type[Event], tools: Sequence[Tool] = (SEND,)) -> None:
         self.url, self.kind, self.tools = url, kind, tools
@@ -180,7 +180,7 @@ def abandoned_run(tmp_path: Path, kind: type[Event], responses: Sequence[Answer]
 
 
 def test_a_missing_last_call_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """The agent now abandons its run before the call."""
+    """A replay diverges if the agent abandons its run before a call that was made in the recording."""
     fixture, _, _ = recorded_fixture(
         tmp_path, mails("ann", "bob")[:1], tools=(SEND,), **mailing(ALLOWED)
     )
@@ -191,7 +191,7 @@ def test_a_missing_last_call_diverges(tmp_path: Path, snapshot: SnapshotAssertio
 
 
 def test_the_calls_of_an_abandoned_run_may_be_missing(tmp_path: Path) -> None:
-    """A run that was abandoned in the recording may be abandoned before its call: its end is a matter of timing."""
+    """If the run was abandoned in the recording, it may be abandoned before its call in the replay."""
     fixture = abandoned_run(tmp_path, ToolDone, mails("ann")[:1])
     assert fixture.interaction_results == {"main": ["cancelled"]}
     for kind, came in ((ToolDone, 1), (ToolDispatch, 0), (Message, 0)):
@@ -201,7 +201,7 @@ def test_the_calls_of_an_abandoned_run_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_an_early_call_of_a_cut_response_may_be_missing(tmp_path: Path) -> None:
-    """It can start during the response and is discarded with it. Calls of complete responses must be made."""
+    """A call that started before its response was cut off may be missing; a call of a complete response may not."""
     broken = cut(streamed(call(1, "look"), text("And"), number=1), 6)
     responses = [broken, streamed(call(2, "send", to="ann"), number=2)]
     look = tool(read_only=True, name="look")(_two)
@@ -218,7 +218,7 @@ def _two() -> str:
 
 
 def test_until_does_not_compare_the_calls_of_its_turn(tmp_path: Path) -> None:
-    """The test decides about the results of calls in this turn."""
+    """`until` does not compare the tool calls of its turn, which the test checks itself."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann")[:1], **mailing(ALLOWED))
     with Replayer(fixture) as replay:
         step = replay.until(Mailer(**mailing(DENIED)).answer, "Mail them.", turn=1)
@@ -226,12 +226,12 @@ def test_until_does_not_compare_the_calls_of_its_turn(tmp_path: Path) -> None:
 
 
 SAME_REQUESTS: dict[str, Any] = {"extra": {"tools": [declaration(Order)]}}
-"""Makes an agent without structured output send the same requests as one with structured output."""
+"""Options with which an agent without structured output sends the same requests as an agent with structured output."""
 WITH_OUTPUT: dict[str, Any] = {"output": Order, "max_output_retries": 0}
 
 
 class Twice:
-    """An agent with two interactions, with options for each, which can fail afterwards."""
+    """An agent with two interactions, each with its own options; with `fails`, it raises an error afterwards."""
 
     def __init__(self, url: str | None, *options: dict[str, Any], fails: bool = False) -> None:
         self.url, self.options, self.fails = url, options, fails
@@ -260,7 +260,7 @@ def twice(tmp_path: Path, *options: dict[str, Any], fails: bool = False) -> Fixt
 def test_a_changed_end_of_an_interaction_diverges(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    """The first of two interactions ends differently, although the session has the same outcome."""
+    """An interaction that ends differently diverges even if the outcome of the session is the same."""
     fixture = twice(tmp_path, {}, {})
     assert fixture.header["interaction_results"] == {"main": ["success", "success"]}
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
@@ -270,7 +270,7 @@ def test_a_changed_end_of_an_interaction_diverges(
 
 
 def test_a_changed_end_of_the_last_interaction_diverges(tmp_path: Path) -> None:
-    """The session fails afterwards, in the recording and now, so its outcome does not show the difference."""
+    """The last interaction is compared even if the session fails afterwards in the same way as in the recording."""
     fixture = twice(tmp_path, {}, {}, fails=True)
     assert fixture.header["reason"] == "ValueError"
     with Replayer(fixture) as same:
@@ -283,7 +283,7 @@ def test_a_changed_end_of_the_last_interaction_diverges(tmp_path: Path) -> None:
 
 
 def test_a_fixture_without_results_is_compared_by_its_outcome(tmp_path: Path) -> None:
-    """Fixtures that were frozen before interaction results were recorded still replay."""
+    """A fixture that was frozen before interaction results were recorded is compared by the session's outcome."""
     fixture = twice(tmp_path, {}, {})
     old = rewritten(
         fixture, lambda line: {k: v for k, v in line.items() if k != "interaction_results"}
@@ -296,12 +296,14 @@ def test_a_fixture_without_results_is_compared_by_its_outcome(tmp_path: Path) ->
 
 
 def test_interactions_of_third_party_agents_have_no_results(tmp_path: Path) -> None:
-    """They are derived from requests, so a replay does not report results for them."""
+    """Fixtures of third-party agents have no interaction results, because their interactions are derived from
+    requests.
+    """
     assert "interaction_results" not in weather(tmp_path).header
 
 
 def test_a_different_reason_for_the_same_decision_matches(tmp_path: Path) -> None:
-    """A call that a rule allowed in the recording, and which the mode allows now, ran then and runs now."""
+    """A call that a rule allowed in the recording matches if the permission mode allows it now."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options={"permissions": ALLOWED})
     free = Permissions(mode="bypassPermissions", bypass_confirmed=True)
     assert replayed(fixture, {"options": {"permissions": free}}).progress.tools_matched == 1

@@ -1,6 +1,4 @@
-"""The `replay` marker and its pytest fixtures: folders of recordings, classes, async tests, unittest, unused
-recordings.
-"""
+"""The `replay` marker and its pytest fixtures: folders of fixtures, classes, async tests, unittest, unused fixtures."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResul
 
 
 def test_a_folder_runs_the_test_for_each_fixture(project: pytest.Pytester) -> None:
-    """A marker with a folder runs the test once for each fixture in it, named after the folder of the fixture."""
+    """A marker with a folder runs the test once for each fixture in the folder, with the fixture's path as its ID."""
     test = '@pytest.mark.replay("fixtures")\ndef test_it(replay):\n' + TALK
     result = run(project, test, "-v")
     result.assert_outcomes(passed=2)
@@ -71,7 +69,7 @@ def test_a_folder_runs_the_test_for_each_fixture(project: pytest.Pytester) -> No
 
 
 def test_a_pattern_runs_the_test_for_each_match(project: pytest.Pytester) -> None:
-    """A pattern runs the test for the matching fixtures, and can be combined with other parameters."""
+    """A marker with a pattern runs the test for each matching fixture, and can be combined with other parameters."""
     test = '@pytest.mark.parametrize("n", [1, 2])\n@pytest.mark.replay("fixtures/w*")\n'
     result = run(project, test + "def test_it(n):\n" + TALK, "-v")
     result.assert_outcomes(passed=2)
@@ -79,7 +77,7 @@ def test_a_pattern_runs_the_test_for_each_match(project: pytest.Pytester) -> Non
 
 
 def test_the_marker_is_sufficient_for_a_replay(project: pytest.Pytester) -> None:
-    """A marked test is replayed even if it uses no pytest fixture of agentobs."""
+    """A marked function, class, module or unittest case is replayed even if it uses no pytest fixture of agentobs."""
     marks = {
         "function": '@pytest.mark.replay("fixtures/weather")\ndef test_it():\n' + TALK,
         "class": '@pytest.mark.replay("fixtures/weather")\nclass TestIt:\n    def test_it(self):\n    '
@@ -98,7 +96,7 @@ def test_the_marker_is_sufficient_for_a_replay(project: pytest.Pytester) -> None
 def test_a_test_case_that_catches_a_divergence_fails(
     project: pytest.Pytester, statement: str
 ) -> None:
-    """With unittest too, the report shows the divergence, however the test ends."""
+    """A unittest case that catches a divergence fails with this divergence, however the test itself ends."""
     test = f"""
         import unittest
         @pytest.mark.replay("fixtures/weather")
@@ -118,7 +116,7 @@ def test_a_test_case_that_catches_a_divergence_fails(
 def test_a_divergence_has_precedence_over_the_outcome_of_the_test(
     project: pytest.Pytester, statement: str
 ) -> None:
-    """If a test fails or skips because its agent received no response, the report shows the divergence."""
+    """A test that fails or skips itself after a divergence is reported with the divergence."""
     test = (
         '@pytest.mark.replay("fixtures/weather")\ndef test_it():\n    try: Agent().answer("Eh?")\n'
     )
@@ -128,7 +126,7 @@ def test_a_divergence_has_precedence_over_the_outcome_of_the_test(
 
 
 def test_async_tests_are_replayed(project: pytest.Pytester) -> None:
-    """A test that a plugin runs in an event loop has the same pytest fixtures, and an async client."""
+    """An async test can use the pytest fixtures of a replay, and an async client."""
     test = """
         pytestmark = [pytest.mark.anyio, pytest.mark.replay("fixtures/weather")]
         @pytest.fixture
@@ -147,8 +145,8 @@ def test_async_tests_are_replayed(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["FAILED *::test_client* - DIVERGED *"])
 
 
-def test_the_fixtures_of_a_replay(project: pytest.Pytester) -> None:
-    """A test receives a client, the facts of the session, and the current world."""
+def test_the_pytest_fixtures_of_a_replay(project: pytest.Pytester) -> None:
+    """A marked test can request a client, the facts of the session, and the current world."""
     test = """
         pytestmark = pytest.mark.replay("fixtures/old/clock")
         def test_it(replay, replay_client, replay_session, replay_world):
@@ -187,7 +185,7 @@ def test_the_fixtures_of_a_replay(project: pytest.Pytester) -> None:
 def test_an_invalid_marker_is_reported(
     project: pytest.Pytester, marker_arguments: str, expected: str
 ) -> None:
-    """The error is one line, and the test does not run."""
+    """An invalid marker is reported in one line, and the test does not run."""
     (project.path / "empty").mkdir()
     result = run(
         project,
@@ -201,7 +199,7 @@ def test_an_invalid_marker_is_reported(
 
 
 def test_a_failing_assertion_of_unittest_is_reported(project: pytest.Pytester) -> None:
-    """The report shows the assertion of the test, even if recorded requests are left."""
+    """A failed assertion of a unittest case is reported even if recorded requests were not sent."""
     test = 'import unittest\n@pytest.mark.replay("fixtures/weather")\nclass TestIt(unittest.TestCase):\n'
     result = run(project, test + "    def test_it(self):\n        self.assertEqual(1, 2)\n")
     result.assert_outcomes(failed=1)
@@ -210,7 +208,9 @@ def test_a_failing_assertion_of_unittest_is_reported(project: pytest.Pytester) -
 
 
 def test_a_test_case_has_one_fixture(project: pytest.Pytester) -> None:
-    """A method of unittest cannot run for several fixtures; the error explains this."""
+    """A marker with several fixtures on a unittest case is an error, because a method cannot run for several
+    fixtures.
+    """
     test = 'import unittest\n@pytest.mark.replay("fixtures")\nclass TestIt(unittest.TestCase):\n'
     result = run(project, test + "    def test_it(self): pass\n")
     result.assert_outcomes(errors=1)
@@ -220,7 +220,7 @@ def test_a_test_case_has_one_fixture(project: pytest.Pytester) -> None:
 
 
 def test_reports_contain_the_divergence(project: pytest.Pytester) -> None:
-    """The divergence is the whole failure; the summary has its first line, junit.xml has text and JSON."""
+    """The summary contains the first line of the divergence, and junit.xml contains it as text and JSON."""
     test = '@pytest.mark.replay("fixtures/weather")\ndef test_it(): Agent().answer("Eh?")\n'
     result = run(project, test, "--junitxml=junit.xml")
     result.stdout.fnmatch_lines(["FAILED *::test_it - DIVERGED  weather*"])
@@ -233,7 +233,7 @@ def test_reports_contain_the_divergence(project: pytest.Pytester) -> None:
 
 
 def test_plain_unittest_replays() -> None:
-    """Outside of pytest, a replay is a context manager; its divergence is the error of the test."""
+    """Without pytest, a replay is a context manager, and a divergence is the error of the test."""
     tests = unittest.TestSuite([Plain("test_same"), Plain("test_other")])
     result = unittest.TestResult()
     tests.run(result)
@@ -276,13 +276,13 @@ class Plain(unittest.TestCase):
         (("test_one.py",), 0),
         (("--deselect", "test_one.py::test_two"), 0),
     ],
-    ids=["whole", "deselected", "warn", "ignore", "one-file", "without-one"],
+    ids=["complete-run", "by-keyword", "warn", "ignore", "one-file", "deselect"],
 )
 def test_an_unused_fixture_fails_a_complete_run(
     project: pytest.Pytester, short_fixture: Fixture, arguments: tuple[str, ...], code: int
 ) -> None:
-    """A fixture that no collected test names, deselected or not, is reported by its folder; a partial run does not
-    check.
+    """A complete run fails if no collected test, selected or not, uses a fixture; a run of single files or tests does
+    not check.
     """
     put(project, short_fixture, "fixtures/forgotten")
     test = '@pytest.mark.replay("fixtures/weather")\ndef test_it():\n'
@@ -298,7 +298,7 @@ def test_an_unused_fixture_fails_a_complete_run(
 def test_a_frozen_test_uses_its_own_recording(
     project: pytest.Pytester, short_fixture: Fixture
 ) -> None:
-    """A fixture with a test in its folder is used, and this test does not count for other fixtures."""
+    """A test in the folder of a fixture uses this fixture and no other."""
     put(project, short_fixture, "fixtures/own")
     test_of_fixture = '@pytest.mark.replay("recording.jsonl")\ndef test_own():\n'
     (project.path / "fixtures" / "own" / "test_own.py").write_text(USE + test_of_fixture + TALK)

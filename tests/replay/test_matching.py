@@ -1,4 +1,4 @@
-"""Details of matching and of faults, each of which a change of one line could break."""
+"""Details of matching and of faults that a change of a single line could break."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.provider_script import streamed, text
 
 
 def test_the_previous_message_is_part_of_the_spine() -> None:
-    """Two requests in a message thread differ if they continue from different messages."""
+    """Two requests of a message thread differ if they continue from different messages."""
     messages = [{"role": "user", "content": "Go on."}]
     spines = {
         spine_of({"messages": messages, "thread": {"previous_message_id": before}})
@@ -24,7 +24,7 @@ def test_the_previous_message_is_part_of_the_spine() -> None:
 
 
 def test_a_different_number_of_values_does_not_match() -> None:
-    """An additional value is a difference, even if the other values can be matched in pairs."""
+    """Two occurrences of a value do not match a single occurrence."""
     one, two = "6f1ed002-ab5f-4c1b-9f4e-0c8f6a1c2d01", "6f1ed002-ab5f-4c1b-9f4e-0c8f6a1c2d02"
     rules = ActiveNormalizers(["uuid"])
     assert rules.normalized(f"{one}", f"{two}")[2] == [("uuid", one, two)]
@@ -42,7 +42,7 @@ def fixture_of(*requests: RecordedRequest) -> Fixture:
 
 
 def test_faults_apply_to_the_main_agent() -> None:
-    """A fault waits for a request of the main agent; a request of a sub-agent does not trigger it."""
+    """A request of the main agent triggers a fault, and a request of a sub-agent does not."""
     faults = Faults(["529"])
     for name, is_hit in (("main/toolu_1", False), ("main", True)):
         due = recorded_request(1, name, None)
@@ -51,7 +51,7 @@ def test_faults_apply_to_the_main_agent() -> None:
 
 
 def test_a_request_is_due_after_all_its_predecessors() -> None:
-    """A request that continues two concurrent requests is due only after both were sent."""
+    """A request that follows two concurrent requests is not due until both are sent."""
     requests = [
         recorded_request(1, "main", frozenset()),
         recorded_request(2, "main", frozenset()),

@@ -91,7 +91,9 @@ CONNECTIONS = (
 def test_a_connection_fails_and_names_the_caller(
     fixture: Fixture, connect: Callable[[], None]
 ) -> None:
-    """With any library, the replay fails, even if the agent catches the error, and the report names the line."""
+    """A connection with any library fails the replay, even if the agent catches the error, and the report names the
+    line.
+    """
 
     def agent(prompt: str) -> Any:
         try:
@@ -120,7 +122,9 @@ def _lines(function: Callable[..., Any]) -> list[Any]:
 def test_children_get_a_proxy_that_rejects_connections(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """This holds for any way to start a child, with any environment. Afterwards, everything is restored."""
+    """However a child process is started, its environment contains a proxy that rejects connections until the replay
+    ends.
+    """
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("https_proxy", "http://mine.example:1")
     before, init = dict(os.environ), subprocess.Popen.__init__
@@ -156,7 +160,7 @@ def test_children_get_a_proxy_that_rejects_connections(
 
 
 def test_a_replay_can_allow_connections(fixture: Fixture) -> None:
-    """With `network=True` there is no guard, and children get the usual environment."""
+    """With `network=True`, the agent can make connections."""
 
     def agent(prompt: str) -> Any:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -168,7 +172,7 @@ def test_a_replay_can_allow_connections(fixture: Fixture) -> None:
 
 
 def test_unix_sockets_and_socket_pairs_are_allowed(fixture: Fixture, tmp_path: Path) -> None:
-    """They are local: event loops, process pools and the output of children need them."""
+    """Unix sockets and socket pairs are allowed, because event loops, process pools and child processes need them."""
 
     def agent(prompt: str) -> Any:
         path = str(tmp_path / "s")

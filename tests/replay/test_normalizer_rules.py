@@ -1,4 +1,4 @@
-"""Normalizers for values that differ in each run: hidden values, visible values, and proposed combinations."""
+"""Normalizers for values that differ in each run: which differences they hide, and which rules are proposed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from re import _parser as parser  # no public module parses patterns
+from re import _parser as parser  # there is no public module that parses patterns
 from typing import Any
 
 import pytest
@@ -147,12 +147,12 @@ DIFFERENT: list[tuple[Any, Any]] = [
     (f"{U} and {V}", f"{W} and {W}"), ([U], [U, V]), ({"a": U, "b": U}, {"a": V, "b": W}),
     ("3.0000001", "3.0000002"), ("call 555-2026-1123", "call 555-2026-1124"), ("10.11.12.13", "10.11.12.14"),
 ]  # fmt: skip
-"""Pairs with meaningful differences, which no rule hides."""
+"""Pairs of texts with meaningful differences, which no rule hides."""
 
 
 @pytest.mark.parametrize(("recorded", "now", "rules"), HIDDEN)
-def test_rules_that_hide(recorded: Any, now: Any, rules: set[str]) -> None:
-    """The smallest set of rules that hides all differences is proposed, in both directions and inside of a sentence."""
+def test_the_smallest_set_of_rules_is_proposed(recorded: Any, now: Any, rules: set[str]) -> None:
+    """The smallest set of rules that hides all differences is proposed, in both directions and inside a sentence."""
     for old, new in ((recorded, now), (now, recorded)):
         found = propose_rules(old, new)
         assert found is not None
@@ -166,8 +166,10 @@ def test_rules_that_hide(recorded: Any, now: Any, rules: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("recorded", "now"), DIFFERENT)
-def test_differences_that_no_rule_hides(recorded: Any, now: Any) -> None:
-    """For a price, a version, a number or a word, no rule is proposed, and all rules together do not hide it."""
+def test_no_rule_hides_a_meaningful_difference(recorded: Any, now: Any) -> None:
+    """No rule is proposed for a changed price, version, number or word, and all rules together do not hide the
+    change.
+    """
     assert propose_rules(recorded, now) is None
     assert propose_rules(now, recorded) is None
     normalizers = ActiveNormalizers(list(BUILT_IN))
@@ -175,8 +177,8 @@ def test_differences_that_no_rule_hides(recorded: Any, now: Any) -> None:
     assert old != new or pairs is None or not normalizers.can_pair(pairs)
 
 
-def test_a_proposal_names_what_each_rule_hides() -> None:
-    """It contains each different pair once, with its rule, as text and not as JSON."""
+def test_a_proposal_lists_the_values_that_each_rule_hides() -> None:
+    """A proposal contains each pair of differing values once, with its rule, as plain text and not as JSON."""
     old = rf'on "Nov 23 2026" in C:\Users\bob\AppData\Local\Temp\tmp1a of {U}, {U}'
     new = rf'on "Jan 2 2027" in C:\Users\bob\AppData\Local\Temp\tmp2b of {V}, {V}'
     assert propose_rules({"text": old}, {"text": new}) == [
@@ -186,8 +188,10 @@ def test_a_proposal_names_what_each_rule_hides() -> None:
     ]  # fmt: skip
 
 
-def test_some_hashes_look_like_a_uuid() -> None:
-    """With both rules, a hash that looks like a UUID can stand for a hash that does not."""
+def test_a_hash_that_looks_like_a_uuid_matches_another_hash() -> None:
+    """With the rules `hash` and `uuid`, a hash that looks like a UUID matches a hash that does not, in any order of
+    rules.
+    """
     by_chance, other = "3f2b8c1e000040008000000000000001", "d41d8cd98f00b204e9800998ecf8427e"
     for rules in (["hash", "uuid"], ["uuid", "hash"]):
         old, new, pairs = ActiveNormalizers(rules).normalized(f"{U} {by_chance}", f"{V} {other}")
@@ -209,8 +213,10 @@ def repeats(parsed: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_the_time_of_a_search_depends_only_on_the_text(form: Any) -> None:
-    """No quantifier is unbounded, so the work at each character has a limit."""
+def test_no_pattern_has_an_unbounded_quantifier(form: Any) -> None:
+    """Every quantifier in a built-in pattern has an upper bound, so the time of a search is linear in the length of the
+    text.
+    """
     bounds = list(repeats(parser.parse(form.pattern.pattern)))
     assert bounds or form.name == "uuid"
     assert all(bound <= 300 for bound in bounds)
@@ -218,13 +224,13 @@ def test_the_time_of_a_search_depends_only_on_the_text(form: Any) -> None:
 
 
 def test_every_form_has_a_rule_and_an_order() -> None:
-    """Each form is a rule, and has a place in the order in which rules are applied."""
+    """Each form is a built-in rule, and has a place in the order in which rules are applied."""
     assert list(BUILT_IN) == [form.name for form in FORMS]
     assert sorted(APPLIED) == sorted(BUILT_IN)
 
 
 def test_a_custom_rule_with_context() -> None:
-    """Text that a pattern matches outside of its group `value` is kept and compared."""
+    """If a custom pattern has a group `value`, only this group is hidden, and the text around it is compared."""
     custom_rule = Normalizer("ticket", r"ticket (?P<value>\d+)")
     old, new, pairs = ActiveNormalizers([custom_rule]).normalized("ticket 12, 12", "ticket 34, 12")
     assert (old, new, pairs) == (
@@ -242,8 +248,8 @@ CLOCK = [("10:00:01", "10:00:03"), ("23:59:59", "23:59:59"), ("00:00:00", "00:00
 def test_clock_readings_are_normalized_independently(
     tmp_path: Path, recorded_times: tuple[str, str], times: tuple[str, str]
 ) -> None:
-    """A replay is faster than its recording: two different times can become equal, and equal times can become
-    different.
+    """With the rule `time`, equal clock readings may become different, and different clock readings may become
+    equal.
     """
     fixture = recorded_conversation(
         tmp_path, f"It is {recorded_times[0]}.", f"It is {recorded_times[1]} now."
@@ -255,7 +261,7 @@ def test_clock_readings_are_normalized_independently(
 
 
 def test_a_time_from_a_response_is_not_normalized(tmp_path: Path) -> None:
-    """The rule hides clock readings of the agent, but not its choice among times that the model offered."""
+    """A time that the model offered must match, because the agent's choice among such times is meaningful."""
     fixture = recorded_single_prompts(
         tmp_path, ["It is 09:12. When?", "Book 15:00."], ["15:00 or 16:00", "Yes."]
     )
@@ -269,8 +275,8 @@ def test_a_time_from_a_response_is_not_normalized(tmp_path: Path) -> None:
 
 
 def test_a_report_names_all_rules_and_the_option(tmp_path: Path) -> None:
-    """The report lists the values that each rule hides. With all rules the replay matches, with one of them it does
-    not.
+    """If several rules are needed, the report lists the values that each rule hides, and the option that adds all
+    rules.
     """
     fixture = recorded_conversation(tmp_path, f"On November 23, 2026 I am {U}.")
     now = f"On January 2, 2027 I am {V}."
@@ -287,7 +293,7 @@ def test_a_report_names_all_rules_and_the_option(tmp_path: Path) -> None:
 
 
 def test_rules_are_written_into_a_fixture(tmp_path: Path) -> None:
-    """New rules are added once; the rest of the file does not change, except for its digest."""
+    """Rules are added to a fixture once each, and nothing else in the file changes except its digest."""
     recording = recorded(
         tmp_path, lambda url: converse(f"I am {U}.", url=url), [streamed(text("Yes."))]
     )

@@ -28,7 +28,7 @@ W = "0b5e6f70-2222-4222-a222-22222222222c"
 
 
 def converse(*prompts: str, url: str | None = None, system: str = "Be brief.") -> list[str]:
-    """Send one prompt after the other, each with the whole history."""
+    """Send prompts one after the other, each with the complete history."""
     messages: list[Any] = []
     texts: list[str] = []
     with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
@@ -67,7 +67,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 
 def test_a_uuid_in_a_prompt(twice: Fixture) -> None:
-    """With the rule, another UUID matches by a typed placeholder, also where it occurs again."""
+    """With the rule `uuid`, a different UUID matches at all places of the recorded UUID."""
     found = divergence_of(twice, f"I am {V}.", f"Still {V}.")
     assert [each.rule for each in found.proposals] == ["uuid"]
     replay = replayed(twice, f"I am {V}.", f"Still {V}.", normalizers=["uuid"])
@@ -76,21 +76,21 @@ def test_a_uuid_in_a_prompt(twice: Fixture) -> None:
 
 
 def test_two_uuids_in_place_of_one_diverge(twice: Fixture) -> None:
-    """The renaming is consistent: occurrences of one recorded value must be one value."""
+    """Two different UUIDs at the places of a single recorded UUID diverge."""
     found = divergence_of(twice, f"I am {V}.", f"Still {W}.", normalizers=["uuid"])
     assert (found.number, found.differences[0].path) == (2, "$.messages[2].content")
     assert found.normalized == ("uuid (1)",)
 
 
 def test_one_uuid_in_place_of_two_diverges(tmp_path: Path) -> None:
-    """Two recorded values must be two values."""
+    """A single UUID at the places of two different recorded UUIDs diverges."""
     fixture = recorded_conversation(tmp_path, f"I am {U}.", f"Now {W}.")
     replayed(fixture, f"I am {W}.", f"Now {V}.", normalizers=["uuid"])
     assert divergence_of(fixture, f"I am {V}.", f"Now {V}.", normalizers=["uuid"]).number == 2
 
 
 def single_prompts_match(fixture: Fixture, *prompts: str, **options: Any) -> bool:
-    """Return whether single prompts, each in its own conversation, match the recording."""
+    """Return whether prompts, each in its own conversation, match the recording."""
     try:
         with Replayer(fixture, ReplayOptions(**options)) as replay:
             replay.run(send_single_prompts, *prompts)
@@ -132,7 +132,7 @@ def recorded_single_prompts(path: Path, prompts: list[str], answers: list[str]) 
 def test_an_unchanged_value_is_matched_only_with_itself(
     tmp_path: Path, send: Any, recorded_prompts: list[str], prompts: list[str]
 ) -> None:
-    """An unchanged value is matched like a renamed one, so neither side of it can stand for a different value later."""
+    """A value that is equal in the recording and in the replay cannot stand for a different value elsewhere."""
     responses = [unstreamed(number, "Done.") for number in range(1, len(recorded_prompts) + 1)]
     fixture = frozen(
         tmp_path,
@@ -164,7 +164,7 @@ def _send_prompts(send: Any, prompts: list[str], url: str | None) -> None:
 
 
 def test_swapped_values_match(tmp_path: Path) -> None:
-    """Two values that stand for each other are matched one to one, as are chains of them."""
+    """Two values that swapped places match if they are swapped everywhere."""
     fixture = recorded_single_prompts(
         tmp_path, [f"From {U} to {V}.", f"Back to {U}."], ["Yes.", "Yes."]
     )
@@ -177,7 +177,7 @@ def test_swapped_values_match(tmp_path: Path) -> None:
 
 
 def test_a_value_that_a_response_quotes(tmp_path: Path) -> None:
-    """If the model quotes the recorded form of a renamed value, the agent may use either form, but no third value."""
+    """If a response quotes a renamed value, the agent may use the recorded or the current value, but no third value."""
     prompts = [f"Order {U}.", f"Refund {U}."]
     fixture = recorded_single_prompts(tmp_path, prompts, [f"Ordered {U}.", "Refunded."])
     rules: Any = ["uuid", "pid"]
@@ -196,7 +196,7 @@ def test_a_value_that_a_response_quotes(tmp_path: Path) -> None:
 
 
 def test_a_value_from_a_response_is_not_renamed(tmp_path: Path) -> None:
-    """A value that first occurs in a response is not renamed, and stands for no other value."""
+    """A value that first occurs in a response is not renamed, and does not stand for any other value."""
     fixture = recorded_single_prompts(
         tmp_path, ["Which order?", f"Refund {U}.", f"Log {W}."], [f"{U}, or {V}.", "Yes.", "Yes."]
     )
@@ -211,7 +211,7 @@ def test_a_value_from_a_response_is_not_renamed(tmp_path: Path) -> None:
 
 
 def fetching(url: str | None, order: str, second: str | None) -> None:
-    """Let a function look up an order, and send its result, or a different one."""
+    """Let a function look up an order, and send its result, or `second` instead."""
 
     @agentobs.record_tool
     def look_up(order: str) -> str:
@@ -227,14 +227,14 @@ def fetching(url: str | None, order: str, second: str | None) -> None:
 
 @pytest.mark.parametrize("tools", ["recorded", "live"])
 def test_a_value_in_arguments_and_result_of_a_function(tmp_path: Path, tools: Any) -> None:
-    """The recorded result quotes the recorded value; if the function runs, the current value is used."""
+    """A renamed argument of a function also matches in its result, whether the result is recorded or live."""
     responses = [unstreamed(1, "Yes.")]
     fixture = frozen(tmp_path, recorded(tmp_path, lambda url: fetching(url, U, None), responses))
     options = ReplayOptions(normalizers=["uuid"], tools=tools)
     for second in (None, f"found {V}"):
         with Replayer(fixture, options) as same:
             same.run(fetching, None, V, second)
-    # Values that are unchanged in a call are matched as well.
+    # A value that is unchanged in a call is matched only with itself.
     for order, second in ((V, f"found {W}"), (U, f"found {V}")):
         with pytest.raises(DivergenceError), Replayer(fixture, options) as other:
             other.run(fetching, None, order, second)
@@ -257,13 +257,17 @@ A, B, C = (f"ghp_{part * 9}" for part in ("Zz9Q", "Yy8R", "Xx7S"))
 def test_secrets_are_renamed_consistently(
     tmp_path: Path, recorded_prompts: list[str], prompts: list[str], is_same: bool
 ) -> None:
-    """Two recorded secrets that are now equal diverge, also in requests that do not share a history."""
+    """Equal recorded secrets must stay equal and different secrets different, even in requests without a shared
+    history.
+    """
     fixture = recorded_single_prompts(tmp_path, recorded_prompts, ["Yes."] * len(recorded_prompts))
     assert single_prompts_match(fixture, *prompts) is is_same
 
 
 def test_a_secret_that_a_response_quotes(tmp_path: Path) -> None:
-    """Its placeholder from the recorded response may be repeated, or the live secret, but no other secret."""
+    """If a response quotes a secret, the agent may send its recorded placeholder or its current value, but no other
+    secret.
+    """
     prompts = [f"Keys {A} and {B}.", f"Use {A}."]
     fixture = recorded_single_prompts(tmp_path, prompts, [f"I have {A} and {B}.", "Yes."])
     answered = json.loads(fixture.requests[0].answer.body)["content"][0]["text"]
@@ -273,7 +277,7 @@ def test_a_secret_that_a_response_quotes(tmp_path: Path) -> None:
 
 
 def test_a_secret_from_a_response_is_matched_only_with_itself(tmp_path: Path) -> None:
-    """Two secrets that only occur in responses do not match each other, nor another secret of the agent."""
+    """A secret that occurs only in responses does not match any other secret."""
     fixture = recorded_single_prompts(tmp_path, ["Keys?", f"Use {A}."], [f"{A} and {B}", "Yes."])
     answered = json.loads(fixture.requests[0].answer.body)["content"][0]["text"]
     first, second = answered.split(" and ")
@@ -303,7 +307,9 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.mark.parametrize("rule", RUN)
 def test_values_of_the_machine_and_the_time(run_once: Fixture, rule: str) -> None:
-    """Each value diverges and the report proposes its rule; with this rule it matches, and the rule is listed."""
+    """A time, path, process ID, port or address that differs diverges with a proposed rule, and matches with this
+    rule.
+    """
     now = about(**{rule: RUN[rule][1]})
     assert [each.rule for each in divergence_of(run_once, now).proposals] == [rule]
     assert replayed(run_once, now, normalizers=[rule]).normalized == {rule: 1}
@@ -312,13 +318,13 @@ def test_values_of_the_machine_and_the_time(run_once: Fixture, rule: str) -> Non
 
 
 def test_an_additional_uuid_diverges(run_once: Fixture) -> None:
-    """A placeholder stands for a value, never for a missing one."""
+    """A UUID at a place where the recording contains no value diverges even with the rule."""
     now = about().replace("Here", f"Here {U}")
     assert divergence_of(run_once, now, normalizers=["uuid"]).kind == "content"
 
 
 def test_custom_rules_and_functions(run_once: Fixture) -> None:
-    """A pattern hides its matches; a function receives the texts of both sides."""
+    """A custom normalizer can be a pattern, or a function that is applied to both texts."""
     custom_rule = Normalizer("ticket", r"T-\d+")
     fixture_of = about(pid="T-1")
     assert divergence_of(run_once, fixture_of, normalizers=[custom_rule]).kind == "content"
@@ -331,7 +337,7 @@ def test_custom_rules_and_functions(run_once: Fixture) -> None:
 
 
 def test_a_fixture_names_its_normalizers(tmp_path: Path) -> None:
-    """A fixture that was frozen with rules is always replayed with them."""
+    """A fixture that was frozen with normalizers is always replayed with them."""
     responses = [streamed(text("Yes."), number=1)]
     recording = recorded(tmp_path, lambda url: converse(f"I am {U}, T-1.", url=url), responses)
     rules: list[Any] = ["uuid", Normalizer("ticket", r"T-\d+")]
@@ -348,7 +354,7 @@ def test_a_fixture_names_its_normalizers(tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_normalizer_is_rejected(tmp_path: Path, rule: Any, expected: str) -> None:
-    """One error lists the existing rules; nothing is written."""
+    """An unknown or invalid normalizer is rejected with an error, and nothing is written."""
     recording = recorded(tmp_path, lambda url: converse("Hi", url=url), [streamed(text("Yes."))])
     with pytest.raises(UsageError, match=expected):
         freeze(recording, tmp_path / "made", {}, normalizers=[rule])
@@ -398,7 +404,9 @@ def unstreamed(number: int, words: str | None = None) -> Any:
 
 
 def test_compaction(tmp_path: Path) -> None:
-    """Eight conversations in one lane, each with a summary, match, and the file contains everything once."""
+    """Requests of eight conversations that each continue from a summary match, and the fixture stores everything
+    once.
+    """
     responses = [unstreamed(number) for number in range(1, 41)]
     fixture = frozen(tmp_path, recorded(tmp_path, lambda url: compacting(8, 5, url), responses))
     with Replayer(fixture) as replay:
@@ -411,12 +419,12 @@ def test_compaction(tmp_path: Path) -> None:
     assert counts == {1: 40}
     assert (
         text.count("You keep it short. You keep") == 20
-    )  # once, in a system prompt that repeats it 40 times
+    )  # stored once, in a system prompt that repeats it 40 times
     assert [text.count(f"answer {number}.") for number in (1, 20, 40)] == [2, 1, 1]
 
 
 class ByteCounter:
-    """Counts the bytes that a replay parses, canonicalizes, serializes and redacts."""
+    """A counter of the bytes that a replay parses, canonicalizes, serializes and redacts."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.bytes: Counter[str] = Counter()
@@ -454,7 +462,9 @@ def processed_bytes(tmp_path: Path, turns: int, patch: pytest.MonkeyPatch) -> tu
 def test_the_work_grows_with_the_new_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With three times the turns, the history is nine times as long, but the work is three times as much."""
+    """With three times the turns, a replay processes three times the bytes, although the history is nine times as
+    long.
+    """
     few, new = processed_bytes(tmp_path, 10, monkeypatch)
     many, more = processed_bytes(tmp_path, 30, monkeypatch)
     assert few <= 3 * new
@@ -462,7 +472,7 @@ def test_the_work_grows_with_the_new_content(
 
 
 def test_message_threads_of_the_tool_runner(tmp_path: Path) -> None:
-    """Requests that send only new messages, and name their previous message, match; the steps show both."""
+    """Requests that contain only new messages and the ID of the previous message match, and steps show the ID."""
 
     def run(url: str | None) -> None:
         with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
@@ -505,7 +515,9 @@ def send_with_reminders(now: str, question: str = "Count.", url: str | None = No
 
 
 def test_the_spine_matches_and_drift_is_reported(tmp_path: Path) -> None:
-    """Prompts of the user and responses must be equal; other differences are drift, which is always reported."""
+    """With `match="spine"`, only the user's prompts and the responses must match; other differences are reported as
+    drift.
+    """
     fixture = frozen(
         tmp_path,
         recorded(

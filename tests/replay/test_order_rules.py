@@ -1,4 +1,4 @@
-"""The required order of recorded requests, derived from their content."""
+"""The required order of recorded requests, which is derived from their content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def user(words: str) -> dict[str, Any]:
 
 
 def test_a_shared_history_requires_no_order() -> None:
-    """Two requests had the same prompt and the same response, so it is unknown which of them the next one continues."""
+    """If two requests had the same prompt and response, a request that continues from this history is not ordered after
+    either.
+    """
     prompt, reply = user("Ready?"), {"role": "assistant", "content": "OK"}
     lane = [
         exchange(1, [prompt], text("OK"), ms=15),
@@ -53,7 +55,7 @@ def test_a_shared_history_requires_no_order() -> None:
 
 
 def test_a_thread_without_a_previous_message_has_no_predecessor() -> None:
-    """A response without an ID is not the previous message of a thread that names none."""
+    """The first request of a message thread has no predecessor, even if an earlier response has no message ID."""
     without_id = Answer(200, {"content-type": "application/json"}, (Chunk(b"{}", 0),), "complete")
     first = exchange(1, [user("Count.")], text(""), ms=15)
     first = ModelExchange(
@@ -69,8 +71,8 @@ def test_a_thread_without_a_previous_message_has_no_predecessor() -> None:
     assert (keys[2]["after"], keys[3]["after"]) == ([], [2])
 
 
-def test_conversations_that_end_with_a_tool_call_are_complete() -> None:
-    """Each response is a tool call, as for structured output. The sequential conversations must stay sequential."""
+def test_sequential_conversations_that_end_with_a_tool_call_keep_their_order() -> None:
+    """Sequential conversations that each end with a tool call, as for structured output, must stay sequential."""
     lane = [
         exchange(n, [user(f"Classify text {n}.")], call(n, "label", value="x")) for n in range(1, 9)
     ]

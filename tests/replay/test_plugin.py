@@ -46,15 +46,17 @@ def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResul
 
 
 def test_a_replay_passes(project: pytest.Pytester) -> None:
-    """The replay is open during the whole test; the agent needs no change."""
+    """A marked test whose agent is unchanged passes, because the replay is open during the complete test."""
     run(
         project,
         MARK + "def test_it(replay): assert Agent().answer('How is it?') == 'Oslo is wet.'\n",
     ).assert_outcomes(passed=1)
 
 
-def test_the_report_proposes_a_test_with_its_own_arguments(project: pytest.Pytester) -> None:
-    """The command line would use the recorded arguments, so the report names the test by its pytest ID."""
+def test_the_report_proposes_the_test_if_its_arguments_differ(project: pytest.Pytester) -> None:
+    """If a test's arguments differ from the recorded arguments, the report proposes the test by its pytest ID and not
+    `agentobs replay`.
+    """
     responses = [streamed(text("Well."), number=1)]
     recording = recorded(project.path, lambda url: send_prompt("How is it?", url), responses)
     other = frozen(project.path, recording, "other")
@@ -64,13 +66,13 @@ def test_the_report_proposes_a_test_with_its_own_arguments(project: pytest.Pytes
     test += "def test_it(replay): replay.run(send_prompt, 'Where?')\n"
     result = run(project, test)
     shown = result.stdout.str()
-    name = "test_the_report_proposes_a_test_with_its_own_arguments.py::test_it"
+    name = "test_the_report_proposes_the_test_if_its_arguments_differ.py::test_it"
     assert f"pytest {name} --replay-update" in shown
     assert "agentobs replay" not in shown
 
 
 def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
-    """The failure shows the divergence without a traceback."""
+    """A test that fails with a divergence is reported with the divergence and without a traceback."""
     result = run(
         project,
         MARK
@@ -91,7 +93,7 @@ def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
 
 
 def test_a_caught_divergence_fails_the_test(project: pytest.Pytester) -> None:
-    """A test that catches every exception still fails, in its call phase."""
+    """A test that catches the divergence fails in its call phase."""
     test = """
     def test_it(replay):
         try:
@@ -105,14 +107,16 @@ def test_a_caught_divergence_fails_the_test(project: pytest.Pytester) -> None:
 
 
 def test_a_divergence_behind_an_assertion_is_the_report(project: pytest.Pytester) -> None:
-    """If the agent caught the divergence, an assertion that fails because of it does not hide it."""
+    """If the agent catches the divergence and an assertion then fails, the report shows the divergence and not the
+    assertion.
+    """
     test = """
     def test_it(replay):
         try:
-            told = Agent().answer("Eh?")
+            reply = Agent().answer("Eh?")
         except Exception:
-            told = None
-        assert told == "Oslo is wet."
+            reply = None
+        assert reply == "Oslo is wet."
     """
     result = run(project, MARK + "\n".join(line[4:] for line in test.splitlines()[1:]))
     result.assert_outcomes(failed=1)
@@ -120,7 +124,7 @@ def test_a_divergence_behind_an_assertion_is_the_report(project: pytest.Pytester
 
 
 def test_a_test_without_requests_fails(project: pytest.Pytester) -> None:
-    """The test does not pass if recorded requests were never sent."""
+    """A marked test whose agent sends no requests fails, because the recorded requests are missing."""
     result = run(project, MARK + "def test_it(replay): pass\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -140,7 +144,7 @@ def test_a_test_without_requests_fails(project: pytest.Pytester) -> None:
 def test_a_missing_fixture_is_reported(
     project: pytest.Pytester, marker: str, expected: str
 ) -> None:
-    """One line names the missing fixture and how to create it."""
+    """A missing fixture is reported in one line with its path, or with the marker that is needed."""
     result = run(project, f"import pytest\n{marker}def test_it(replay): pass\n")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([expected])
@@ -163,7 +167,7 @@ def test_a_missing_fixture_is_reported(
 def test_a_damaged_fixture_is_reported(
     project: pytest.Pytester, damage: object, expected: str
 ) -> None:
-    """The error is one line without a traceback."""
+    """A damaged fixture is reported in one line without a traceback."""
     file = project.path / "fixtures" / "weather" / "recording.jsonl"
     file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]  # one of the functions above
     result = run(project, MARK + "def test_it(replay): pass\n")
@@ -173,7 +177,7 @@ def test_a_damaged_fixture_is_reported(
 
 
 def test_the_plugin_does_not_import_the_sdk(pytester: pytest.Pytester) -> None:
-    """A run without replays does not spend time on importing the SDK."""
+    """A run without replays does not import the SDK, which would take time."""
     pytester.makepyfile(
         "import sys\ndef test_it(): assert not {'anthropic', 'duckdb', 'httpx2'} & set(sys.modules)\n"
     )
@@ -181,8 +185,8 @@ def test_the_plugin_does_not_import_the_sdk(pytester: pytest.Pytester) -> None:
 
 
 def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester) -> None:
-    """If a tool of an earlier turn returns a different result, the recorded responses continue, and a section reports
-    it.
+    """If a tool result before the failing turn changes, the recorded responses continue, and a section of the output
+    reports it.
     """
     test = MARK + (
         "def test_reaches_the_failure(replay):\n"
@@ -205,7 +209,9 @@ def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester
 
 
 def test_the_tests_of_a_failed_session_cannot_run_live(project: pytest.Pytester) -> None:
-    """They depend on the recorded responses, so `--replay-live` rejects them in one line."""
+    """The tests of a failed session are rejected with `--replay-live`, because they depend on the recorded
+    responses.
+    """
     test = MARK + "def test_it(replay): replay.until_change(Agent().answer, 'How is it?', turn=1)\n"
     result = run(project, test, "--replay-live")
     result.assert_outcomes(failed=1)
@@ -213,7 +219,7 @@ def test_the_tests_of_a_failed_session_cannot_run_live(project: pytest.Pytester)
 
 
 def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
-    """`areach` and `auntil_change` do the same inside of an event loop."""
+    """Inside an event loop, `areach` and `auntil_change` work like `reach` and `until_change`."""
     test = MARK + (
         "def test_it(replay):\n"
         "    import asyncio\n"
@@ -238,7 +244,7 @@ def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
 def test_an_agent_is_found_from_a_folder_below_the_root(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded entry below pytest's root directory can be called, wherever below it pytest is started."""
+    """A recorded entry below pytest's root directory can be called from any folder below the root."""
     agent = (
         "import anthropic, agentobs\n"
         "@agentobs.session('below')\n"

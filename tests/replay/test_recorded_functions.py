@@ -78,7 +78,9 @@ def facts(home: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_runner_of_the_sdk(tmp_path: Path) -> None:
-    """Each call has the ID that the model chose, is counted once, and does not run again."""
+    """In the SDK's tool runner, each call has the ID that the model chose, is recorded once, and does not run in a
+    replay.
+    """
     uses = [call(1, "weather", city="Oslo"), call(2, "weather", city="Rome", unit="F")]
     responses = [unstreamed(*uses), unstreamed(text("Fine."), number=2)]
     fixture = frozen(tmp_path, recorded(tmp_path, run_tools, responses))
@@ -102,7 +104,7 @@ def test_the_runner_of_the_sdk(tmp_path: Path) -> None:
 
 
 def test_the_streaming_runner_of_the_sdk(tmp_path: Path) -> None:
-    """An async function with `beta_async_tool` is called from a streamed response."""
+    """In the SDK's streaming tool runner, an async function is recorded, and does not run in a replay."""
     responses = [streamed(call(1, "later", city="Oslo")), streamed(text("Fine."), number=2)]
     run = recorded(tmp_path, lambda url: asyncio.run(stream_tools(url)), responses)
     fixture = frozen(tmp_path, run)
@@ -114,7 +116,7 @@ def test_the_streaming_runner_of_the_sdk(tmp_path: Path) -> None:
 
 
 def test_calls_without_a_tool_use_are_matched_by_arguments(tmp_path: Path) -> None:
-    """Functions that threads call in any order find the results for their arguments."""
+    """Calls for which the model made no tool call are matched by their arguments, in any order."""
 
     def gather(cities: list[str]) -> str:
         order = cities if not RAN else cities[::-1]
@@ -168,7 +170,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 
 def test_requests_of_a_function_are_in_the_lane_of_its_call(nested: Fixture) -> None:
-    """A replayed function sends no requests; one that runs sends the recorded ones, and its calls are replayed."""
+    """A function's requests and calls are in the lane of its call, and are replayed if the function runs live."""
     assert [ask.lane for ask in nested.requests] == ["main", "main/toolu_1", "main"]
     assert {(t.lane, t.question.name) for t in nested.tools} == {
         ("main", "think"),
@@ -182,7 +184,7 @@ def test_requests_of_a_function_are_in_the_lane_of_its_call(nested: Fixture) -> 
 
 
 def test_a_changed_request_of_a_function_diverges_in_its_lane(nested: Fixture) -> None:
-    """If the function runs, its requests are compared."""
+    """If a function runs live and sends a changed request, the replay diverges in the lane of its call."""
     changed = Nested(prompt="Ponder.")
     with pytest.raises(DivergenceError) as raised:
         with Replayer(nested, ReplayOptions(tools=["think"])) as replayed:
@@ -190,8 +192,8 @@ def test_a_changed_request_of_a_function_diverges_in_its_lane(nested: Fixture) -
     assert raised.value.divergence.lane == "main/toolu_1"
 
 
-def test_a_cancelled_call_is_cancelled_in_the_replay(tmp_path: Path) -> None:
-    """A timeout around a function that never returned expires in the replay too, and the function does not run."""
+def test_a_canceled_call_is_canceled_in_the_replay(tmp_path: Path) -> None:
+    """A call that a timeout canceled in the recording is canceled in the replay too, without running the function."""
     ran: list[int] = []
 
     @agentobs.record_tool
@@ -214,7 +216,9 @@ def test_a_cancelled_call_is_cancelled_in_the_replay(tmp_path: Path) -> None:
 
 
 def test_secrets_in_arguments_and_results_are_redacted(tmp_path: Path) -> None:
-    """The fixture contains placeholders, and another secret replays."""
+    """Secrets in a function's arguments and result are redacted in the fixture, which replays with a different
+    secret.
+    """
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     tool_of = agentobs.record_tool(name="login")
 
@@ -239,7 +243,9 @@ class Hostile:
 
 
 def test_a_hostile_value_does_not_break_the_agent(tmp_path: Path) -> None:
-    """A value that cannot be serialized is recorded by its type. The function runs, and its result may change later."""
+    """An argument that cannot be serialized is recorded by its type, and a later change of the result is not
+    recorded.
+    """
     changed: list[Any] = ["as returned"]
 
     @agentobs.record_tool
@@ -261,7 +267,7 @@ def test_a_hostile_value_does_not_break_the_agent(tmp_path: Path) -> None:
 
 
 def test_a_function_outside_of_a_session_runs() -> None:
-    """Without a recorder, and in a session that is not replayed, the decorator has no effect."""
+    """Outside of a session, a recorded function behaves like the original function."""
     RAN.clear()
     assert weather("Oslo", unit="F") == "Oslo: 4 F"
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'city'"):
@@ -273,7 +279,9 @@ ALLOWED = Permissions(rules=(Rule("allow", "*", None, "user"),))
 
 
 def test_policies_of_the_agent_loop(tmp_path: Path) -> None:
-    """A tool that may have side effects runs if it is named, never by `*`; `verify` compares."""
+    """In the agent loop, a tool with side effects runs with `live` or a policy for its name, but not with a policy for
+    `*`.
+    """
     ran: list[str] = []
 
     def send(to: str, body: str = "") -> str:
@@ -306,7 +314,7 @@ def test_policies_of_the_agent_loop(tmp_path: Path) -> None:
 
 
 def test_equal_calls_of_one_response_have_their_own_results(tmp_path: Path) -> None:
-    """A call receives the first unused result, so each call has its own ID."""
+    """Equal calls of one response each have their own ID and receive their own result."""
     count = iter(range(9))
     tick = agentobs.record_tool(name="tick")(lambda: next(count))
     fixture, live = recorded_shop(tmp_path, calls("tick", "tick", "tick"), tick=tick)
@@ -327,7 +335,7 @@ def charge(amount: int) -> str:
 
 
 def till(url: str | None, places: str) -> Any:
-    """Send two requests, and charge before, between or after them."""
+    """Send two requests, and charge before, between or after the requests."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
     with agentobs.session("till"):
         for number, place in enumerate("abc", 1):
@@ -344,7 +352,8 @@ def till(url: str | None, places: str) -> Any:
 def test_a_function_without_a_tool_use_keeps_its_place(
     tmp_path: Path, recorded_at: str, after: list[int]
 ) -> None:
-    """If it is called before an earlier or after a later request than recorded, it diverges and does not run.
+    """A call for which the model made no tool call diverges without running if it moves to another place between
+    requests.
 
     Its line in the fixture is at the recorded place.
     """
@@ -373,7 +382,7 @@ def test_a_function_without_a_tool_use_keeps_its_place(
 
 
 def test_a_call_during_a_request_has_no_fixed_place(tmp_path: Path) -> None:
-    """A function that was called while a request of its lane was in flight may be called at any place."""
+    """A function that was called while a request of its lane was in flight may be called at any place in the replay."""
 
     def run(url: str | None, early: bool = True) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -396,7 +405,9 @@ def test_a_call_during_a_request_has_no_fixed_place(tmp_path: Path) -> None:
 def test_a_call_after_concurrent_requests_has_no_fixed_place(
     tmp_path: Path,
 ) -> None:
-    """In a lane whose requests overlap, the requests that were sent before a call do not determine its place."""
+    """A function that was called after overlapping requests of its lane may be called before these requests in the
+    replay.
+    """
 
     async def run(url: str | None, early: bool = False) -> None:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))

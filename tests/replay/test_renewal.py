@@ -1,4 +1,4 @@
-"""`--replay-update` and `--replay-live`: a marked test runs live, and its fixture changes only if requested."""
+"""`--replay-update` and `--replay-live`: a marked test runs live, and its fixture is changed only on request."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ TALK = marked('assert Agent().answer("How is it?").startswith("Oslo is ")')
 
 
 def test_an_update_is_shown_and_then_written(project: pytest.Pytester, recording: Path) -> None:
-    """The first run shows the changed steps and writes nothing; the second run writes them without a request to the
-    provider.
+    """The first run shows the changed steps and writes nothing; the second run writes the changes without a request to
+    the provider.
     """
     before = recording.read_bytes()
     with serve(DRY) as provider:
@@ -95,10 +95,10 @@ def test_an_update_is_shown_and_then_written(project: pytest.Pytester, recording
     run(project, provider, TALK).assert_outcomes(passed=1)
 
 
-def test_the_readme_is_updated(
+def test_an_update_updates_the_generated_readme(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
-    """The generated README of the folder is updated. A README that the user wrote is not changed."""
+    """An update of the fixture updates the generated README of its folder, but never a README that the user wrote."""
     readme = recording.with_name("README.md")
     run(project, provider, TALK, "--replay-update=write").assert_outcomes(passed=1)
     assert "    says Oslo is dry." in readme.read_text()
@@ -112,7 +112,7 @@ def test_the_readme_is_updated(
 def test_a_failed_test_overwrites_nothing(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
-    """If the test fails, its recording is neither written nor kept."""
+    """The recording of a failed test is neither written into the fixture nor kept for a later run."""
     before = recording.read_bytes()
     failing = marked('assert Agent().answer("How is it?") == "Oslo is wet."')
     run(project, provider, failing, "--replay-update=write").assert_outcomes(failed=1)
@@ -123,7 +123,9 @@ def test_a_failed_test_overwrites_nothing(
 def test_two_tests_that_record_one_fixture_are_reported(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
-    """The first recording is written; the second test fails with the names of both tests."""
+    """If two tests record the same fixture, the first recording is written, and the second test fails with the names of
+    both tests.
+    """
     both = TALK + TALK.replace("def test_it", "def test_other")
     result = run(project, provider, both, "--replay-update=write")
     result.assert_outcomes(passed=1, failed=1)
@@ -138,7 +140,7 @@ def test_two_tests_that_record_one_fixture_are_reported(
 
 
 def test_a_missing_fixture_is_recorded(project: pytest.Pytester, provider: ServedProvider) -> None:
-    """A test whose fixture does not exist creates it; run again without options, the test is replayed."""
+    """A test creates its fixture if the fixture does not exist, and is replayed when it runs again without options."""
     new = TALK.replace("fixtures/weather", "fixtures/new")
     run(project, provider, new).assert_outcomes(errors=1)
     result = run(project, provider, new, "--replay-update=write")
@@ -149,7 +151,7 @@ def test_a_missing_fixture_is_recorded(project: pytest.Pytester, provider: Serve
 
 
 def test_an_identical_recording_changes_nothing(project: pytest.Pytester, recording: Path) -> None:
-    """Identical responses result in identical bytes, whatever their chunks and times."""
+    """Identical responses result in an identical fixture, whatever their chunks and times are."""
     before = recording.read_bytes()
     with serve(answers()) as provider:
         result = run(project, provider, TALK, "--replay-update=write")
@@ -161,7 +163,7 @@ def test_an_identical_recording_changes_nothing(project: pytest.Pytester, record
 def test_the_options_of_freeze_are_kept(
     project: pytest.Pytester, recording: Path, tmp_path: Path
 ) -> None:
-    """A new recording is cut at the same turn and uses the same normalizers as the old fixture."""
+    """An updated fixture is cut at the same turn and uses the same normalizers as before."""
     session = recorded(tmp_path, lambda url: Agent(url).answer("How is it?"), answers())
     frozen = freeze(session, tmp_path / "part", {}, 1, normalizers=["uuid"])
     recording.write_bytes(frozen.fixture.read_bytes())
@@ -178,7 +180,7 @@ def test_the_options_of_freeze_are_kept(
 def test_a_test_up_to_a_turn_is_replayed_during_an_update(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
-    """A test of a fix is replayed even with --replay-update."""
+    """With `--replay-update`, a test that stops at a turn is still replayed."""
     before = recording.read_bytes()
     test_of_a_fix = marked(
         'step = replay.until(lambda: Agent().answer("How is it?"), turn=1); assert not step.differs'
@@ -192,7 +194,7 @@ def test_a_test_up_to_a_turn_is_replayed_during_an_update(
 def test_a_live_run_does_not_use_the_fixture(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
-    """With --replay-live, a marked test sends its requests to the provider, and its fixture is not changed."""
+    """With `--replay-live`, a marked test sends its requests to the provider, and its fixture is not changed."""
     before = recording.read_bytes()
     dry = marked('assert replay.run(Agent().answer, "How is it?") == "Oslo is dry."')
     run(project, provider, dry, "--replay-live").assert_outcomes(passed=1)
@@ -221,7 +223,7 @@ def test_a_live_run_does_not_use_the_fixture(
 def test_a_test_must_record_one_session(
     project: pytest.Pytester, recording: Path, provider: ServedProvider, body: str, expected: str
 ) -> None:
-    """A test that recorded no session, or two with the same name, fails and writes nothing."""
+    """A test that records no session, or two sessions with the same name, fails and writes nothing."""
     before = recording.read_bytes()
     result = run(project, provider, marked(body), "--replay-update=write")
     result.assert_outcomes(failed=1)
@@ -245,7 +247,7 @@ def test_a_test_must_record_one_session(
 def test_invalid_options_are_reported(
     project: pytest.Pytester, arguments: tuple[str, ...], expected: str
 ) -> None:
-    """The error is one line, and no test runs."""
+    """Invalid options are reported in one line, and no test runs."""
     project.makepyfile("def test_it(): pass\n")
     result = project.runpytest_inprocess("-p", "no:xdist", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -1,4 +1,4 @@
-"""Replay: the same agent with its recorded responses, and the first request that differs."""
+"""Replay: the same agent receives its recorded responses, and the first request that differs is reported."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.replay.agents import (
     WEATHER,
     Agent,
     answers,
+    ask_concurrently,
     frozen,
-    gather_twins,
     recorded,
     report,
     weather,
@@ -51,7 +51,7 @@ def divergence_of(fixture: Fixture, agent: Agent, prompt: str = "How is it?") ->
 
 
 def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """Every request matches the recording; the agent receives the recorded responses and nothing else."""
+    """Every request of an unchanged agent matches the recording, and the agent receives the recorded responses."""
     with Replayer(fixture) as replayed:
         assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
     assert replayed.progress.requests_matched == replayed.progress.requests == 3
@@ -59,7 +59,7 @@ def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -
 
 
 def test_another_key_and_base_url_match(fixture: Fixture) -> None:
-    """The API key and the host do not matter."""
+    """The API key and the host are not compared."""
     with Replayer(fixture) as replayed:
         replayed.run(
             Agent("http://elsewhere.test", key="another-key-0123456789").answer, "How is it?"
@@ -94,14 +94,16 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_a_change_diverges_at_the_first_affected_request(
     fixture: Fixture, change: str, snapshot: SnapshotAssertion
 ) -> None:
-    """The report names the request, the place in its body, both values, and the cause."""
+    """A change diverges at the first request that it affects, and the report contains the place, both values, and the
+    cause.
+    """
     assert divergence_of(fixture, Agent(**CHANGES[change])) == snapshot
 
 
 def test_a_changed_prompt_diverges_at_the_first_request(
     fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """A prompt is compared like everything else."""
+    """A changed prompt diverges at the first request."""
     assert divergence_of(fixture, Agent(), "How was it?") == snapshot
 
 
@@ -120,13 +122,13 @@ def test_a_changed_prompt_diverges_at_the_first_request(
     ],
 )
 def test_irrelevant_differences_match(fixture: Fixture, extra: dict[str, Any]) -> None:
-    """Headers that vary between machines, a float without a fraction and a timeout are ignored."""
+    """Headers that vary between machines, a timeout, and a float in place of an equal integer are ignored."""
     with Replayer(fixture) as replayed:
         replayed.run(Agent(extra=extra).answer, "How is it?")
 
 
 def test_key_order_and_escapes_match(fixture: Fixture) -> None:
-    """JSON with a different key order, whitespace or escapes is the same request."""
+    """A JSON body with a different key order, whitespace or escapes is the same request."""
     client = agentobs.record(Anthropic(api_key=KEY))
     body = json.loads(fixture.body(1))
     content = json.dumps(dict(reversed(body.items())), indent=3, ensure_ascii=True)
@@ -138,7 +140,7 @@ def test_key_order_and_escapes_match(fixture: Fixture) -> None:
 
 
 def test_an_additional_request_diverges(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The last response is not repeated."""
+    """An additional request diverges, even if it equals a recorded request."""
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         Agent().answer("How is it?")
         Agent().answer("How is it?")
@@ -150,7 +152,7 @@ def test_an_additional_request_diverges(fixture: Fixture, snapshot: SnapshotAsse
 def test_a_missing_request_diverges_at_the_end(
     fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """A recorded request that was never sent fails the replay."""
+    """A recorded request that is never sent fails the replay at its end."""
 
     def impatient() -> None:
         client = agentobs.record(Anthropic(api_key=KEY))
@@ -165,7 +167,7 @@ def test_a_missing_request_diverges_at_the_end(
 
 
 def test_requests_in_a_different_order_diverge(tmp_path: Path) -> None:
-    """The report says that the request is a later one of the recording."""
+    """If sequential requests are swapped, the report states that the first of them was sent out of order."""
 
     def ask(url: str | None, *prompts: str) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -182,7 +184,7 @@ def test_requests_in_a_different_order_diverge(tmp_path: Path) -> None:
 
 
 def test_a_caught_divergence_still_fails(fixture: Fixture) -> None:
-    """The first divergence is kept: later requests raise it again, and so does the end of the replay."""
+    """If the agent catches the divergence, later requests and the end of the replay raise the same divergence."""
 
     def stubborn() -> list[str]:
         errors = []
@@ -202,7 +204,7 @@ def test_a_caught_divergence_still_fails(fixture: Fixture) -> None:
 
 
 def test_retries_replay_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorded wait of 30 seconds is replayed as two attempts without a wait."""
+    """A retry after a wait of 30 seconds is replayed as two attempts without a wait."""
     responses = [refused(529, retry_after="30", x_should_retry="true"), *answers()]
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
@@ -219,7 +221,7 @@ def test_retries_replay_without_waiting(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_cut_stream_is_cut_at_the_same_byte(tmp_path: Path) -> None:
-    """The agent receives the recorded events, then the recorded exception."""
+    """From a stream that was cut off, the agent receives the recorded events and then the recorded exception."""
 
     def listen(url: str | None) -> tuple[list[str], str]:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -251,7 +253,7 @@ def test_a_cut_stream_is_cut_at_the_same_byte(tmp_path: Path) -> None:
 
 
 def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> None:
-    """An overload inside of a stream with status 200 raises the same exception as in the recording."""
+    """An error event in a stream with status 200 raises the same exception as in the recording."""
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"x"}}\n\n'
     first = streamed(text("hello"))
     response = replace(first, chunks=(*first.chunks[:2], Chunk(error, 0)))
@@ -275,24 +277,24 @@ def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> Non
 
 
 def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
-    """Concurrent requests can arrive in a different order; each receives its own response."""
+    """Concurrent requests that arrive in a different order each receive their own response."""
     responses = [streamed(text(f"answer {n}"), number=n) for n in range(3)]
     live: list[Any] = []
 
     def run(url: str) -> None:
-        live.append(asyncio.run(gather_twins(url, [0, 1, 2])))
+        live.append(asyncio.run(ask_concurrently(url, [0, 1, 2])))
 
     pace: list[Answer] = [
         replace(a, chunks=tuple(Chunk(c.data, 150_000_000) for c in a.chunks)) for a in responses
     ]
     frozen_fixture = frozen(tmp_path, recorded(tmp_path, run, pace, pace=1.0))
     with Replayer(frozen_fixture) as replayed:
-        swapped = replayed.run(gather_twins, None, [2, 0, 1])
+        swapped = replayed.run(ask_concurrently, None, [2, 0, 1])
     assert swapped == [live[0][2], live[0][0], live[0][1]]
 
 
 def test_parallel_chains_replay_with_any_timing(tmp_path: Path) -> None:
-    """Two chains of three requests each, recorded with waits, replay with immediate responses."""
+    """Two parallel chains of three requests, recorded with delays, replay with immediate responses."""
 
     async def chains(url: str | None) -> list[str]:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -326,7 +328,7 @@ def test_parallel_chains_replay_with_any_timing(tmp_path: Path) -> None:
 
 
 def test_a_replay_needs_no_key(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no key is set, the SDK receives a fake key while the replay is open."""
+    """If no API key is set, the SDK receives a fake key while the replay is open."""
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with Replayer(fixture) as replayed:
         replayed.run(Agent(key=None).answer, "How is it?")
@@ -334,7 +336,9 @@ def test_a_replay_needs_no_key(fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_key_of_the_client_in_a_prompt_replays(tmp_path: Path) -> None:
-    """The key of the request was redacted in the prompt, so it is redacted in the live request too."""
+    """A prompt that contains the client's key is redacted in the recording and in the replay, so another key
+    matches.
+    """
     key = "proxy-key-0123456789abcdef"
 
     def run(url: str | None, key: str) -> None:
@@ -350,7 +354,7 @@ def test_the_key_of_the_client_in_a_prompt_replays(tmp_path: Path) -> None:
 
 
 def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
-    """`arun` and `auntil` are for async tests; `run` names them in its error."""
+    """Inside an event loop, `arun` and `auntil` replay an async agent, and `run` raises an error that names them."""
 
     async def ask(url: str | None) -> str:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
@@ -380,7 +384,7 @@ def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_is_not_open_sends_nothing(fixture: Fixture) -> None:
-    """Running the agent without `with` raises an error; no request reaches the provider."""
+    """Running the agent without opening the replay raises an error before any request is sent."""
     with pytest.raises(UsageError, match="the replay is not open"):
         Replayer(fixture).run(Agent().answer, "How is it?")
 
@@ -389,7 +393,7 @@ def test_a_replay_that_is_not_open_sends_nothing(fixture: Fixture) -> None:
 def test_an_entry_outside_of_the_project_is_not_called(
     fixture: Fixture, entry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fixture cannot make a replay run arbitrary code."""
+    """An entry outside of the project is not called, so a fixture cannot make a replay run arbitrary code."""
     header = {**fixture.header, "entry": entry, "arguments": {"command": "touch stolen"}}
     foreign = Fixture(fixture.path, header, fixture.requests, fixture.tools)
     with pytest.raises(UsageError, match=f"the recorded entry {entry} is not in a file under"):
@@ -398,7 +402,7 @@ def test_an_entry_outside_of_the_project_is_not_called(
 
 
 def test_an_upload_replays(tmp_path: Path) -> None:
-    """The boundary of a form is random and does not matter; its content is compared."""
+    """The content of an uploaded form is compared, but not the form's random boundary."""
 
     def upload(url: str | None, content: bytes) -> str:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -419,7 +423,7 @@ def test_an_upload_replays(tmp_path: Path) -> None:
 
 
 def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
-    """A third-party agent is recorded and replayed without a change to its code."""
+    """An agent on the SDK's tool runner is recorded and replayed without a change to its code."""
 
     def run(url: str | None, rome: str) -> str:
         @beta_tool
@@ -455,7 +459,9 @@ def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
 
 
 def test_a_replay_makes_no_connections(fixture: Fixture) -> None:
-    """A client that is not recorded, or any socket, fails the replay and is named."""
+    """A connection by a client that is not recorded, or by any socket, fails the replay, and the report names its
+    address.
+    """
     with pytest.raises(DivergenceError, match=r"a connection to 203\.0\.113\.7:443 was attempted"):
         with Replayer(fixture):
             socket.create_connection(("203.0.113.7", 443), timeout=1)
@@ -465,13 +471,13 @@ def test_a_replay_makes_no_connections(fixture: Fixture) -> None:
 
 
 def test_until_returns_the_next_step(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
-    """The recorded responses lead up to a turn; the next request is kept and compared."""
+    """`until` returns the step after a turn, with its tool results and its next request compared with the recording."""
     with Replayer(fixture) as replayed:
         same = replayed.until(Agent().answer, "How is it?", turn=2)
     assert not same.differs
-    mended = Agent(weather={**WEATHER, "Rome": "snow"})
+    fixed_agent = Agent(weather={**WEATHER, "Rome": "snow"})
     with Replayer(fixture) as replayed:
-        step = replayed.until(mended.answer, "How is it?", turn=2)
+        step = replayed.until(fixed_agent.answer, "How is it?", turn=2)
     assert step.differs
     assert step.tool("weather").text == "snow"
     assert step.describe() == snapshot
@@ -482,7 +488,7 @@ def test_until_returns_the_next_step(fixture: Fixture, snapshot: SnapshotAsserti
 
 
 def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
-    """Up to the turn, the requests must match the recording."""
+    """A request before the turn of `until` must match the recording."""
     with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
         replayed.until(Agent(weather={"Oslo": "snow"}).answer, "How is it?", turn=2)
 
@@ -491,7 +497,7 @@ def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
 def test_until_fails_if_the_agent_does_not_reach_the_turn(
     fixture: Fixture, broken: Exception | None
 ) -> None:
-    """An agent that ends before the turn is not fixed, however it ends."""
+    """An agent that ends before the turn of `until` fails the replay, whether or not it raises an error."""
 
     def early(prompt: str) -> None:
         if broken is not None:
@@ -506,7 +512,7 @@ def test_until_fails_if_the_agent_does_not_reach_the_turn(
 
 
 def test_until_waits_for_the_next_model_request(tmp_path: Path) -> None:
-    """Other requests between two turns, such as counting tokens, receive recorded responses."""
+    """Requests between two turns that are not turns themselves, such as counting tokens, receive recorded responses."""
 
     def counting(url: str | None, second: str) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
@@ -533,14 +539,14 @@ def test_until_waits_for_the_next_model_request(tmp_path: Path) -> None:
 
 
 def test_until_rejects_a_missing_turn(fixture: Fixture) -> None:
-    """One error lists the existing turns."""
+    """A turn that does not exist is rejected with an error that lists the existing turns."""
     with pytest.raises(UsageError, match=r"the recording has no turn 9\. It has turns 1 to 3"):
         with Replayer(fixture) as replayed:
             replayed.until(Agent().answer, "How is it?", turn=9)
 
 
 def test_secrets_of_a_recording_replay_redacted(tmp_path: Path) -> None:
-    """No file contains a key from a tool result, and a run with another key still matches."""
+    """A secret in a tool result is redacted in the fixture, and a run with a different secret matches."""
     secret = "ghp_" + "Zz9" * 12
     agent = Agent(weather={**WEATHER, "Oslo": f"token {secret}"})
 
@@ -558,7 +564,7 @@ def test_secrets_of_a_recording_replay_redacted(tmp_path: Path) -> None:
 
 
 def test_a_session_that_failed_replays_as_failed(tmp_path: Path) -> None:
-    """The recorded exception is compared too; a different end is a divergence."""
+    """The recorded exception is compared: the same exception matches, and a session that completes instead diverges."""
 
     def broken(url: str | None, error: type[Exception] | None) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))

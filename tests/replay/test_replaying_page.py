@@ -1,4 +1,4 @@
-"""docs/replaying.md: its tests run as they are, and it names the existing options and pytest fixtures."""
+"""docs/replaying.md: its tests run as written, and it names the existing options and pytest fixtures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
 def test_the_tests_of_the_page_run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_process: None
 ) -> None:
-    """A test that is copied from the page passes under pytest."""
+    """Each test on the page runs under pytest as written."""
     session = recorded(pytester.path, lambda url: Agent(url).answer("How is it?"), answers())
     freeze(session, pytester.path / "fixtures" / "weather", {})
     (pytester.path / "fixtures" / "weather" / "test_weather.py").unlink()
@@ -35,7 +35,7 @@ def test_the_tests_of_the_page_run(
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--snapshot-update")
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=5)
     exec(clock, {})
-    # Another test may have imported it from a different directory.
+    # Another test may have imported `refund_agent` from a different directory.
     monkeypatch.delitem(sys.modules, "refund_agent", raising=False)
     shutil.copy(refund_agent.__file__, pytester.path)
     shutil.copytree(FIXTURES / "refund-loop", pytester.path / "fixtures" / "refund-loop")

@@ -48,7 +48,7 @@ def split(body: bytes, size: int) -> list[bytes]:
 
 
 def test_chunk_boundaries_are_replayed_if_requested(tmp_path: Path) -> None:
-    """Chunks of 1 byte, of 7 bytes and in the middle of a character are replayed if requested; otherwise there is one
+    """The recorded chunks of a response are replayed if requested, even if they split a character; the default is one
     chunk.
     """
     body, inside = BODY, BODY.index("ü".encode()) + 1
@@ -67,7 +67,7 @@ def test_chunk_boundaries_are_replayed_if_requested(tmp_path: Path) -> None:
 
 
 def test_a_fixture_is_served_in_its_recorded_chunks(tmp_path: Path) -> None:
-    """`agentobs serve` sends the recorded chunks, and knows their times."""
+    """A fixture contains the times of its chunks, and a provider that serves the fixture sends the recorded chunks."""
     cuts = [BODY[:100], BODY[100:101], BODY[101:]]
     live, fixture, _ = recorded(tmp_path, [play_chunks(200, SSE, *cuts)], raw_chunks)
     recording = as_recording(fixture)
@@ -86,7 +86,7 @@ def test_a_fixture_is_served_in_its_recorded_chunks(tmp_path: Path) -> None:
 def test_a_character_split_between_chunks_is_reassembled(
     tmp_path: Path, asynchronous: bool
 ) -> None:
-    """The SDK reassembles split characters, live and replayed, sync and async."""
+    """A character that is split between chunks reaches the agent complete, live and in a replay, sync and async."""
     plays = [play_chunks(200, SSE, *split(BODY, 1))]
     live, fixture, _ = recorded(tmp_path, plays, lambda url: listen(url, asynchronous))
     assert "Grü" in str(live)
@@ -95,7 +95,7 @@ def test_a_character_split_between_chunks_is_reassembled(
 
 
 def test_chunks_are_sent_at_the_recorded_pace(tmp_path: Path, waits: list[float]) -> None:
-    """With `pace`, the delay before a chunk is the recorded one; otherwise there is no delay."""
+    """With `pace`, each chunk is sent after its recorded delay, divided by the pace."""
     had = threading.Event()
 
     def slow(call: Call) -> None:
@@ -140,8 +140,8 @@ def test_chunks_are_sent_at_the_recorded_pace(tmp_path: Path, waits: list[float]
         {"pace": "fast"},
     ],
 )
-def test_invalid_chunk_sizes_are_rejected(wrong: dict[str, Any]) -> None:
-    """There is one error."""
+def test_invalid_chunks_and_paces_are_rejected(wrong: dict[str, Any]) -> None:
+    """Invalid values of `chunks` and `pace` are rejected."""
     with pytest.raises(UsageError, match=r"invalid chunks|invalid pace"):
         ReplayOptions(**wrong)
 
@@ -156,7 +156,7 @@ def compressed(encoding: str, data: bytes) -> bytes:
 
 
 def every_encoding(url: str) -> list[str]:
-    """Read one stream for each encoding."""
+    """Read one streamed response for each encoding."""
     sdk = client(url)
     with agentobs.session("packed"):
         found = []
@@ -181,9 +181,7 @@ with Replayer(load(sys.argv[1])) as replayed:
 
 
 def test_compressed_responses_replay_without_a_decoder(tmp_path: Path) -> None:
-    """Recorded with gzip, br and zstd where brotli is installed: the fixture has plain text, and replays without
-    brotli.
-    """
+    """Responses that were recorded with gzip, br and zstd are plain text in the fixture, and replay without brotli."""
     body = b"".join(message_events(text("hello")))
     encodings = ("gzip", "br", "zstd")
     plays = [
@@ -204,8 +202,8 @@ def test_compressed_responses_replay_without_a_decoder(tmp_path: Path) -> None:
 
 
 def test_responses_reach_the_sdk_byte_for_byte(tmp_path: Path) -> None:
-    """Signed and redacted thinking, citations, server tools, unknown events, blocks, deltas and whitespace are
-    unchanged.
+    """All parts of a response reach the SDK byte for byte, including signatures, unknown events and blocks, and
+    whitespace.
     """
     usage = {"input_tokens": 1, "output_tokens": 1}
     start = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "content": []}
@@ -271,7 +269,7 @@ def test_responses_reach_the_sdk_byte_for_byte(tmp_path: Path) -> None:
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
         {"type": "message_stop"},
     ]
-    # As the provider does: spaces before the last brace, comments, several spaces.
+    # As the provider does: spaces after the last brace, and comments.
     event_chunks = [chunk.replace(b"}\n\n", b"}    \n\n") for chunk in sse(*events)]
     body = b": a comment\n\n" + b"".join(event_chunks) + b"event: weather\r\ndata:{}\r\n\r\n"
 
@@ -293,7 +291,9 @@ def test_responses_reach_the_sdk_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_response_headers_are_replayed(tmp_path: Path) -> None:
-    """The request ID and the rate limits are replayed; date, cookies and the organization are in no file."""
+    """The request ID and the rate limits are replayed; no file contains the date, cookies, the organization or unknown
+    headers.
+    """
     headers = {
         **JSON,
         "request-id": "req_36",

@@ -65,7 +65,7 @@ class Handle:
 
 
 def ask(url: str) -> str:
-    """Call the model once, and return its text."""
+    """Call the model once, and return the text of its response."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
     messages: Any = [{"role": "user", "content": "Refund order 7."}]
     with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
@@ -73,7 +73,7 @@ def ask(url: str) -> str:
 
 
 def agent(make: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return an agent that creates its result from the text of the model."""
+    """Return an agent that creates its result from the model's text."""
 
     @agentobs.session("refunds")
     def run(url: str) -> Any:
@@ -141,7 +141,7 @@ VALUES: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize(("value", "other", "place"), VALUES.values(), ids=list(VALUES))
 def test_a_result_is_compared(tmp_path: Path, value: Any, other: Any, place: str) -> None:
-    """An equal value matches; a different value diverges at the place of the difference, after matching requests."""
+    """An equal result matches; a different result diverges at the place of the difference."""
     fixture = fixture_of(tmp_path, agent(lambda model_text: value))
     assert "result" in fixture.header
     assert replayed(fixture, agent(lambda model_text: value)) == value
@@ -152,7 +152,7 @@ def test_a_result_is_compared(tmp_path: Path, value: Any, other: Any, place: str
 
 
 def test_a_different_result_is_reported_with_advice(tmp_path: Path) -> None:
-    """The report shows both values aligned, and explains how to disable the comparison."""
+    """The report of a different result shows both values, and explains how to disable the comparison."""
     fixture = fixture_of(tmp_path, agent(lambda model_text: f"Order 7: {model_text}"))
     found = diverged(fixture, agent(lambda model_text: "WRONG"))
     report = found.text()
@@ -162,8 +162,8 @@ def test_a_different_result_is_reported_with_advice(tmp_path: Path) -> None:
     assert replayed(fixture, agent(lambda model_text: "WRONG"), compare_result=False) == "WRONG"
 
 
-def test_async_functions_and_arun(tmp_path: Path) -> None:
-    """The result of a coroutine function is recorded and compared, inside of an event loop too."""
+def test_the_result_of_a_coroutine_function_is_compared(tmp_path: Path) -> None:
+    """The result of a coroutine function is recorded and compared, also inside an event loop."""
 
     def agent_with_ending(ending: str) -> Callable[[str], Any]:
         @agentobs.session("refunds")
@@ -189,7 +189,7 @@ def test_async_functions_and_arun(tmp_path: Path) -> None:
 
 
 def test_a_block_sets_its_result(tmp_path: Path) -> None:
-    """`Session.result` and `agentobs.result` record the result of a `with` block; the last call wins."""
+    """`Session.result` and `agentobs.result` set the result of a `with` block; the last call wins."""
 
     def block(value: Any, by_name: bool) -> Callable[[str], None]:
         def run(url: str) -> None:
@@ -208,7 +208,7 @@ def test_a_block_sets_its_result(tmp_path: Path) -> None:
 
 
 def test_an_explicit_result_has_precedence(tmp_path: Path) -> None:
-    """A value passed to `agentobs.result` replaces the return value of the function."""
+    """A value that is passed to `agentobs.result` replaces the return value of the function."""
 
     def agent_that_returns(value: Any) -> Callable[[str], Any]:
         def make(model_text: str) -> Any:
@@ -223,7 +223,7 @@ def test_an_explicit_result_has_precedence(tmp_path: Path) -> None:
 
 
 def test_a_missing_result_is_a_difference(tmp_path: Path) -> None:
-    """If a block no longer sets its result, the replay diverges."""
+    """A replay diverges if the session no longer has a result."""
 
     def run(url: str) -> None:
         with agentobs.session("refunds"):
@@ -234,7 +234,7 @@ def test_a_missing_result_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_fixtures_without_a_result_compare_no_result(tmp_path: Path) -> None:
-    """Fixtures that were frozen before results were recorded have no such key in their header."""
+    """If a fixture contains no result, any result matches."""
 
     def run(url: str) -> str:
         with agentobs.session("refunds"):
@@ -247,7 +247,9 @@ def test_fixtures_without_a_result_compare_no_result(tmp_path: Path) -> None:
 
 
 def test_values_without_json_are_recorded_by_type(tmp_path: Path) -> None:
-    """An object is recorded by its type, also inside of a value whose other parts are compared."""
+    """A value that JSON cannot represent is recorded by its type and not compared, even inside a value that is
+    compared.
+    """
     fixture = fixture_of(tmp_path, agent(lambda model_text: Handle()))
     assert fixture.header["result"]["$py"] == NOT_KEPT
     assert fixture.header["result"]["type"].endswith(":Handle")
@@ -264,7 +266,7 @@ def test_values_without_json_are_recorded_by_type(tmp_path: Path) -> None:
 
 
 def test_normalizers_apply_to_results(tmp_path: Path) -> None:
-    """A normalizer of the fixture applies to the result, and each value is mapped to one other value throughout."""
+    """The fixture's normalizers apply to the result, and each recorded value must match a single current value."""
 
     def drawing(*uuids: str) -> Callable[[str], Any]:
         return agent(lambda model_text: {"ids": list(uuids), "said": model_text})
@@ -284,7 +286,7 @@ TOKENS = ("ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq
 
 
 def test_secrets_in_results_are_neither_written_nor_compared(tmp_path: Path) -> None:
-    """A token in a result is redacted in the recording and in the fixture; another token in its place matches."""
+    """A secret in a result is in no file, and a different secret in its place matches."""
 
     def leaking(*tokens: str) -> Callable[[str], Any]:
         return agent(lambda model_text: {"used": list(tokens)})
@@ -298,7 +300,9 @@ def test_secrets_in_results_are_neither_written_nor_compared(tmp_path: Path) -> 
 
 
 def test_the_value_is_content_and_its_digest_is_a_fact(tmp_path: Path) -> None:
-    """Facts contain the type and a keyed digest, which is equal for equal values."""
+    """The content contains the result, and the facts contain only its type and a keyed digest, equal for equal
+    results.
+    """
     session = recording_of(tmp_path, agent(lambda model_text: {"secret plan": model_text}))
     assert session.result is not None
     assert session.result.value == {"secret plan": "Refunded."}
@@ -316,7 +320,7 @@ def test_the_value_is_content_and_its_digest_is_a_fact(tmp_path: Path) -> None:
 
 
 def test_with_content_off_only_the_digest_is_recorded(tmp_path: Path) -> None:
-    """No file contains the value."""
+    """With `content="off"`, the digest of the result is recorded, and no file contains the result itself."""
 
     @agentobs.session("silent", content="off")
     def run(url: str) -> str:
@@ -338,7 +342,9 @@ class Hostile:
     """An object whose methods all fail."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":  # the standard library reads it before the value is recorded
+        if (
+            name == "__class__"
+        ):  # the standard library reads `__class__` before the value is recorded
             return object
         raise RuntimeError("do not touch")
 
@@ -387,7 +393,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_value_breaks_the_agent(tmp_path: Path, name: str) -> None:
-    """Exceptions of a value are caught when it is recorded, and the agent receives the value unchanged."""
+    """Exceptions that a result raises while it is recorded are caught, and the caller receives the result unchanged."""
     value = HOSTILE[name]()
     came: list[Any] = []
     run = agent(lambda model_text: value)
@@ -398,7 +404,7 @@ def test_no_value_breaks_the_agent(tmp_path: Path, name: str) -> None:
 
 
 def test_large_values_are_read_only_up_to_the_limit() -> None:
-    """Reading of a value stops when the size limit is reached."""
+    """A result that is too large or too deep is recorded by its type."""
     assert not_kept_in(returned("x" * (RETURNED_BYTES + 1)).value) == "builtins:str, too large"
     assert not_kept_in(returned([[0] * 100] * 10_000).value) == "builtins:int, too large"
     assert not_kept_in(returned(endless()).value) == "builtins:list, too deep"
@@ -407,7 +413,7 @@ def test_large_values_are_read_only_up_to_the_limit() -> None:
 
 
 def test_no_value_is_kept_alive(tmp_path: Path) -> None:
-    """A returned object lives only as long as the caller holds it."""
+    """A result lives only as long as the caller holds a reference to it."""
     seen: list[weakref.ref[Any]] = []
 
     def make(model_text: str) -> Any:
@@ -421,7 +427,7 @@ def test_no_value_is_kept_alive(tmp_path: Path) -> None:
 
 
 def test_objects_of_libraries_are_recorded_by_type(tmp_path: Path) -> None:
-    """They contain clients, times and IDs. Objects of the provider's SDK are data."""
+    """Objects of libraries are recorded only by their type, except objects of the provider's SDK, which are data."""
     from pydantic_ai.usage import RunUsage
 
     assert not_kept_in(returned(RunUsage()).value) == "pydantic_ai.usage:RunUsage"
@@ -435,7 +441,7 @@ def test_objects_of_libraries_are_recorded_by_type(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_session_has_no_result(tmp_path: Path) -> None:
-    """A session that was frozen up to a turn has no result."""
+    """A fixture that was frozen up to a turn has no result."""
     from tests.replay.agents import answers
 
     def run(url: str) -> Any:
@@ -452,7 +458,7 @@ def test_a_part_of_a_session_has_no_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reason", ["not-refunded", "the customer was not refunded"])
 def test_a_declared_failure_that_also_raises_replays(tmp_path: Path, reason: str) -> None:
-    """An agent may declare a failure reason and raise an error: both are compared with the recorded end."""
+    """If an agent declares a failure reason and raises an error, both are compared with the recorded end."""
 
     def make(model_text: str) -> Any:
         agentobs.fail(reason)
@@ -475,7 +481,7 @@ def test_a_declared_failure_that_also_raises_replays(tmp_path: Path, reason: str
 
 
 def test_a_new_result_can_be_accepted(tmp_path: Path) -> None:
-    """With `accept_from`, the new result is shown and written into the fixture, redacted; the fixture then matches."""
+    """With `accept_from`, a new result is shown, redacted and written into the fixture, which then matches."""
     fixture = fixture_of(tmp_path, agent(lambda model_text: {"said": model_text}))
     new = agent(lambda model_text: {"said": model_text, "token": TOKENS[0]})
     with Replayer(load(fixture.path), ReplayOptions(accept_from=1)) as replay:
@@ -495,7 +501,7 @@ def with_priority(priority: int, model_text: str) -> dict[str, int]:
 
 
 def test_a_fix_of_the_result_alone_is_a_difference(tmp_path: Path) -> None:
-    """After the fix of a session that completed with a wrong result, only the returned value differs."""
+    """If a fix changes only the returned value, the step of `until_change` differs."""
     session = recording_of(tmp_path, agent(lambda model_text: {"priority": 3}))
     written = freeze(session, tmp_path / "f", {"anthropic": "test"}, failing_turn=1)
     steps = []

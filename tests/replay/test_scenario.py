@@ -54,7 +54,7 @@ def until(replayed: Replayer, turn: int, **more: Any) -> Next:
 
 
 def test_scripted_responses_follow_the_recorded_turns() -> None:
-    """After the turn, the script provides the responses; their tool calls run, and the agent completes."""
+    """After the turn of `until`, the agent receives the scripted responses and completes, and their tool calls run."""
     with Replayer(REFUND) as replayed:
         replayed.then(
             says("One moment.") + calls("issue_refund", order_id="A-17", amount="41.90"),
@@ -68,7 +68,7 @@ def test_scripted_responses_follow_the_recorded_turns() -> None:
 
 
 def test_without_a_script_the_agent_stops_at_its_next_request() -> None:
-    """There is no response after the turn: the step has a next request, but no result."""
+    """Without scripted responses, the step of `until` has a next request, but no result."""
     with Replayer(REFUND) as replayed:
         step = until(replayed, 2, tools="live")
     assert step.now.request is not None
@@ -76,7 +76,7 @@ def test_without_a_script_the_agent_stops_at_its_next_request() -> None:
 
 
 class Till:
-    """A third-party agent whose tool `charge` has side effects, and which sends a notification if it fails."""
+    """A third-party agent whose tool `charge` has side effects, and which sends a notification if `charge` fails."""
 
     def __init__(self, url: str | None = None) -> None:
         self.charged: list[int] = []
@@ -120,7 +120,9 @@ def till(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.mark.parametrize("tools", ["recorded", "live", {"*": "execute"}])
 def test_without_responses_no_tool_with_side_effects_runs(till: Fixture, tools: Any) -> None:
-    """If the agent handles the end of the replay as a failure, tools with side effects still do not run."""
+    """When the recorded responses end, tools with side effects do not run, even if the agent handles the end as a
+    failure.
+    """
     with Replayer(till) as replayed:
         agent = Till()
         step = replayed.until(agent.run, turn=1, tools=tools)
@@ -129,7 +131,9 @@ def test_without_responses_no_tool_with_side_effects_runs(till: Fixture, tools: 
 
 
 def test_a_scripted_call_with_side_effects_runs_only_if_named(till: Fixture) -> None:
-    """Otherwise an error asks the user to name the tool, even if the agent catches it."""
+    """A scripted call of a tool with side effects runs only if `tools` names the tool; otherwise an error explains
+    this.
+    """
     script_of = calls("charge", amount=2), says("Fine.")
     for tools in ("recorded", "live", {"*": "execute"}, {"charge": "replay"}):
         agent = Till()
@@ -146,7 +150,7 @@ def test_a_scripted_call_with_side_effects_runs_only_if_named(till: Fixture) -> 
 
 
 def test_live_includes_all_tools_of_the_agent_loop(till: Fixture) -> None:
-    """In the agent loop, `tools="live"` includes tools with side effects; otherwise a scripted call is an error."""
+    """In the agent loop, `tools="live"` also runs tools with side effects; without it, a scripted call is an error."""
     refund = calls("issue_refund", order_id="A-17", amount="41.90")
     with pytest.raises(UsageError, match="issue_refund"), Replayer(REFUND) as replayed:
         replayed.then(refund, says("Done."))
@@ -159,7 +163,7 @@ def test_live_includes_all_tools_of_the_agent_loop(till: Fixture) -> None:
 
 
 def test_a_scripted_failure_is_a_provider_error(sunny: Fixture) -> None:
-    """A scripted status other than 200 reaches the agent as the SDK's own exception."""
+    """A scripted status other than 200 raises the SDK's exception in the agent, which then has no result."""
     with Replayer(sunny) as replayed:
         replayed.then(fails(400, "invalid_request_error"))
         step = replayed.until(Agent().answer, "How is it?", turn=1)
@@ -168,7 +172,7 @@ def test_a_scripted_failure_is_a_provider_error(sunny: Fixture) -> None:
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_the_sdk_reads_scripted_responses(sunny: Fixture, streams: bool) -> None:
-    """The SDK reads a scripted text with two tool calls, streamed or not."""
+    """The SDK can read a scripted response with a text and two tool calls, streamed or not."""
 
     def agent(prompt: str) -> Any:
         client = agentobs.record(anthropic.Anthropic(api_key=KEY))
@@ -194,8 +198,8 @@ def test_the_sdk_reads_scripted_responses(sunny: Fixture, streams: bool) -> None
 
 
 def test_a_failed_expectation_shows_both_steps() -> None:
-    """An expectation that asserts, returns False or looks up a missing tool fails with the recorded and the current
-    step.
+    """An expectation that fails an assertion, returns False or names a missing tool fails with the recorded and the
+    current step.
     """
 
     def refunds(step: Next) -> None:
@@ -234,7 +238,7 @@ def test_a_failed_expectation_shows_both_steps() -> None:
     ],
 )
 def test_faults_are_parsed_and_printed_alike(text: str) -> None:
-    """Each form of a fault is parsed, and printed in the same form."""
+    """Each form of a fault is printed in the form in which it is parsed."""
     assert parse_fault(text).text() == text
 
 
@@ -242,7 +246,7 @@ def test_faults_are_parsed_and_printed_alike(text: str) -> None:
     "text", ["", "529 at", "cut", "tool fails", "slow at turn x", "200", "529 at turn 3 or so"]
 )
 def test_an_invalid_fault_is_rejected(text: str) -> None:
-    """An invalid fault is one error with an example of each form."""
+    """An invalid fault is rejected with an error that contains an example."""
     with pytest.raises(UsageError, match="529 at turn 3"):
         parse_fault(text)
 
@@ -251,9 +255,7 @@ def test_an_invalid_fault_is_rejected(text: str) -> None:
     "fault", ["529 at turn 2", "529 x2 at request 1", "cut after event 4 at turn 3", "500"]
 )
 def test_the_agent_loop_recovers_from_provider_failures(fault: str) -> None:
-    """After an error or a cut stream, the agent loop retries and takes the recorded path. Its records contain the
-    failure.
-    """
+    """After an injected error or cut stream, the agent loop retries and takes the recorded path."""
     with Replayer(REFUND, ReplayOptions(faults=[fault])) as replayed:
         replayed.run(refund_agent.answer, **REFUND.header["arguments"])
     plain = Replayer(REFUND)
@@ -269,14 +271,14 @@ def attempts(replayed: Replayer) -> list[ModelExchange]:
 
 
 def test_an_agent_without_error_handling_fails(sunny: Fixture) -> None:
-    """A cut stream raises the same error in the agent as with a real provider."""
+    """An injected cut of a stream raises the same error in the agent as with a real provider."""
     with pytest.raises(httpx2.RemoteProtocolError):
         with Replayer(sunny, ReplayOptions(faults=["cut after event 3 at turn 2"])) as replayed:
             replayed.run(Agent().answer, "How is it?")
 
 
 def test_the_sdk_retries_injected_failures(sunny: Fixture) -> None:
-    """A status that the SDK retries costs an attempt, but no time."""
+    """The SDK retries an injected status as with a real provider, and the agent completes."""
     with Replayer(
         sunny, ReplayOptions(faults=[Fault("status", request=2, status=529)])
     ) as replayed:
@@ -285,7 +287,7 @@ def test_the_sdk_retries_injected_failures(sunny: Fixture) -> None:
 
 
 def test_an_injected_tool_failure_is_in_the_next_request() -> None:
-    """The tool does not run, and the agent sends the failure to the model."""
+    """With an injected failure, a tool does not run, and the agent sends the failure to the model."""
     with Replayer(REFUND, ReplayOptions(faults=["tool lookup_policy fails"])) as replayed:
         step = until(replayed, 1)
     failed = step.tool("lookup_policy")
@@ -294,7 +296,7 @@ def test_an_injected_tool_failure_is_in_the_next_request() -> None:
 
 
 def test_a_fault_that_is_never_injected_is_an_error() -> None:
-    """A fault at a turn that does not exist, or of a tool that is never called, is reported."""
+    """A fault that is not injected, because its turn or its tool call does not occur, is an error."""
     for fault in ("529 at turn 9", "tool nothing fails"):
         with pytest.raises(UsageError, match="not injected: "):
             with Replayer(REFUND, ReplayOptions(faults=[fault])) as replayed:
@@ -318,7 +320,9 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ServedProv
 
 
 def test_a_fork_continues_live(live: ServedProvider, tmp_path: Path) -> None:
-    """Up to the turn, the fixture responds; then the provider receives the changed request, and tools run."""
+    """A fork receives recorded responses up to its turn; then it sends the changed request to the provider and runs
+    tools.
+    """
     fork = Fork(2, model="claude-opus-5", system="Mind the comma.", options={"max_tokens": 77})
     with Replayer(REFUND, ReplayOptions(fork=fork)) as replayed:
         result = replayed.run(refund_agent.answer, **REFUND.header["arguments"])
@@ -332,9 +336,8 @@ def test_a_fork_continues_live(live: ServedProvider, tmp_path: Path) -> None:
 
 
 def test_a_fork_runs_the_tool_calls_of_its_turn(live: ServedProvider, till: Fixture) -> None:
-    """The calls of the last recorded response and all later calls run, even those with side effects.
-
-    Earlier calls do not run.
+    """In a fork, all tool calls from the last recorded response on run, even with side effects, and earlier calls do
+    not.
     """
     responses = script(
         unstreamed(call(7, "charge", amount=2), number=7), unstreamed(text("Live."), number=8)
@@ -350,7 +353,7 @@ def test_a_fork_runs_the_tool_calls_of_its_turn(live: ServedProvider, till: Fixt
 
 
 def test_the_live_part_of_a_fork_runs_on_real_time(live: ServedProvider, till: Fixture) -> None:
-    """Waits in the recorded part take no time; waits in the live part take their real time."""
+    """In a fork, waits in the recorded part take no time, and waits in the live part take real time."""
     waited: list[tuple[float, float]] = []
 
     class Waits(list[int]):
@@ -376,7 +379,7 @@ def test_the_live_part_of_a_fork_runs_on_real_time(live: ServedProvider, till: F
 
 
 def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: Path) -> None:
-    """All of it is recorded, including the replayed part: it can be frozen, and replays without a provider."""
+    """A fork is recorded including its replayed part, so it can be frozen and replayed without a provider."""
     with Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:
         replayed.run(refund_agent.answer, **REFUND.header["arguments"])
     stop_recorder()
@@ -392,7 +395,7 @@ def test_the_fork_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`agentobs fork` prints the agent's result and the new session; an invalid option is one error."""
+    """`agentobs fork` prints the agent's result and the new session, and rejects an invalid option."""
     monkeypatch.chdir(Path(refund_agent.__file__).parent)
     command = ["fork", str(REFUND.path.parent), "--at", "2"]
     main([*command, "--model", "claude-opus-5", "--set", "max_tokens=99"])
@@ -410,22 +413,22 @@ def test_the_fork_command(
 
 
 def test_a_fork_that_differs_before_its_turn_diverges(live: ServedProvider) -> None:
-    """Up to the turn, the replay must match the recording; otherwise no request reaches the provider."""
+    """A fork that differs from the recording before its turn diverges, and no request reaches the provider."""
     with pytest.raises(DivergenceError), Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:
         replayed.run(refund_agent.answer, prompt="Something else")
     assert live.script.request_count == 0
 
 
 def test_a_fork_at_a_missing_turn_is_rejected() -> None:
-    """A turn beyond the recording is one error."""
+    """A fork at a turn that does not exist is rejected."""
     with pytest.raises(UsageError, match="no turn 9"):
         Replayer(REFUND, ReplayOptions(fork=Fork(9)))
 
 
 def test_auntil_accepts_the_same_options(sunny: Fixture) -> None:
-    """`auntil` accepts a script and an expectation too."""
+    """`auntil` accepts scripted responses and an expectation, like `until`."""
 
-    async def going() -> Next:
+    async def run_until() -> Next:
         with Replayer(REFUND) as replayed:
             replayed.then(says("Done."))
             return await replayed.auntil(
@@ -435,4 +438,4 @@ def test_auntil_accepts_the_same_options(sunny: Fixture) -> None:
                 expect=lambda step: step.result == "Done.",
             )
 
-    assert asyncio.run(going()).now.request is not None
+    assert asyncio.run(run_until()).now.request is not None

@@ -1,4 +1,4 @@
-"""Secrets of a recording: a fixture contains none, each has its own number, and any other secrets replay."""
+"""Secrets of a recording: a fixture contains no secret but a number for each, and replays with other secrets."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ORGANIZATION = "7f3c2a10-9b1d-4c6e-8f00-1234567890ab"
 
 
 def agent(one: str, other: str, repeated: str) -> Agent:
-    """Return an agent whose first tool returns two tokens, and whose second tool returns one of them again."""
+    """Return an agent whose first tool returns two tokens, and whose second tool returns a repeated token."""
     return Agent(weather={"Oslo": f"use {one}, then {other}", "Rome": f"again {repeated}"})
 
 
 @pytest.fixture(scope="module")
 def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A recording with two tokens, the first of which occurs again."""
+    """A recording with two tokens; the first token occurs twice."""
     folder = tmp_path_factory.mktemp("tokens")
 
     def run(url: str) -> None:
@@ -44,7 +44,7 @@ def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 
 def test_secrets_are_numbered_in_a_fixture(two_tokens: Fixture) -> None:
-    """Equal secrets have equal numbers, in order of appearance; no tag of the home is left."""
+    """A fixture contains a number for each secret, in order of appearance, and equal secrets have equal numbers."""
     text = two_tokens.path.read_text()
     assert FIRST not in text
     assert SECOND not in text
@@ -56,7 +56,7 @@ def test_secrets_are_numbered_in_a_fixture(two_tokens: Fixture) -> None:
 
 @pytest.mark.parametrize("tokens", [(FIRST, SECOND), (SECOND, FIRST), (THIRD, "ghp_" + "a1B" * 12)])
 def test_a_fixture_replays_with_other_secrets(two_tokens: Fixture, tokens: tuple[str, str]) -> None:
-    """Any two tokens match if each is at its recorded places."""
+    """Any two tokens match if each of them is at its recorded places."""
     with Replayer(two_tokens) as replayed:
         replayed.run(agent(tokens[0], tokens[1], tokens[0]).answer, "How is it?")
 
@@ -67,7 +67,7 @@ def test_a_fixture_replays_with_other_secrets(two_tokens: Fixture, tokens: tuple
 def test_one_secret_in_the_place_of_another_diverges(
     two_tokens: Fixture, tokens: tuple[str, str, str]
 ) -> None:
-    """A token that stands for another one or for two, or that is new, is a divergence."""
+    """A token in place of a different token diverges, and the report contains no token."""
     with pytest.raises(DivergenceError) as caught, Replayer(two_tokens) as replayed:
         replayed.run(agent(*tokens).answer, "How is it?")
     report = caught.value.divergence.text()
@@ -75,8 +75,8 @@ def test_one_secret_in_the_place_of_another_diverges(
     assert "redacted:github_token" in report
 
 
-def test_what_an_agent_does_next_is_compared_without_its_secrets(two_tokens: Fixture) -> None:
-    """A step does not differ only because it contains the token of another user."""
+def test_a_step_does_not_differ_because_of_other_secrets(two_tokens: Fixture) -> None:
+    """The step of `until` does not differ if it contains other secrets at the recorded places."""
     with Replayer(two_tokens) as replayed:
         other = agent(THIRD, FIRST, THIRD)
         assert not replayed.until(other.answer, "How is it?", turn=1).differs
@@ -85,7 +85,7 @@ def test_what_an_agent_does_next_is_compared_without_its_secrets(two_tokens: Fix
 
 
 def test_a_fixture_without_numbers_replays(two_tokens: Fixture, tmp_path: Path) -> None:
-    """Fixtures from before secrets were numbered match any secret of the same kind."""
+    """A fixture that was frozen before secrets were numbered matches any secrets of the same kind."""
     recording = as_recording(two_tokens)
     plain = re.compile(rb"(\[redacted:[a-z_]+):[0-9a-f]+\]")
     data = write(_over_bodies(recording, lambda body: plain.sub(rb"\1]", body)), {})
@@ -105,8 +105,10 @@ def _over_bodies(recording: Any, change: Any) -> Any:
     return replace(recording, exchanges=tuple(exchanges))
 
 
-def test_freeze_reports_what_it_redacted(two_tokens: Fixture, tmp_path: Path) -> None:
-    """The report lists kinds, counts and places; freezing the result again changes no byte."""
+def test_freeze_reports_the_redacted_secrets(two_tokens: Fixture, tmp_path: Path) -> None:
+    """`freeze` reports the kinds, counts and places of redacted secrets, and freezing the result again changes no
+    byte.
+    """
     repeated = freeze(as_recording(two_tokens), tmp_path / "again", {})
     assert [each.kind for each in repeated.redacted] == ["github_token"]
     assert repeated.redacted[0].count == 3
@@ -128,7 +130,9 @@ REMAINING = {
 
 @pytest.mark.parametrize("remaining", REMAINING)
 def test_a_remaining_secret_stops_freeze(remaining: str, tmp_path: Path) -> None:
-    """One error names the kind, the place and what to do; it does not contain the text, and nothing is written."""
+    """If a possible secret remains, `freeze` writes nothing, and the error contains its kind and place but not its
+    text.
+    """
 
     def run(url: str) -> None:
         Agent(url, weather={"Oslo": REMAINING[remaining], "Rome": "sun"}).answer("How is it?")
@@ -143,7 +147,9 @@ def test_a_remaining_secret_stops_freeze(remaining: str, tmp_path: Path) -> None
 
 
 def test_organization_ids_are_removed_from_signatures(tmp_path: Path) -> None:
-    """Clients send them back in base64. The fixture contains none, and replays against the real signatures."""
+    """Organization IDs are removed from signatures in a fixture, which still matches requests with the real
+    signatures.
+    """
     sealed = base64.b64encode(b"\x12\x8e\x03claude" * 8 + ORGANIZATION.encode() + b"\x12").decode()
     block = {"type": "thinking", "thinking": "hm", "signature": sealed}
     history: list[Any] = [
@@ -167,7 +173,7 @@ def test_organization_ids_are_removed_from_signatures(tmp_path: Path) -> None:
 
 
 def test_a_custom_rule_is_used_in_a_replay(two_tokens: Fixture, tmp_path: Path) -> None:
-    """Values that it redacts in the live request match the values that it redacted in the recording."""
+    """A custom redaction rule must also be used in the replay, so that the redacted values match."""
     rule = expression("staff_number", rb"staff [0-9]{6}")
     recording = as_recording(two_tokens)
     hidden = _over_bodies(

@@ -1,4 +1,4 @@
-"""Frozen tests of a fix whose tools have side effects."""
+"""Frozen tests that check a fix if tools have side effects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refunds(tmp_path: Path) -> tuple[Fixture, str]:
 
 
 def test_a_trajectory_contains_the_turns_of_recorded_functions(tmp_path: Path) -> None:
-    """They are the turns in the fixture: they come from the responses with the calls, not from the functions."""
+    """In a replay's trajectory, the calls of recorded functions have the same turns as in the fixture."""
     fixture, _ = recorded_shop(tmp_path, calls("price", "pay", item="mug"), **tools())
     with Replayer(fixture) as replayed:
         replayed.run(Shop(**tools()).run)
@@ -51,7 +51,7 @@ def tools() -> dict[str, Any]:
 
 
 def test_the_frozen_test_names_tools_with_side_effects(tmp_path: Path) -> None:
-    """The fixed function therefore runs in the test, and the step differs."""
+    """The frozen test names tools with side effects, so that a fixed tool runs and the step differs."""
     fixture, code = refunds(tmp_path)
     assert 'step = replay.until_change(turn=1, tools=["price", "pay"])' in code
     assert "    # Tools with side effects run only if they are named here." in code
@@ -67,7 +67,7 @@ def test_the_frozen_test_names_tools_with_side_effects(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tools", ["live", {"*": "execute"}], ids=str)
 def test_a_step_names_tools_that_did_not_run(tmp_path: Path, tools: str) -> None:
-    """With all tools selected, a tool with side effects does not run; the step names it and explains how to run it."""
+    """If a tool with side effects is not named and does not run, the step explains how to run it."""
     fixture, _ = refunds(tmp_path)
     pay = Counted("paid", name="pay", mutating=True)
     with Replayer(fixture) as replayed:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.client
 import json
 import random
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -162,15 +165,7 @@ def test_equal_first_requests_that_overlapped_are_reported_as_ambiguous() -> Non
     """Nothing distinguishes them, and their responses differ: they are answered in recorded order, and counted."""
     question = asked(user("Hello"))
     recording = made((question, streamed(text("one"))), (question, streamed(text("two"))))
-    first, second = (e for e in recording.exchanges if isinstance(e, ModelExchange))
-    overlapping = dataclasses.replace(
-        recording,
-        exchanges=(
-            dataclasses.replace(first, started_ns=1, ended_ns=9),
-            dataclasses.replace(second, started_ns=2, ended_ns=8),
-        ),
-    )
-    answering = SpineScript(overlapping)
+    answering = SpineScript(at_times(recording, (1, 9), (2, 8)))
     assert served(answering, question, question) == ["one", "two"]
     assert answering.verdict() == "served 2 of 2 exchanges: exact 2, ambiguous 1"
     in_order = SpineScript(recording)
@@ -283,3 +278,117 @@ def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:
     answering = SpineScript(recording, paces_tasks=True)
     taken = [answering.take(each) for each in (first, second, third, fourth)]
     assert [each and each.answer.chunks[0].after_ns for each in taken] == [0, 5, 0, 0]
+
+
+def test_a_response_waits_for_concurrent_ones_that_ended_earlier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While a background task runs, the main agent gets its response after the sub-agent has got its own."""
+    monkeypatch.setattr("replay.served.spine_script.SEEN_SECONDS", 0.0)
+    note = "<task-notification><task-id>b1</task-id><tool-use-id>toolu_1</tool-use-id></task-notification>"
+    started = (assistant(call(1, "run")), user(result(1, "started")))
+    first, sub = asked(user("Hi")), asked(user("Sub"))
+    second = asked(user("Hi"), *started)
+    third = asked(user("Hi"), *started, assistant("Ok."), user("?", note))
+    recording = made(
+        (first, streamed(call(1, "run"))),
+        (second, streamed(text("Ok."))),
+        (sub, streamed(text("Sub."))),
+        (third, streamed(text("End."))),
+    )
+    timed = at_times(recording, (1, 2), (3, 9), (4, 6), (10, 11))
+    answering, order = SpineScript(timed, paces_tasks=True), []
+    answering.take(first)
+
+    def main_agent() -> None:
+        answering.take(second)
+        order.append("main agent")
+
+    thread = threading.Thread(target=main_agent)
+    thread.start()
+    taken = answering.take(sub)
+    assert taken is not None
+    order.append("sub-agent")
+    answering.note_sent(taken)
+    thread.join(30)
+    assert order == ["sub-agent", "main agent"]
+
+
+def test_a_response_that_was_cut_on_purpose_is_sent_again() -> None:
+    """The retry of the client gets the complete response."""
+    question = asked(user("Hello"))
+    recording = made((question, streamed(text("Hi"))))
+    answering = SpineScript(recording)
+    options = ServeOptions(faults=(parse_fault("cut:1@1"),))
+    with ServedProvider(recording, options, script=answering) as provider:
+        address = provider.url.removeprefix("http://")
+        received = []
+        for _ in range(2):
+            connection = http.client.HTTPConnection(address, timeout=10)
+            connection.request("POST", question.path, question.body)
+            with contextlib.suppress(http.client.IncompleteRead):
+                received.append(connection.getresponse().read())
+            connection.close()
+    [exchange] = answering.exchanges
+    assert received == [exchange.answer.body]
+    assert answering.verdict() == "served 1 of 1 exchanges: exact 2"
+
+
+def at_times(recording: Recording, *times: tuple[int, int]) -> Recording:
+    models = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
+    pairs = zip(models, times, strict=True)
+    exchanges = (dataclasses.replace(e, started_ns=a, ended_ns=b) for e, (a, b) in pairs)
+    return dataclasses.replace(recording, exchanges=tuple(exchanges))
+
+
+def agent_call(number: int) -> dict[str, Any]:
+    return call(number, "Agent", prompt="Look around.", description=f"look {number}")
+
+
+def test_later_results_decide_between_sub_agents_of_a_client_that_removes_marks() -> None:
+    """If the results are those of the recording, the matches were right; otherwise they stay ambiguous."""
+    first, sub = asked(user("Hi")), asked(user("Look around."))
+    both = assistant(agent_call(1), agent_call(2))
+    second = asked(user("Hi"), both, user(result(1, "one"), result(2, "two")))
+    swapped = asked(user("Hi"), both, user(result(1, "two"), result(2, "one")))
+    recording = at_times(
+        made(
+            (first, streamed(agent_call(1), agent_call(2))),
+            (sub, streamed(text("one"))),
+            (sub, streamed(text("two"))),
+            (second, streamed(text("done"))),
+        ),
+        *((1, 2), (3, 9), (4, 8), (10, 11)),
+    )
+    for last, ambiguous, kind in ((second, 0, "exact"), (swapped, 1, "drift")):
+        answering = SpineScript(recording)
+        answering.take(first)
+        assert served(answering, sub, sub) == ["one", "two"]
+        assert answering.result().ambiguous == 1
+        assert served(answering, last) == ["done"]
+        assert (answering.result().ambiguous, answering.result().requests[-1].kind) == (
+            ambiguous,
+            kind,
+        )
+
+
+def test_a_sub_agent_is_not_matched_before_the_call_that_started_it() -> None:
+    """Two turns start a sub-agent with the same prompt: after the first turn, only the first one can come."""
+    first, sub = asked(user("Hi")), asked(user("Look around."))
+    turn = (assistant(agent_call(1)), user(result(1, "started")))
+    second = asked(user("Hi"), *turn)
+    recording = at_times(
+        made(
+            (first, streamed(agent_call(1))),
+            (sub, streamed(text("one"))),
+            (second, streamed(agent_call(2))),
+            (sub, streamed(text("two"))),
+        ),
+        *((1, 2), (3, 20), (4, 5), (6, 9)),
+    )
+    answering = SpineScript(recording)
+    answering.take(first)
+    assert served(answering, sub) == ["one"]
+    answering.take(second)
+    assert served(answering, sub) == ["two"]
+    assert answering.verdict() == "served 4 of 4 exchanges: exact 4"

@@ -55,7 +55,7 @@ from tests.replay.nested_agents import (
 def recorded(
     home: Path, width: int, ending: Ending = "finish", stop_after_s: float | None = None
 ) -> tuple[Recording, dict[str, list[str]]]:
-    """Record nested sub-agents, live; return the recording and the events of each lane."""
+    """Record nested sub-agents live; return the recording and the events of each lane."""
     from agentobs.recording.session import start_recorder
 
     agentobs.stop_recorder()
@@ -78,9 +78,7 @@ def replayed(fixture: Fixture, seed: int, ending: Ending = "finish") -> dict[str
 
 @pytest.mark.parametrize("width", mark_all_but_first((3, 1, 2, 4, 5, 6, 7, 8), pytest.mark.soak))
 def test_concurrent_agents_replay_in_any_schedule(tmp_path: Path, width: int) -> None:
-    """Nested agents with hooks and background work send identical requests concurrently and receive different
-    responses.
-    """
+    """Nested agents that send identical requests concurrently replay in any schedule, each with its own responses."""
     recording, live = recorded(tmp_path / "home", width)
     firsts = [
         each.question.body
@@ -99,7 +97,9 @@ def test_concurrent_agents_replay_in_any_schedule(tmp_path: Path, width: int) ->
 @pytest.mark.parametrize("width", mark_all_but_first([2, 5, 8], pytest.mark.soak))
 @pytest.mark.parametrize("ending", ["cancel", "abort"])
 def test_nested_agents_that_were_stopped_replay(tmp_path: Path, width: int, ending: Ending) -> None:
-    """Each lane stops where it was stopped, whether only background work or the whole run was stopped."""
+    """If background work or the complete run was stopped, each nested agent stops at its recorded place in the
+    replay.
+    """
     for number in range(2):
         after_s = random.Random(width + number).uniform(0, 0.15) if ending == "abort" else None
         recording, live = recorded(tmp_path / str(number), width, ending, after_s)
@@ -120,7 +120,7 @@ def look(where: str) -> str:
 
 @tool(read_only=True)
 async def work() -> str:
-    """Run without an end."""
+    """Run forever."""
     await asyncio.Event().wait()
     return ""
 
@@ -134,8 +134,8 @@ class Chief:
         self.abort = Abort()
 
     async def answer(self, cancel: bool | None = None, abandon_at: type | None = None) -> None:
-        """Run one interaction; then finish or cancel background work or leave it running; or leave at an event of a
-        given kind.
+        """Run one interaction; then finish or cancel background work, or leave it running. With `abandon_at`, abandon
+        the run at the first event of this kind.
         """
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
         if self.changes.get("holds"):
@@ -189,7 +189,7 @@ def replayed_chief(fixture: Fixture, *arguments: Any, **changes: Any) -> Chief:
 
 
 def test_agents_that_were_stopped_replay(tmp_path: Path) -> None:
-    """Each agent stops where it was stopped, although the replay stops nothing."""
+    """Each agent of a run that was aborted stops at its recorded place, although nothing aborts the replay."""
     chief: list[Chief] = []
     responses = [
         streamed(start(1), start(2), number=1),
@@ -216,13 +216,13 @@ def test_agents_that_were_stopped_replay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("request_count", [1, 2])
 def test_abandoned_background_work_replays(tmp_path: Path, request_count: int) -> None:
-    """How far it ran was chance: in a replay it may stop earlier, or attempt to continue."""
+    """Background work that the run abandoned replays up to the point that it had reached."""
     responses = [
         streamed(start(1, run_in_background=True), number=1),
         streamed(text("Done."), number=2),
         streamed(call(3, "work"), number=3),
     ]
-    # Without a third reply in the script, the next request would end with an error.
+    # If the sub-agent's request is held back, the script contains no response to it.
     fixture, live = recorded_chief(
         tmp_path, responses[: request_count + 1], holds=request_count == 1
     )
@@ -234,13 +234,15 @@ def test_abandoned_background_work_replays(tmp_path: Path, request_count: int) -
 def test_the_wait_for_abandoned_background_work_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the agent now waits for this work, the replay diverges after a while, because no end was recorded."""
+    """If the agent now waits for background work that was abandoned in the recording, the replay diverges after a
+    limited wait.
+    """
     monkeypatch.setattr("replay.matching.world_answers.ABANDONED_WAIT_SECONDS", 0.05)
     at_work = asyncio.Event()
 
     @tool(read_only=True)
     async def toil(how: str) -> str:
-        """Run without an end; with `wait`, return as soon as another agent runs."""
+        """Run forever; with `wait`, return as soon as another agent runs."""
         if how == "wait":
             await at_work.wait()
             return "at work"
@@ -260,12 +262,12 @@ def test_the_wait_for_abandoned_background_work_ends(
 
 
 def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
-    """`finish` stops it at a recorded point; a replay stops there, independently of `finish`."""
+    """Background work that `finish` stopped in the recording stops at the same point in the replay."""
     at_work = asyncio.Event()
 
     @tool(read_only=True)
     async def toil(how: str) -> str:
-        """Run without an end; with `wait`, return as soon as another agent runs."""
+        """Run forever; with `wait`, return as soon as another agent runs."""
         if how == "wait":
             await at_work.wait()
             return "at work"
@@ -287,7 +289,7 @@ def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
 
 
 def test_background_work_that_never_started_replays(tmp_path: Path) -> None:
-    """`finish` stops it while its first request is held back; a replay sends no response to this request either."""
+    """Background work that was stopped before its first request was sent receives no response in the replay."""
     responses = [
         streamed(start(1, run_in_background=True), number=1),
         streamed(text("A"), number=2),
@@ -300,7 +302,7 @@ def test_background_work_that_never_started_replays(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_run_with_sub_agents_replays(tmp_path: Path) -> None:
-    """Its listener stops at the same event; differences in concurrent agents are ignored."""
+    """A run with sub-agents that was abandoned at an event replays if it is abandoned at the same kind of event."""
     responses = [
         streamed(start(1), start(2), number=1),
         streamed(call(3, "look", where="box"), number=2),
@@ -313,7 +315,9 @@ def test_an_abandoned_run_with_sub_agents_replays(tmp_path: Path) -> None:
 
 
 def test_the_progress_of_abandoned_agents_is_not_compared(tmp_path: Path) -> None:
-    """A request that an abandoned agent sent may be missing. A request of the main agent may not."""
+    """A recorded request of an abandoned sub-agent may be missing in the replay, but not a request of the main
+    agent.
+    """
     responses = [
         streamed(start(1), start(2), number=1),
         streamed(call(3, "look", where="box"), number=2),
@@ -336,7 +340,9 @@ def test_the_progress_of_abandoned_agents_is_not_compared(tmp_path: Path) -> Non
 
 
 def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
-    """Two agents share a budget; the recording contains which of them reached the limit first."""
+    """If two agents share a budget, the agent that reached the limit first in the recording reaches it first in the
+    replay.
+    """
     looks = call(3, "look", where="box")
     responses = [streamed(start(1), start(2), number=1)]
     responses += [streamed(looks, number=number) for number in range(2, 8)]
@@ -349,7 +355,7 @@ def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
 
 
 def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
-    """A change in a nested agent is reported for its own lane, not for that of its parent."""
+    """A change in a sub-agent is reported for the lane of the sub-agent and not for the lane of its parent."""
 
     @tool(read_only=True, name="look")
     def stare(where: str) -> str:
@@ -373,7 +379,7 @@ def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
 
 
 def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
-    """The replay fails although no agent waits for the background work."""
+    """A divergence in background work fails the replay, although no agent waits for this work."""
 
     @tool(read_only=True, name="look")
     def stare(where: str) -> str:
@@ -393,7 +399,7 @@ def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
 
 
 def test_until_counts_the_turns_of_the_main_agent(tmp_path: Path) -> None:
-    """Tools of sub-agents run live only during the tested turn, whatever their own turn is."""
+    """The turn of `until` is a turn of the main agent: tools of sub-agents run live only during this turn."""
     looked: list[str] = []
 
     @tool(read_only=True, name="look")
@@ -417,7 +423,7 @@ def test_until_counts_the_turns_of_the_main_agent(tmp_path: Path) -> None:
 
 
 def test_the_failing_turn_is_one_of_the_main_agent(tmp_path: Path) -> None:
-    """A tool that failed in a sub-agent does not count."""
+    """The failing turn is a turn of the main agent, so a tool that failed in a sub-agent does not determine it."""
     responses = [
         streamed(text("Hm."), call(9, "look", where="bin"), number=1),
         streamed(start(1), number=2),
@@ -438,7 +444,7 @@ def test_the_failing_turn_is_one_of_the_main_agent(tmp_path: Path) -> None:
 
 
 def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
-    """A fixture does not depend on the order in which agents arrived or on their timing."""
+    """A fixture and its trajectory do not depend on the order in which concurrent agents sent their requests."""
     recording, _ = recorded(tmp_path / "home", 3)
     first = frozen(tmp_path, recording, "crowd")
     data = first.path.read_bytes()
@@ -455,14 +461,16 @@ def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_results_are_in_the_order_of_the_calls(tmp_path: Path) -> None:
-    """The order in which the agents end does not matter."""
+    """The results of concurrent agents are in the order of their calls, in whatever order the agents end."""
     _, live = recorded(tmp_path / "home", 4)
     done = [each.split('"')[1] for each in live["main"] if each.startswith(ToolDone.__name__)]
     assert done[:5] == ["t1_0", "t1_1", "t1_2", "t1_3", "b"]
 
 
 def test_the_store_distinguishes_agents(tmp_path: Path) -> None:
-    """Calls and costs are grouped by lane and agent; the timeline shows each agent below the call that started it."""
+    """In the store, calls and costs are grouped by lane and source, and the timeline shows each agent below its
+    call.
+    """
     responses = [
         streamed(start(1), start(2, run_in_background=True), number=1),
         *(streamed(text("A"), number=number) for number in (2, 3, 4)),

@@ -1,4 +1,4 @@
-"""Test processes: a template process and its children, without pytest."""
+"""Processes of isolated tests: a template process and its children, without pytest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def collected() -> None:
 
 @pytest.fixture
 def template(collected: None) -> Iterator[Callable[[Work], Template]]:
-    """Return a function that creates template processes. At the end, close them and check that nothing is left."""
+    """Return a function that creates template processes. At the end, close the processes, and check that nothing is
+    left.
+    """
     templates: list[Template] = []
     before = descriptors()
 
@@ -59,7 +61,7 @@ def forever(number: int, send: Send) -> None:
 
 
 def test_a_child_sends_and_ends(template: Callable[[Work], Template]) -> None:
-    """Messages of any size arrive complete and in order, and the end is the last of them."""
+    """Messages of a child arrive complete and in order, whatever their size, and the last message reports its end."""
     state: list[int] = []
 
     def work(number: int, send: Send) -> None:
@@ -68,7 +70,7 @@ def test_a_child_sends_and_ends(template: Callable[[Work], Template]) -> None:
             send("sent", message)
 
     forked = template(work)
-    state.append(0)  # the template process has its own copy
+    state.append(0)  # the template process has its own copy of `state`
     for number in (1, 2):
         found = list(forked.run(number, None))
         assert found == [
@@ -93,20 +95,20 @@ def test_a_child_sends_and_ends(template: Callable[[Work], Template]) -> None:
             "was killed by SIGKILL",
         ),
     ],
-    ids=["exit", "leaves", "leaves-with-text", "raises", "killed"],
+    ids=["os-exit", "sys-exit", "sys-exit-with-text", "raises", "killed"],
 )
-def test_each_end_of_a_child(
+def test_each_end_of_a_child_is_reported(
     template: Callable[[Work], Template], work: Any, death: Death, text: str
 ) -> None:
-    """After any end of a child, the next one runs."""
+    """Each way in which a child can end is reported, and the next child runs."""
     forked = template(work)
     for _ in range(2):
         assert list(forked.run(0, None)) == [("ended", death)]
     assert death.text() == text
 
 
-def test_a_silent_child_is_killed(template: Callable[[Work], Template]) -> None:
-    """A child that sends nothing for the permitted time is aborted, and the next one runs."""
+def test_a_silent_child_is_aborted(template: Callable[[Work], Template]) -> None:
+    """A child that sends nothing for the permitted time is aborted, and the next child runs."""
     forked = template(forever)
     for _ in range(2):
         (kind, _), ended = forked.run(0, 0.05)
@@ -117,7 +119,7 @@ def test_a_silent_child_is_killed(template: Callable[[Work], Template]) -> None:
 def test_a_child_that_ignores_the_abort_is_killed(
     template: Callable[[Work], Template], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child that handles SIGABRT is killed anyway."""
+    """A child that ignores SIGABRT is killed."""
 
     def work(number: int, send: Send) -> None:
         faulthandler.disable()
@@ -130,7 +132,7 @@ def test_a_child_that_ignores_the_abort_is_killed(
 
 
 def test_a_reader_that_stops_ends_the_child(template: Callable[[Work], Template]) -> None:
-    """A run that stops early, as with Ctrl-C, leaves no child behind."""
+    """If the reader of a child's messages stops early, as with Ctrl-C, the child is ended."""
     running = template(forever).run(0, None)
     _, process = next(running)
     running.close()
@@ -138,17 +140,17 @@ def test_a_reader_that_stops_ends_the_child(template: Callable[[Work], Template]
 
 
 def test_a_template_process_that_died_is_an_error(template: Callable[[Work], Template]) -> None:
-    """The error names the process and what to do."""
+    """If the template process has died, the error explains how to run tests without it."""
     forked = template(forever)
     os.kill(forked.process_id, signal.SIGKILL)
     with pytest.raises(UsageError, match=r"has ended.*--replay-no-fork"):
         list(forked.run(0, None))
 
 
-def test_a_child_that_outlives_its_own_process_group_is_not_waited_for(
+def test_a_process_that_a_child_has_started_is_not_waited_for(
     template: Callable[[Work], Template],
 ) -> None:
-    """A process that a child has started, and which keeps its pipe open, does not block the run."""
+    """The run does not wait for a process that a child has started and that keeps the child's pipe open."""
 
     def work(number: int, send: Send) -> None:
         if (process := os.fork()) == 0:
@@ -180,7 +182,7 @@ template.close()
 
 
 def test_no_output_is_duplicated() -> None:
-    """Buffers are empty at the fork, `atexit` handlers run in one process, and the template process prints nothing."""
+    """Children do not repeat buffered output or `atexit` handlers, and the template process prints nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", LEAVES], capture_output=True, text=True, check=True
     )

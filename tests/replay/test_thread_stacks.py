@@ -1,4 +1,6 @@
-"""Reading the stacks of all threads must not run foreign code: the garbage collector is disabled meanwhile."""
+"""The stacks of all threads are read without running foreign code, because the garbage collector is disabled
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def collector() -> Iterator[None]:
 
 
 def test_only_one_module_reads_the_frames_of_threads() -> None:
-    """All other modules use `thread_frames`."""
+    """Only `thread_stacks` reads the frames of threads directly; all other modules use `thread_frames`."""
     names = ("_current_frames", "_current_exceptions")
     sources = {
         path: path.read_text()
@@ -49,7 +51,7 @@ def test_only_one_module_reads_the_frames_of_threads() -> None:
 def test_the_collector_is_disabled_during_the_call(
     is_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Afterwards it is enabled only if it was enabled before."""
+    """The garbage collector is disabled while frames are read, and enabled afterwards only if it was enabled before."""
     seen: list[bool] = []
     real = sys._current_frames
 
@@ -65,7 +67,7 @@ def test_the_collector_is_disabled_during_the_call(
 
 
 def test_the_collector_is_restored_if_the_call_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The previous state is restored if the call raises."""
+    """If reading the frames raises an error, the garbage collector is restored to its previous state."""
 
     def fails() -> object:
         raise MemoryError
@@ -80,7 +82,9 @@ def test_the_collector_is_restored_if_the_call_fails(monkeypatch: pytest.MonkeyP
 def test_concurrent_callers_do_not_enable_the_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A second caller waits for the first, except for a signal handler in the same thread."""
+    """If two threads or a signal handler read frames at the same time, the garbage collector stays disabled until all
+    are done.
+    """
     inside, go_on = threading.Event(), threading.Event()
     states: list[bool] = []
     real = sys._current_frames
@@ -89,7 +93,7 @@ def test_concurrent_callers_do_not_enable_the_collector(
         first = not inside.is_set()
         inside.set()
         if first:
-            nested = thread_frames()  # as a signal handler does during the call
+            nested = thread_frames()  # as if a signal handler ran during the call
             assert nested
             go_on.wait()
         states.append(gc.isenabled())
@@ -109,7 +113,7 @@ def test_concurrent_callers_do_not_enable_the_collector(
 
 
 def test_threads_are_listed_without_a_lock() -> None:
-    """A signal handler may run while `threading` holds its own lock."""
+    """Threads can be listed while `threading` holds its own lock, as in a signal handler."""
     with threading._active_limbo_lock:  # type: ignore[attr-defined]
         assert python_threads()[threading.get_ident()] is threading.current_thread()
 
@@ -142,7 +146,9 @@ print(calls)
 
 @pytest.mark.parametrize("seconds", mark_all_but_first(["0.5", "3"], pytest.mark.crash))
 def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter(seconds: str) -> None:
-    """CPython up to 3.11.7 hangs here if the collector runs during the call (gh-106883)."""
+    """The interpreter does not hang while threads end and finalizers run, as CPython up to 3.11.7 otherwise does
+    (gh-106883).
+    """
     command = [sys.executable, "-c", HANG.replace("READ", "thread_frames"), seconds]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=True)
     assert int(ran.stdout) > 0
@@ -183,7 +189,7 @@ print(sum(map(bool, bad)))
 
 @pytest.mark.parametrize("forks", mark_all_but_first(["30", "300"], pytest.mark.crash))
 def test_a_fork_during_the_call_leaves_the_child_usable(forks: str) -> None:
-    """The child can acquire each lock, and its garbage collector is enabled."""
+    """After a fork during the call, the child can acquire each lock, and its garbage collector is enabled."""
     command = [sys.executable, "-c", FORKS, forks]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=True)
     assert ran.stdout == b"0\n"

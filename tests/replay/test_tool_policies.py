@@ -103,7 +103,7 @@ def calls(*names: str, **arguments: Any) -> list[Answer]:
 
 
 def replays(fixture: Fixture, shop: Shop, **options: Any) -> Replayer:
-    """Replay all of a fixture with another shop."""
+    """Replay a fixture completely with another shop."""
     with Replayer(fixture, ReplayOptions(**options)) as replayed:
         assert replayed.run(shop.run) == "Done."
     return replayed
@@ -117,7 +117,7 @@ def divergence_of(fixture: Fixture, shop: Shop, **options: Any) -> str:
 
 
 class Counted:
-    """A function that counts its runs, as a recorded tool."""
+    """A recorded tool that counts its runs."""
 
     def __init__(self, result: Any = "41.90", **options: Any) -> None:
         self.runs: list[str] = []
@@ -133,7 +133,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A session that called `price` once, and `pay`, which has side effects, once."""
+    """A session that called `price` once, and once `pay`, which has side effects."""
     tmp = tmp_path_factory.mktemp("priced")
     pay = Counted("paid", name="pay", mutating=True)
     responses = calls("price", "pay", item="tea")
@@ -143,10 +143,8 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 
 def test_policies_of_recorded_functions(priced: Fixture) -> None:
-    """`replay` runs nothing and compares the arguments; `execute` runs the function; `verify` runs it and compares the
-    result.
-
-    By default and with `*`, a tool with side effects never runs.
+    """`replay` does not run a function, and `execute` and `verify` do; a tool with side effects runs only if it is
+    named.
     """
     runs: dict[str, tuple[int, int]] = {}
     policies: dict[str, Any] = {
@@ -175,7 +173,9 @@ def test_policies_of_recorded_functions(priced: Fixture) -> None:
 
 
 def test_arguments_are_compared(priced: Fixture) -> None:
-    """The agent passes a different argument than the model requested: the report shows both, and no function ran."""
+    """If the agent passes a different argument than the model requested, the report shows both, and no function
+    runs.
+    """
     price, pay = Counted(), Counted("paid", name="pay", mutating=True)
     shop = Shop(price=lambda item: price.tool(item=item.upper()), pay=pay.tool)
     report = divergence_of(priced, shop)
@@ -185,20 +185,20 @@ def test_arguments_are_compared(priced: Fixture) -> None:
 
 
 def test_verify_compares_the_result(priced: Fixture) -> None:
-    """A function with a different result is reported with both results."""
+    """With `verify`, a function that returns a different result is reported with both results."""
     price, pay = Counted("41.9"), Counted("paid", name="pay", mutating=True)
     report = divergence_of(priced, Shop(price=price.tool, pay=pay.tool), tools={"price": "verify"})
     assert "ran live, and its result differs from the recorded one" in report
     assert '"41.90"' in report
     assert price.runs == ["tea"]
-    # If it only runs, the next request shows the difference.
+    # With `execute`, the next request shows the difference.
     live = ReplayOptions(tools=["price"])
     with pytest.raises(DivergenceError, match="ran live"), Replayer(priced, live) as replayed:
         replayed.run(Shop(price=price.tool, pay=pay.tool).run)
 
 
 def test_a_missing_call_fails(priced: Fixture) -> None:
-    """An agent that sends the recorded result without calling its function did not take the recorded path."""
+    """An agent that sends the recorded result without calling its function diverges."""
     shop = Shop(price=lambda item: "41.90", pay=Counted("paid", name="pay", mutating=True).tool)
     with pytest.raises(
         DivergenceError,
@@ -209,7 +209,7 @@ def test_a_missing_call_fails(priced: Fixture) -> None:
 
 
 def test_an_unknown_policy_is_rejected() -> None:
-    """One error lists the valid policies."""
+    """An unknown policy is rejected with an error that lists the valid policies."""
     with pytest.raises(UsageError, match=r"'run'.* execute, replay, verify"):
         ReplayOptions(tools={"price": "run"})
 
@@ -267,10 +267,10 @@ VALUES: dict[str, Any] = {
 
 
 def test_values_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes and builtins are restored exactly, as are registered dataclasses, models and enums; pickle is not used."""
+    """Recorded bytes, builtins and registered dataclasses, models and enums are restored exactly, without pickle."""
 
     def must_not_pickle(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("somebody pickles")
+        raise AssertionError("pickle was used")
 
     for name in ("loads", "load", "dumps", "dump"):
         monkeypatch.setattr(pickle, name, must_not_pickle)
@@ -305,7 +305,7 @@ ERRORS: dict[str, Exception] = {
 
 
 def test_an_exception_of_a_tool_is_restored(tmp_path: Path) -> None:
-    """For builtin exceptions and those of the tool's module, class, text and arguments are the recorded ones."""
+    """A builtin exception, or an exception of the tool's module, is restored with its class, text and arguments."""
 
     unraised = dict(ERRORS)
 
@@ -333,7 +333,9 @@ def test_an_exception_of_a_tool_is_restored(tmp_path: Path) -> None:
 
 
 def test_an_unknown_exception_names_its_class(tmp_path: Path) -> None:
-    """A class that cannot be found is named by a `ToolFailed` with the same text; nothing is imported for it."""
+    """An exception whose class cannot be found is restored as a `ToolFailed` that names the class and has the same
+    text.
+    """
 
     def fails() -> None:
         class Hidden(Exception):
@@ -353,7 +355,7 @@ def test_an_unknown_exception_names_its_class(tmp_path: Path) -> None:
 
 
 def test_a_value_that_was_not_recorded_is_reported(tmp_path: Path) -> None:
-    """For an unregistered value, only the type is recorded; its replay explains how to run the tool live."""
+    """If a result was recorded only by its type, the replay diverges and explains how to run the tool live."""
 
     class Handle:
         def __repr__(self) -> str:
@@ -395,7 +397,7 @@ def lookup(order_id: str, deep: bool = False) -> str:
 
 
 def test_a_recorded_function_keeps_its_signature() -> None:
-    """Name, signature, docstring and types stay; `beta_tool` derives the same schema."""
+    """A recorded function keeps its name, signature, docstring and types, so `beta_tool` derives the same schema."""
     tool = agentobs.record_tool(lookup)
     assert inspect.signature(tool) == inspect.signature(lookup)
     assert (tool.__name__, tool.__doc__) == (lookup.__name__, lookup.__doc__)
@@ -405,7 +407,7 @@ def test_a_recorded_function_keeps_its_signature() -> None:
 
 
 def test_policies_on_the_command_line(priced: Fixture) -> None:
-    """`--tools` accepts names, or names with policies, and its error lists the tools."""
+    """`--tools` accepts names, or names with policies, and the error for an unknown tool lists the recorded tools."""
     assert policy("price", priced) == {"price"}
     assert policy("price=verify,*=replay", priced) == {"price": "verify", "*": "replay"}
     assert policy("pay,price=replay", priced) == {"pay": "execute", "price": "replay"}
@@ -418,7 +420,7 @@ def test_policies_on_the_command_line(priced: Fixture) -> None:
 
 
 def test_replays_that_end_out_of_order_restore_everything(priced: Fixture) -> None:
-    """However two nested replays end, everything is live afterwards, and nothing is live before."""
+    """If an outer replay ends before its inner replay, tools stay replayed until both have ended, and then run live."""
     paid = Counted("paid live", name="pay", mutating=True)
     shop, popen, environ = Shop(pay=paid.tool), subprocess.Popen.__init__, dict(os.environ)
     outer, inner = Replayer(priced), Replayer(priced)
@@ -438,7 +440,7 @@ def test_replays_that_end_out_of_order_restore_everything(priced: Fixture) -> No
 
 
 def test_a_nested_replay_uses_its_own_recording(priced: Fixture) -> None:
-    """The inner replay responds until it ends, then the outer one; this also holds in an event loop."""
+    """A nested replay responds until it ends, and then the outer replay responds, also inside an event loop."""
 
     async def inside() -> str:
         with Replayer(priced) as inner:
@@ -452,7 +454,9 @@ def test_a_nested_replay_uses_its_own_recording(priced: Fixture) -> None:
 
 
 def test_concurrent_replays_are_rejected(priced: Fixture) -> None:
-    """Opening one in another thread or task, or the same one twice, is an error; the open replay continues."""
+    """Opening a second replay in another thread or task, or one replay twice, is an error, and the open replay
+    continues.
+    """
 
     def opens() -> None:
         with Replayer(priced):

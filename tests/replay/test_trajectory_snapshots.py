@@ -1,4 +1,4 @@
-"""Trajectories as snapshots: events, tools, costs and final texts are the same in every replay."""
+"""Trajectories as snapshots: events, tools, costs and final texts are identical in every replay."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ def replayed(fixture: Fixture) -> Replayer:
 
 
 def test_the_trajectory_of_the_agent_loop(trajectory: SnapshotAssertion) -> None:
-    """Each line is one step: requests, texts, tool calls, tools, events, the outcome, and the final text."""
+    """Each line of a trajectory is one step: a request, text, tool call, tool, event, the outcome, or the final
+    text.
+    """
     assert replayed(load(ROOT / "fixtures" / "refund-loop")) == trajectory
 
 
 def test_costs_use_the_prices_of_the_recorded_day(fixture: Fixture) -> None:
-    """Each response has its cost at the prices of the day of the recording, as has the total; without a day there is
-    none.
+    """A trajectory contains the costs at the prices of the day of the recording; without a day, it contains no
+    costs.
     """
     fixture.header["recorded_on"] = "2026-11-22"
     lines = snapshot_text(replayed(fixture).records, "2026-11-22").splitlines()
@@ -54,7 +56,7 @@ def test_costs_use_the_prices_of_the_recorded_day(fixture: Fixture) -> None:
 
 
 def test_the_trajectory_of_a_fixture_and_of_a_replay_are_equal(fixture: Fixture) -> None:
-    """A fixture and its replay have the same lines, except for the end, which only a replay has."""
+    """The trajectories of a fixture and of its replay are equal, except for the end, which only a replay has."""
     day = fixture.header["recorded_on"]
     recorded = snapshot_text(records_of(fixture), day).splitlines()
     replayed_lines = snapshot_text(replayed(fixture).records, day).splitlines()

@@ -1,4 +1,4 @@
-"""HTTP traffic: recorded over the loopback interface, and replayed while the server is down."""
+"""HTTP traffic that is recorded over the loopback interface, and replayed while the server is down."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tool_call(tool_use_id: str, name: str, **arguments: str) -> dict[str, Any]:
 
 
 def planner(call: Call) -> None:
-    """Respond to the crew, depending on the task and the number of earlier responses."""
+    """Respond to the agents of the crew according to their task and the number of earlier responses."""
     body = json.loads(call.body)
     task = body["messages"][0]["content"]
     turn = sum(message["role"] == "assistant" for message in body["messages"])
@@ -105,7 +105,7 @@ async def ask_async(client: AsyncAnthropic, form: str, **request: Any) -> Any:
 
 
 def joined(events: Any) -> list[Any]:
-    """Return the blocks of a message from its stream events, without a helper of the SDK."""
+    """Assemble the content blocks of a message from its stream events, without a helper of the SDK."""
     blocks: list[Any] = []
     partial = ""
     for event in events:
@@ -195,7 +195,7 @@ def assert_replays(tmp_path: Path, run: Callable[[str], str]) -> None:
 
 
 def by_lane(requests: Any) -> dict[str, list[bytes]]:
-    """Return the bodies of each lane; between concurrent lanes, the order is arbitrary."""
+    """Return the sorted bodies of each lane, because the order between concurrent lanes is arbitrary."""
     lanes: dict[str, list[bytes]] = {}
     for lane, body in requests:
         lanes.setdefault(lane, []).append(body)
@@ -204,7 +204,7 @@ def by_lane(requests: Any) -> dict[str, list[bytes]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_async_session_replays(tmp_path: Path, form: str) -> None:
-    """13 requests, parallel tools and two concurrent sub-agents take the same path in each lane while the server is
+    """An async session with 13 requests, parallel tools and two concurrent sub-agents replays while the server is
     down.
     """
     assert_replays(tmp_path, lambda url: async_crew(url, form))
@@ -212,12 +212,12 @@ def test_an_async_session_replays(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_sync_session_replays_in_each_form(tmp_path: Path, form: str) -> None:
-    """The same with threads and the sync client: streamed, unstreamed and raw."""
+    """A session with threads and the sync client replays while the server is down: streamed, unstreamed and raw."""
     assert_replays(tmp_path, lambda url: crew(url, form))
 
 
 def test_different_json_formatting_matches(tmp_path: Path) -> None:
-    """A different key order, separators or escapes at any depth is the same request."""
+    """A request matches if its JSON has a different key order, separators or escapes at any depth."""
     body = {**REQUEST, "metadata": {"user_id": "ü"}, "tools": TOOLS}
 
     def run(write: Callable[[Any], str]) -> Callable[[str], int]:
@@ -250,7 +250,7 @@ def test_different_json_formatting_matches(tmp_path: Path) -> None:
 
 
 def response_facts(url: str, **options: Any) -> Any:
-    """Send one request, and return everything that the agent can see of the response or the error."""
+    """Send one request, and return everything that the agent can read from the response or the error."""
     sdk = client(url, **options)
     with agentobs.session("one"):
         try:
@@ -264,7 +264,7 @@ WHOLE = play_chunks(200, {**JSON, "request-id": "req_9"}, message_json(text("at 
 
 
 def test_a_rate_limit_is_retried_without_a_wait(tmp_path: Path, waits: list[float]) -> None:
-    """429 with `retry-after: 30`: two attempts, the retry count for the agent, the recorded wait, but no real wait."""
+    """A rate limit with `retry-after: 30` replays as two attempts without a wait, and the recorded header is kept."""
     limited = play(refused(429, "rate_limit_error", retry_after="30", request_id="req_8"))
     live, fixture, raw = recorded(tmp_path, [limited, WHOLE], response_facts)
     assert live[:2] == (1, "req_9")
@@ -281,7 +281,7 @@ def test_a_rate_limit_is_retried_without_a_wait(tmp_path: Path, waits: list[floa
 
 
 def test_the_pace_determines_the_wait(tmp_path: Path, waits: list[float]) -> None:
-    """With `pace`, a client waits as long as in the recording, or a multiple of it."""
+    """With `pace`, a client waits as long as in the recording, or the recorded time divided by the pace."""
     limited = play(refused(429, "rate_limit_error", retry_after="30"))
     live, fixture, _ = recorded(tmp_path, [limited, WHOLE], response_facts)
     waits.clear()
@@ -335,8 +335,8 @@ def overloaded_requests(url: str, asynchronous: bool) -> list[Any]:
 def test_overloads_raise_the_same_exceptions(
     tmp_path: Path, asynchronous: bool, waits: list[float]
 ) -> None:
-    """529 twice, then an error event in a stream of status 200, then success: types, statuses, bodies and texts are
-    equal.
+    """Repeated overloads, and an overload inside a stream with status 200, raise the same exceptions live and in a
+    replay.
     """
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     broken = play_chunks(200, SSE, *message_events(text("hello"))[:3], *sse(error))
@@ -369,7 +369,9 @@ def unrecorded(url: str, asynchronous: bool) -> Any:
 
 @BOTH
 def test_a_dropped_connection_drops_at_the_same_event(tmp_path: Path, asynchronous: bool) -> None:
-    """Eight events, then `RemoteProtocolError`, live and replayed; the recorder does not change the live run."""
+    """A connection that drops after eight events raises the same error after the same events: unrecorded, recorded and
+    replayed.
+    """
     with raw_provider([play(cut(LONG, 8))]) as plain:
         bare = unrecorded(plain.url, asynchronous)
     live, fixture, raw = recorded(tmp_path, [play(cut(LONG, 8))], lambda u: listen(u, asynchronous))
@@ -386,7 +388,7 @@ def test_a_dropped_connection_drops_at_the_same_event(tmp_path: Path, asynchrono
 def test_an_early_end_of_a_stream_is_at_the_same_byte(
     tmp_path: Path, asynchronous: bool, at: int
 ) -> None:
-    """The provider closes the stream inside of an event or between two; the SDK accepts this, live and replayed."""
+    """A stream that the provider ends early, inside an event or between events, ends at the same byte in a replay."""
     body = LONG.body[:at]
 
     def closes(call: Call) -> None:
@@ -402,8 +404,10 @@ def test_an_early_end_of_a_stream_is_at_the_same_byte(
 
 
 @BOTH
-def test_an_abandoned_stream_is_recorded_as_cancelled(tmp_path: Path, asynchronous: bool) -> None:
-    """The agent stops after three events: the recording contains this, and all chunks that were received."""
+def test_an_abandoned_stream_is_recorded_as_canceled(tmp_path: Path, asynchronous: bool) -> None:
+    """A stream that the agent abandons after three events is recorded as canceled, with all chunks that were
+    received.
+    """
     client_stopped = threading.Event()
 
     def stops(call: Call) -> None:
@@ -436,7 +440,7 @@ def test_an_abandoned_stream_is_recorded_as_cancelled(tmp_path: Path, asynchrono
 
 @BOTH
 def test_an_abandoned_stream_does_not_block_others(tmp_path: Path, asynchronous: bool) -> None:
-    """A stream that was opened in parallel continues."""
+    """If a stream is abandoned, another stream that is open at the same time continues."""
 
     def pair(url: str) -> list[str]:
         sdk = client(url)
@@ -477,7 +481,9 @@ def test_an_abandoned_stream_does_not_block_others(tmp_path: Path, asynchronous:
 def test_timeouts_and_refused_connections_raise_the_same_errors(
     tmp_path: Path, waits: list[float]
 ) -> None:
-    """A read timeout and a missing host raise the same exception after the same number of attempts, at once."""
+    """A read timeout and a refused connection raise the same errors after the same number of attempts, without
+    waits.
+    """
 
     def patient(url: str) -> Any:
         return response_facts(url, max_retries=2, timeout=httpx2.Timeout(5, read=0.05))
@@ -492,15 +498,15 @@ def test_timeouts_and_refused_connections_raise_the_same_errors(
     assert replay.progress.requests_matched == 3
     assert sum(waits) == 0
 
-    def lonely(url: str) -> Any:
+    def without_provider(url: str) -> Any:
         return response_facts(NOWHERE, max_retries=2)
 
-    live, fixture, _ = recorded(tmp_path / "lonely", [], lonely)
+    live, fixture, _ = recorded(tmp_path / "without_provider", [], without_provider)
     assert live[0] == "APIConnectionError"
     assert len(fixture.requests) == 3
     waits.clear()
     with Replayer(fixture) as replay:
-        assert replay.run(lonely, NOWHERE) == live
+        assert replay.run(without_provider, NOWHERE) == live
     assert replay.progress.requests_matched == 3
     assert sum(waits) == 0
     responses = [record.answer for record in replay.records if isinstance(record, ModelExchange)]
@@ -510,7 +516,7 @@ def test_timeouts_and_refused_connections_raise_the_same_errors(
 
 
 def test_a_successful_retry_ends_the_attempts(tmp_path: Path, waits: list[float]) -> None:
-    """A timeout in the async client, then a response: the retry is replayed without a wait."""
+    """A timeout that is followed by a successful retry replays without a wait."""
 
     def run(url: str) -> Any:
         async def ask() -> Any:
@@ -530,7 +536,7 @@ def test_a_successful_retry_ends_the_attempts(tmp_path: Path, waits: list[float]
 
 @BOTH
 def test_recording_does_not_buffer(tmp_path: Path, asynchronous: bool) -> None:
-    """The provider sends each event only after the agent has received the previous one."""
+    """A recorded agent receives each event before the provider sends the next event."""
     had = threading.Semaphore(0)
     order: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Waits of an agent pass at once in a replay, in the order in which they would end."""
+"""Waits of an agent pass at once in a replay, in the order in which they would end in real time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 @pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
 def test_a_minute_of_waits_passes_at_once(patient: Fixture, wait: Sync) -> None:
-    """The replay matches, and the agent's clock has advanced, but no real time has passed."""
+    """In a replay, a minute of waits passes on the agent's clock in almost no real time, and the replay matches."""
     started = real_seconds()
     with Replayer(patient) as replay:
         passed = replay.run(ask_before_and_after, wait, seconds=MINUTE)
@@ -64,9 +64,11 @@ def test_a_minute_of_waits_passes_at_once(patient: Fixture, wait: Sync) -> None:
 def test_a_minute_passes_at_once_without_system_calls_of_threads(
     patient: Fixture, wait: Sync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On macOS and Windows, threads are judged by their frames and their CPU time."""
+    """Waits also pass at once if the system calls of threads are not visible, as on macOS and Windows."""
     if wait in (waiting_agents.polls_a_working_thread, waiting_agents.polls_until_a_deadline):
-        seconds = 6.0  # each of several hundred checks takes some milliseconds there
+        seconds = (
+            6.0  # without system calls, each of several hundred checks takes a few milliseconds
+        )
     else:
         seconds = MINUTE
     monkeypatch.setattr("replay.virtual_time.thread_states._shows_system_calls", lambda: False)
@@ -77,14 +79,14 @@ def test_a_minute_passes_at_once_without_system_calls_of_threads(
     assert real_seconds() - started < REAL_SECONDS
 
 
-def test_a_pause_longer_than_the_deadline_is_no_hang(patient: Fixture) -> None:
-    """An agent that sleeps for an hour between two requests passes with any deadline."""
+def test_a_pause_longer_than_the_deadline_is_not_a_hang(patient: Fixture) -> None:
+    """An agent that sleeps for an hour between two requests matches even if the deadline is a second."""
     with Replayer(patient, ReplayOptions(deadline_seconds=1)) as replay:
         replay.run(ask_before_and_after, waiting_agents.sleeps, seconds=3600)
 
 
 def test_tasks_send_in_the_order_of_their_timers(tmp_path: Path) -> None:
-    """A task that sleeps for a minute sends its request before one that sleeps for two."""
+    """Tasks that sleep before they send their requests send them in the order of the ends of their sleeps."""
     responses = [streamed(text(word), number=number) for number, word in enumerate("abc", 1)]
     order: list[list[str]] = []
 
@@ -143,7 +145,7 @@ def in_order_across_loops_and_threads() -> list[str]:
 
 @pytest.mark.parametrize("run", [in_order_of_threads, in_order_across_loops_and_threads])
 def test_the_shortest_wait_ends_first(run: Callable[[], list[str]]) -> None:
-    """Threads and event loops share one clock."""
+    """The shortest wait ends first, because threads and event loops share one clock."""
     with time_patches.virtual_time():
         for _ in range(20):
             assert run() == ["first", "second", "third", "fourth"]
@@ -154,7 +156,7 @@ def compute() -> int:
 
 
 def test_a_timeout_does_not_expire_during_a_computation() -> None:
-    """A computation of a tenth of a second completes before a timeout of ten seconds, in a pool and in a task."""
+    """A timeout of ten seconds does not expire during a short computation in a pool or in a task."""
 
     async def main() -> int:
         return await asyncio.wait_for(asyncio.to_thread(compute), 10)
@@ -168,7 +170,7 @@ def test_a_timeout_does_not_expire_during_a_computation() -> None:
 
 
 def test_a_timeout_expires_during_an_endless_computation() -> None:
-    """In this case its time passes with the CPU time."""
+    """During an endless computation, a timeout expires, because its time passes with the CPU time."""
     over = threading.Event()
 
     def busy() -> None:
@@ -186,7 +188,7 @@ def test_a_timeout_expires_during_an_endless_computation() -> None:
 
 
 def test_the_first_of_a_notification_and_a_timeout_wins() -> None:
-    """A condition that is notified after 5 s ends a wait of 10 s, but not one of 2 s."""
+    """A notification after 5 s ends a wait of 10 s, but not a wait of 2 s, which times out."""
     condition = threading.Condition()
 
     def notify() -> None:
@@ -204,7 +206,7 @@ def test_the_first_of_a_notification_and_a_timeout_wins() -> None:
 
 
 def test_time_is_real_while_a_child_process_runs() -> None:
-    """Polling a child does not give up early, and a wait for a silent child ends by the real clock."""
+    """While a child process runs, waits take real time, so an agent that polls the child does not give up early."""
     with time_patches.virtual_time() as clock:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         started = real_seconds()
@@ -218,7 +220,7 @@ def test_time_is_real_while_a_child_process_runs() -> None:
 
 
 def test_a_child_of_asyncio_is_waited_for() -> None:
-    """A timeout of 20 s does not expire before a child that responds after a moment."""
+    """A timeout of 20 s does not expire before a child process of asyncio responds after a moment."""
 
     async def main() -> bytes:
         command = "import time; time.sleep(0.3); print('there')"
@@ -233,7 +235,7 @@ def test_a_child_of_asyncio_is_waited_for() -> None:
 
 
 def test_all_clocks_advance_together() -> None:
-    """`while datetime.now() < deadline: sleep(1)` therefore ends, whichever clock it reads."""
+    """All clocks advance together, so `while datetime.now() < deadline: sleep(1)` ends, whichever clock is read."""
     reads: list[Callable[[], float]] = [
         time.time,
         lambda: time.time_ns() / 1e9,
@@ -264,7 +266,7 @@ def patched_functions() -> list[Any]:
 
 
 def test_everything_is_restored(patient: Fixture) -> None:
-    """This holds after a replay, after nested replays, and after a replay that failed to open."""
+    """Patched functions are restored after a replay, after nested replays, and after a replay that failed to open."""
     before = patched_functions()
     with Replayer(patient) as outer:
         assert time.sleep is not before[0]
@@ -289,7 +291,7 @@ def test_everything_is_restored(patient: Fixture) -> None:
 
 
 def test_with_a_pace_time_is_real(patient: Fixture) -> None:
-    """Nothing is patched in this case, also inside of a replay with virtual time."""
+    """With a pace, time is real and nothing is patched, even inside a replay with virtual time."""
     before = patched_functions()
     with Replayer(patient, ReplayOptions(pace=1.0)) as replay:
         assert patched_functions() == before
@@ -303,7 +305,7 @@ def test_with_a_pace_time_is_real(patient: Fixture) -> None:
 
 
 def test_a_thread_that_outlives_the_replay_waits_in_real_time() -> None:
-    """It does not continue early because the replay has ended."""
+    """A thread that still waits when the replay ends continues its wait in real time."""
     ended = threading.Event()
 
     def sleep() -> None:
@@ -328,7 +330,7 @@ def test_a_thread_that_outlives_the_replay_waits_in_real_time() -> None:
 
 
 def test_the_clock_of_an_outer_loop_does_not_go_back(patient: Fixture) -> None:
-    """An async test opens a replay in a loop that exists before and after it."""
+    """The clock of an event loop that outlives a replay does not go back when the replay ends."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -344,7 +346,7 @@ def test_the_clock_of_an_outer_loop_does_not_go_back(patient: Fixture) -> None:
 
 
 def test_a_loop_in_its_own_thread_works_in_several_replays() -> None:
-    """Module-level loops and pools outlive a replay, and work unchanged in the next one."""
+    """Loops and pools of a module, which outlive a replay, work in several replays."""
     loop, pool = asyncio.new_event_loop(), concurrent.futures.ThreadPoolExecutor(2)
     pool.submit(int).result()
     serving = threading.Thread(target=loop.run_forever)
@@ -378,7 +380,7 @@ async def _asks_in_a_thread() -> None:
 
 
 def test_older_threads_keep_the_real_time() -> None:
-    """Their waits do not belong to the agent: the clock neither waits for them nor ends them early."""
+    """Threads that are older than the replay are not threads of the agent, so the clock does not wait for them."""
     over, slept = threading.Event(), threading.Event()
     states: list[bool] = []
 
@@ -399,7 +401,9 @@ def test_older_threads_keep_the_real_time() -> None:
 
 @pytest.mark.usefixtures("no_foreign_threads")
 def test_a_deadlock_is_reported_early_with_its_places(patient: Fixture) -> None:
-    """Two threads wait for each other's lock: the report names both places, and the next recorded request."""
+    """A deadlock is reported before the deadline, with the place of each waiting thread and the next recorded
+    request.
+    """
 
     def deadlocks(seconds: float) -> None:
         del seconds
@@ -431,7 +435,7 @@ def test_a_deadlock_is_reported_early_with_its_places(patient: Fixture) -> None:
 
 @pytest.mark.usefixtures("no_foreign_threads")
 def test_a_deadlock_of_tasks_names_the_awaited_objects(patient: Fixture) -> None:
-    """The report names the queue, the event or the task that each task waits for."""
+    """The report of a deadlock names the queue, event or task that each task waits for."""
 
     def deadlocks(seconds: float) -> None:
         del seconds
@@ -453,7 +457,7 @@ def test_a_deadlock_of_tasks_names_the_awaited_objects(patient: Fixture) -> None
 
 
 def test_an_endless_polling_loop_is_a_hang(patient: Fixture) -> None:
-    """It wakes up forever without any effect, so it counts as idle."""
+    """A loop that polls forever without any effect is a hang."""
 
     def polls(seconds: float) -> None:
         del seconds
@@ -469,7 +473,7 @@ def test_an_endless_polling_loop_is_a_hang(patient: Fixture) -> None:
 
 
 def test_a_computation_may_exceed_the_deadline(patient: Fixture) -> None:
-    """A computation of three times the deadline completes; an endless one is a divergence."""
+    """A computation may exceed the deadline, but an endless computation is a divergence."""
 
     def computes(seconds: float) -> None:
         until = world.process_cpu() + int(seconds * 1e9)
@@ -486,7 +490,7 @@ def test_a_computation_may_exceed_the_deadline(patient: Fixture) -> None:
 
 
 def test_a_wait_for_a_child_process_may_exceed_the_deadline(patient: Fixture) -> None:
-    """A tool that starts a slow program is not interrupted."""
+    """A wait for a child process may exceed the deadline, because a tool can start a slow program."""
 
     def starts(seconds: float) -> None:
         subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=True)
@@ -496,7 +500,7 @@ def test_a_wait_for_a_child_process_may_exceed_the_deadline(patient: Fixture) ->
 
 
 def states_become(states: ThreadStates, expected: str) -> bool:
-    """Return whether the states finally equal the expected ones; a new thread runs for a moment."""
+    """Return whether the states equal the expected states after a while, because a new thread runs for a moment."""
     for _ in range(1000):
         if states.activity({}) == expected:
             return True
@@ -504,8 +508,10 @@ def states_become(states: ThreadStates, expected: str) -> bool:
     return False
 
 
-def test_states_contain_the_awaited_object() -> None:
-    """A wait for a lock names its owner; waits for real timeouts and for the CPU do not count as waits."""
+def test_waits_for_locks_and_for_timeouts_are_distinguished() -> None:
+    """Threads that wait only for locks are blocked; a thread that waits with a real timeout waits for something
+    outside.
+    """
     held = threading.Lock()
     held.acquire()
     states = ThreadStates()
@@ -517,15 +523,15 @@ def test_states_contain_the_awaited_object() -> None:
     assert states_become(states, "outside")
     for _ in threads:
         held.release()
-        while not held.locked():  # until one of them has the lock
+        while not held.locked():  # until one of the threads has the lock
             world.pause(0.001)
     for thread in threads:
         thread.join()
 
 
 def test_states_are_correct_in_a_forked_process() -> None:
-    """Its main thread has another identity than `threading` reports: it is neither missing nor confused with another
-    one.
+    """In a forked process, the main thread is recognized, although its ID differs from the ID that `threading`
+    reports.
     """
     if (child := os.fork()) == 0:
         try:
@@ -545,10 +551,12 @@ def test_states_are_correct_in_a_forked_process() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_states_are_derived_from_frames_without_permission(
+def test_a_computing_thread_is_not_waiting_if_system_calls_are_unreadable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a change of the user, system calls cannot be read: no computing thread counts as waiting."""
+    """If system calls cannot be read, for example after a change of the user, a computing thread does not count as
+    waiting.
+    """
 
     def refuse(native: int) -> None:
         raise PermissionError(native)

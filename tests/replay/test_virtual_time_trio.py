@@ -59,7 +59,7 @@ WAITS: list[Wait] = [sleeps, sleeps_with_anyio, gives_up, runs_an_anyio_group, s
 
 @pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
 def test_a_minute_of_waits_passes_at_once(wait: Wait) -> None:
-    """Trio's clock advances, the real clock does not."""
+    """A minute of waits passes at once on trio's clock, in almost no real time."""
 
     async def main() -> float:
         before = trio.current_time()
@@ -73,7 +73,7 @@ def test_a_minute_of_waits_passes_at_once(wait: Wait) -> None:
 
 
 def test_threads_and_trio_share_one_clock() -> None:
-    """A thread that sleeps for 10 s continues before a task that sleeps for 20 s."""
+    """A thread that sleeps for 10 s continues before a trio task that sleeps for 20 s."""
     ended: list[str] = []
 
     def thread() -> None:
@@ -94,7 +94,7 @@ def test_threads_and_trio_share_one_clock() -> None:
 
 
 def test_trio_may_be_imported_after_the_replay_has_opened() -> None:
-    """`run` imports an entry, which can import trio."""
+    """Waits on trio also pass at once if trio is imported after the replay has opened, as by the recorded entry."""
     program = """
 import sys, time
 from replay.virtual_time.time_patches import virtual_time

@@ -1,4 +1,4 @@
-"""Replays of a loop with a world: approvals, paths, messages during the run, and stops."""
+"""Replays of the agent loop with recorded world answers: approvals, paths, messages during the run, and stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reject(agent: Mailer, consent: Consent) -> Reply:
 
 
 def replayed(fixture: Fixture, **changes: Any) -> tuple[Replayer, Mailer]:
-    """Replay an agent that cannot request approval, and must not need to."""
+    """Replay an agent that must not request approval from a person."""
     agent = Mailer(**{"person": reject, **changes})
     with Replayer(fixture) as replay:
         replay.run(agent.answer, "Mail them.")
@@ -45,7 +45,7 @@ def divergence_of(fixture: Fixture, **changes: Any) -> str:
 
 
 def ruled(behavior: Literal["allow", "deny"]) -> Permissions:
-    """Return one rule about mails."""
+    """Return permissions with one rule about mails."""
     return Permissions(rules=(Rule(behavior, "send", None, "user"),))
 
 
@@ -63,7 +63,7 @@ def lines(fixture: Fixture, kind: str) -> list[dict[str, Any]]:
 
 
 def test_approvals_are_replayed(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """Calls that a person approved or denied are approved or denied again, without a request for approval."""
+    """Calls that a person approved or denied are approved or denied again, and the person is not asked again."""
 
     def person(agent: Mailer, consent: Consent) -> Reply:
         to = consent.about["input"]["to"]
@@ -85,14 +85,16 @@ def test_approvals_are_replayed(tmp_path: Path, snapshot: SnapshotAssertion) -> 
 def test_an_additional_approval_request_diverges(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    """The rules have changed: the report names the call, the request for approval, and the probable cause."""
+    """An additional approval request diverges, and the report names the call and the changed rules as the probable
+    cause.
+    """
     rules = ruled("allow")
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options={"permissions": rules})
     assert divergence_of(fixture) == snapshot
 
 
 def test_a_missing_approval_request_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """Nothing else differs, but no approval was requested."""
+    """A replay diverges if an approval that was requested in the recording is no longer requested."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"))
     rules = ruled("allow")
     assert divergence_of(fixture, options={"permissions": rules}) == snapshot
@@ -101,14 +103,18 @@ def test_a_missing_approval_request_diverges(tmp_path: Path, snapshot: SnapshotA
 def test_a_newly_denied_call_diverges_with_its_cause(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    """The next request contains another result, which is traced back to the decision."""
+    """If a rule newly denies a call, the next request diverges, and its different tool result is traced back to the
+    rule.
+    """
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"))
     rules = ruled("deny")
     assert divergence_of(fixture, options={"permissions": rules}) == snapshot
 
 
 def test_a_newly_allowed_call_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """The recording is never searched for the result of a tool if the loop created the recorded result."""
+    """If a call that was denied in the recording is newly allowed, the replay diverges, because the recording contains
+    no result.
+    """
     denied = ruled("deny")
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"), options={"permissions": denied})
     allowed = ruled("allow")
@@ -116,7 +122,7 @@ def test_a_newly_allowed_call_diverges(tmp_path: Path, snapshot: SnapshotAsserti
 
 
 def test_a_changed_approval_request_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """The content of the request for approval is compared, not only its key."""
+    """An approval request with changed content diverges, even if its key is equal."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"))
     [line] = lines(fixture, "world")
     line["question"]["about"]["input"] = {"to": "bob"}
@@ -139,7 +145,7 @@ def with_world_answers(fixture: Fixture, changed: dict[str, dict[str, Any]]) -> 
 
 @pytest.mark.parametrize("policy", ["recorded", "live"])
 def test_a_renamed_tool_replays(tmp_path: Path, policy: Any) -> None:
-    """If the model sees the same tools, a call by the old name is approved and found under this name."""
+    """A renamed tool replays under its old name if the model sees the same tool declarations."""
     options = {"extra": {"tools": [SEND.declaration]}}
     fixture, live, _ = recorded_fixture(tmp_path, mails("ann"), tools=(SEND,), options=options)
     renamed = tool(name="send_mail", aliases=("send",))(send)
@@ -151,7 +157,7 @@ def test_a_renamed_tool_replays(tmp_path: Path, policy: Any) -> None:
 
 
 def test_paths_checks_and_tool_sets_are_replayed(tmp_path: Path) -> None:
-    """Resolved paths, results of checks and available tools are those of the recording, on any machine."""
+    """Resolved paths, results of checks, and available tools are those of the recording on any machine."""
     checks: list[str] = []
 
     def check(to: str) -> str | None:
@@ -175,7 +181,7 @@ def test_paths_checks_and_tool_sets_are_replayed(tmp_path: Path) -> None:
 
 
 def test_steering_and_follow_ups_are_replayed(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """Steering skips the calls that had not started, and a follow-up continues the run, at the recorded places."""
+    """A steering message skips the remaining calls, and a follow-up continues the run, at their recorded places."""
     responses = [
         streamed(call(1, "send", to="ann"), call(2, "send", to="bob"), number=1),
         streamed(text("Stopped."), number=2),
@@ -197,7 +203,7 @@ def test_steering_and_follow_ups_are_replayed(tmp_path: Path, snapshot: Snapshot
 
 
 def stopping_at(kind: type[Event], nth: int = 1) -> Any:
-    """Stop the run at the nth event of a kind; only live, because a replay ignores the agent's own abort."""
+    """Stop the run at the nth event of a kind when it is recorded; a replay ignores the agent's own abort."""
 
     def on(agent: Mailer, event: Event) -> None:
         if isinstance(event, kind) and len([e for e in agent.events if isinstance(e, kind)]) == nth:
@@ -217,7 +223,9 @@ def stopping_at(kind: type[Event], nth: int = 1) -> Any:
 def test_a_stopped_run_stops_at_the_recorded_place(
     tmp_path: Path, kind: type[Event], point: str
 ) -> None:
-    """During a response, before its tools, or between them: the events are the same, without additional requests."""
+    """A run that was stopped during a response, before its tools, or between them, stops at the same place in the
+    replay.
+    """
     fixture, live, result = recorded_fixture(tmp_path, mails("ann", "bob"), on=stopping_at(kind))
     [line] = [line for line in lines(fixture, "world") if line["world"] == "abort"]
     assert line["key"] == point
@@ -231,8 +239,8 @@ def test_a_stopped_run_stops_at_the_recorded_place(
     )  # fmt: skip
 
 
-def test_a_run_that_was_stopped_before_any_response(tmp_path: Path) -> None:
-    """Not even headers were received: the replay neither waits nor retries."""
+def test_a_run_that_was_stopped_before_any_response_replays(tmp_path: Path) -> None:
+    """A run that was stopped before it received any response replays without a wait or a retry."""
     recording, _, _ = recorded_run(tmp_path, mails("ann"), on=stopping_at(TextDelta))
     exchange, abort = recording.exchanges
     assert isinstance(exchange, ModelExchange)
@@ -246,7 +254,7 @@ def test_a_run_that_was_stopped_before_any_response(tmp_path: Path) -> None:
 
 
 def test_a_missing_abort_is_reported(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """If the run does not reach the recorded abort, the abort is reported as missing at the end."""
+    """If the run does not reach the place of the recorded abort, the replay diverges and reports the missing abort."""
     recording, _, _ = recorded_run(tmp_path, mails("ann"))
     question = WorldQuestion("abort", "3:tools")
     here = replace(recording.exchanges[-1].place, turn=3)
@@ -258,7 +266,9 @@ def test_a_missing_abort_is_reported(tmp_path: Path, snapshot: SnapshotAssertion
 
 
 def test_early_calls_of_a_cut_response_replay(tmp_path: Path) -> None:
-    """A tool started before its response was cut off; both calls with the same ID are replayed."""
+    """If a tool started before its response was cut off, its call replays, and so does the call with the same ID after
+    the retry.
+    """
     broken = cut(streamed(call(1, "look"), text("And"), number=1), 6)
     responses = [broken, streamed(call(1, "look"), number=2), streamed(text("Done."), number=3)]
     fixture, live, result = recorded_fixture(tmp_path, responses)
@@ -270,7 +280,7 @@ def test_early_calls_of_a_cut_response_replay(tmp_path: Path) -> None:
 
 
 def test_until_requests_no_approval(tmp_path: Path) -> None:
-    """Up to the turn and in it, recorded approvals are used; a new request for approval gets no reply."""
+    """`until` uses recorded approvals, and denies a new request for approval."""
     fixture, _, _ = recorded_fixture(tmp_path, mails("ann"))
     with Replayer(fixture) as replay:
         same = replay.until(Mailer(person=reject).answer, "Mail them.", turn=1)
@@ -284,7 +294,7 @@ def test_until_requests_no_approval(tmp_path: Path) -> None:
 
 
 def test_attempts_of_tools_are_recorded(tmp_path: Path) -> None:
-    """The fixture contains the number of attempts of each tool, and they are replayed."""
+    """The number of attempts of a tool call is recorded and replayed."""
     stubborn = tool(retries=2, read_only=True, name="look")(_fails)
     responses = [streamed(call(1, "look"), number=1), streamed(text("No."), number=2)]
     fixture, _, _ = recorded_fixture(tmp_path, responses, tools=(stubborn,))
@@ -298,8 +308,10 @@ def _fails() -> str:
     raise ConnectionError("no such server")
 
 
-def test_a_fixture_does_not_depend_on_the_order_of_questions(tmp_path: Path) -> None:
-    """Questions of concurrent calls are in the order of the calls, whichever was first."""
+def test_a_fixture_does_not_depend_on_the_order_of_approval_requests(tmp_path: Path) -> None:
+    """In a fixture, the approval requests of concurrent calls are in the order of the calls, in whatever order they
+    were made.
+    """
     recording, _, _ = recorded_run(tmp_path, mails("ann", "bob", "cid"))
     questions = [e for e in recording.exchanges if isinstance(e, WorldExchange)]
     assert len(questions) == 3
@@ -311,7 +323,7 @@ def test_a_fixture_does_not_depend_on_the_order_of_questions(tmp_path: Path) -> 
 
 
 def test_concurrent_tools_replay_in_any_order(tmp_path: Path) -> None:
-    """Each of several concurrent calls, after its own check and path, receives its own result."""
+    """Concurrent calls that end in any order each receive their own check, path and result."""
     ended: list[str] = []
     gates = {name: asyncio.Event() for name in "abc"}
 

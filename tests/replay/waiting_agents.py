@@ -26,7 +26,7 @@ def question(prompt: str) -> dict[str, Any]:
 
 
 def ask_before_and_after(wait: Sync, url: str | None = None, seconds: float = 0.001) -> float:
-    """Send a request, wait, and send another request; return the seconds that passed on the clock that agents read."""
+    """Send a request, wait, and send another request; return the number of seconds that the agent's clock advanced."""
     with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
         agentobs.record(client)
         with agentobs.session("patient"):
@@ -70,7 +70,7 @@ def sleeps_in_asyncio(seconds: float) -> None:
     asyncio.run(asyncio.sleep(seconds))
 
 
-def lets_wait_for_fire(seconds: float) -> None:
+def times_out_in_wait_for(seconds: float) -> None:
     async def main() -> None:
         try:
             await asyncio.wait_for(asyncio.Event().wait(), seconds)
@@ -81,7 +81,7 @@ def lets_wait_for_fire(seconds: float) -> None:
     asyncio.run(main())
 
 
-def lets_a_timeout_block_fire(seconds: float) -> None:
+def times_out_in_a_timeout_block(seconds: float) -> None:
     async def main() -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -184,7 +184,7 @@ def waits_for_futures(seconds: float) -> None:
 
 
 def holds_a_lock(seconds: float) -> None:
-    """Sleep while holding a lock that another thread waits for, as a rate limiter does."""
+    """Sleep while holding a lock for which another thread waits, as a rate limiter does."""
     lock = threading.Lock()
 
     def limited() -> None:
@@ -204,8 +204,8 @@ WAITS: list[Sync] = [
     sleeps_by_a_default_argument,
     retries_with_backoff,
     sleeps_in_asyncio,
-    lets_wait_for_fire,
-    lets_a_timeout_block_fire,
+    times_out_in_wait_for,
+    times_out_in_a_timeout_block,
     schedules_a_call,
     runs_an_anyio_group,
     sleeps_in_a_pool,
@@ -222,7 +222,7 @@ WAITS: list[Sync] = [
 
 
 async def asks_in_tasks(url: str | None = None, seconds: float = 0.001) -> list[str]:
-    """Send requests in three tasks that start one after the other; return the order of their responses."""
+    """Send requests in three tasks whose waits end one after the other; return the order of the responses."""
     answered: list[str] = []
 
     async def one(client: AsyncAnthropic, number: int) -> None:

@@ -33,7 +33,7 @@ REQUEST: dict[str, Any] = {
 
 @contextmanager
 def recording(home: Path) -> Any:
-    """Record into a home. Anything that was recorded before is closed first."""
+    """Record into a home, after closing any earlier recorder."""
     agentobs.stop_recorder()
     start_recorder(str(home))
     try:
@@ -52,7 +52,7 @@ def recorded(
 
 
 def replayed(fixture: Fixture, run: Callable[[str], Any], **options: Any) -> Any:
-    """Run the same agent with only its recording."""
+    """Replay the same agent from its recording, without a server."""
     with Replayer(fixture, ReplayOptions(**options)) as replayed:
         return replayed.run(run, NOWHERE)
 

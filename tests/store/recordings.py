@@ -34,7 +34,7 @@ from agentobs.sink import Record
 
 ROOT = Path(__file__).parent.parent.parent
 T0 = 1_790_000_000_000_000_000
-"""2026-09-21, the time at which these sessions start."""
+"""2026-09-21, the start of these sessions."""
 SECOND = 1_000_000_000
 MODEL = "claude-sonnet-5-5"
 
@@ -131,7 +131,7 @@ def consent(number: int, tool_use_id: str, *, at: int, took: int = SECOND) -> Wo
 
 
 def permission(number: int, tool_use_id: str, *, at: int, **changes: Any) -> Permission:
-    """Return the permission decision on a call; by default, a person allowed it within a second."""
+    """Return the permission decision on a call; by default, a person allowed the call within a second."""
     values: dict[str, Any] = {
         "session_id": session_id(number),
         "interaction_id": "1" * 32,
@@ -218,7 +218,7 @@ def everything(
 ) -> dict[str, list[tuple[Any, ...]]]:
     """Return all rows of all fact tables and views, in an order that does not depend on storage.
 
-    `without` is a regular expression for columns to omit.
+    `without` is a regular expression for the names of columns to omit.
     """
     columns = f"COLUMNS(lambda name: NOT regexp_full_match(name, '{without}'))" if without else "*"
     names = [*TABLES.values(), "sessions", "costs", "turns", "llm_requests", "tool_calls", "spans"]

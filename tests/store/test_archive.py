@@ -23,7 +23,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
 from agentobs.store.duckdb.retention import prune
-from agentobs.store.duckdb.schema import newest
+from agentobs.store.duckdb.schema import cached_views, newest
 from agentobs.store.duckdb.verification import verify
 from tests.marks import mark_all_but_first
 from tests.store.recordings import (
@@ -51,16 +51,63 @@ def story(number: int, at: int, *, turns: int = 2, until: int | None = None) -> 
     return [start(number, at=at), *asked, end(number, at=until or at + 60 * SECOND)]
 
 
-def made(tmp_path: Path) -> Home:
+def new_home(tmp_path: Path) -> Home:
+    """Return a home with cached views, because connections that do not ingest do not write them."""
+    home = a_home(tmp_path)
+    assert cached_views(home.path, write=True) is not None
+    return home
+
+
+def ingested(tmp_path: Path) -> Home:
     """Return an ingested home with sessions of three past months, one of which spans two months, and one session of
     today.
     """
-    home = a_home(tmp_path)
+    home = new_home(tmp_path)
     record(home, [*story(1, AUGUST), *story(2, SEPTEMBER)])
     record(home, [*story(3, SEPTEMBER, until=OCTOBER), *story(4, OCTOBER)])
     record(home, story(5, world.now()))
     ingest(home)
     return home
+
+
+@pytest.fixture(scope="module")
+def ingested_once(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """The ingested home; tests use copies of it."""
+    return ingested(tmp_path_factory.mktemp("ingested"))
+
+
+@pytest.fixture(scope="module")
+def archived_once(ingested_once: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """The home after its past months were archived; tests use copies of it."""
+    home = copied(ingested_once, tmp_path_factory.mktemp("archived"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        archive(home, monkeypatch)
+    return home
+
+
+@pytest.fixture(scope="module")
+def archived_rows(archived_once: Home) -> dict[str, list[Any]]:
+    """All rows of the archived home."""
+    return answers(archived_once)
+
+
+@pytest.fixture
+def made(ingested_once: Home, tmp_path: Path) -> Home:
+    """An ingested home with sessions of three past months and one session of today, without archives."""
+    return copied(ingested_once, tmp_path)
+
+
+@pytest.fixture
+def archived(archived_once: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home with three archives; every store exceeds the limit for archives."""
+    monkeypatch.setenv(archives.VARIABLE, "1")
+    return copied(archived_once, tmp_path)
+
+
+def copied(home: Home, directory: Path) -> Home:
+    """Return a copy of a home with the same modification times."""
+    shutil.copytree(home.path, directory / "home")
+    return Home(directory / "home")
 
 
 def archive(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +132,7 @@ def sessions_in(path: Path) -> list[str]:
 
 
 def answers(home: Home, *, views: bool = False) -> dict[str, list[Any]]:
-    """Return all rows of all tables and of the main views, or of all views; includes prices and watermarks."""
+    """Return all rows of all tables and of the main views, or of all views, including prices and watermarks."""
     with connect(home, ingest=False) as connection:
         more = connection.execute(
             "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main' "
@@ -110,101 +157,98 @@ def ids(*numbers: int) -> list[str]:
     return [session_id(number) for number in numbers]
 
 
-def test_archiving_changes_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tables and views have the same rows before and after archiving.
+def test_archiving_changes_no_rows(made: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archiving does not change the rows of any table or view.
 
     Each month has a file, a session that spans two months is completely in the later one, and the current month stays
     in the published file.
     """
-    home = made(tmp_path)
-    record(home, story(6, world.now(), turns=1))
-    before = answers(home, views=True)
+    record(made, story(6, world.now(), turns=1))
+    before = answers(made, views=True)
     assert len(before["sessions"]) == 6
     monkeypatch.setenv(archives.VARIABLE, "1")
-    assert ingest(home).archived_sessions == 4
-    assert names(home) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
-    assert sessions_in(home.archive / "2026-08.duckdb") == ids(1)
-    assert sessions_in(home.archive / "2026-09.duckdb") == ids(2)
-    assert sessions_in(home.archive / "2026-10.duckdb") == ids(3, 4)
-    assert sessions_in(home.database) == ids(5, 6)
-    assert answers(home, views=True) == before
-    assert verify(home).findings == []
+    assert ingest(made).archived_sessions == 4
+    assert names(made) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
+    assert sessions_in(made.archive / "2026-08.duckdb") == ids(1)
+    assert sessions_in(made.archive / "2026-09.duckdb") == ids(2)
+    assert sessions_in(made.archive / "2026-10.duckdb") == ids(3, 4)
+    assert sessions_in(made.database) == ids(5, 6)
+    assert answers(made, views=True) == before
+    assert verify(made).findings == []
 
 
 def test_new_records_and_rebuilt_stores_have_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results include records that are not ingested yet in addition to archives.
+    """Queries return the rows of archives and records that are not ingested yet; a store rebuilt from the segments has
+    the same rows.
 
-    A store that is rebuilt from the segments has the same rows, with and without archives.
+    This holds with and without archives.
     """
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    record(home, story(7, SEPTEMBER, turns=1))
-    before = answers(home)
+    record(archived, story(7, SEPTEMBER, turns=1))
+    before = answers(archived)
     assert len(before["sessions"]) == 7
-    assert rebuilt(home) == before
-    assert sessions_in(home.archive / "2026-09.duckdb") == ids(2, 7)
+    assert rebuilt(archived) == before
+    assert sessions_in(archived.archive / "2026-09.duckdb") == ids(2, 7)
     monkeypatch.setenv(archives.VARIABLE, "1000000000")
-    assert rebuilt(home) == before
-    assert names(home) == []
+    assert rebuilt(archived) == before
+    assert names(archived) == []
 
 
-def test_an_archive_matches_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archive is read-only, contains no content, has no files next to it, and its size and digest are in the
-    manifest. Below the limit there are no archives.
+def test_an_archive_matches_the_manifest(made: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive is read-only, contains no content, and has the size and digest that the manifest lists; no files are
+    left next to it.
+
+    If the store is smaller than the limit, there are no archives.
     """
-    home = made(tmp_path)
-    assert names(home) == []
-    archive(home, monkeypatch)
-    listed = json.loads(home.manifest.read_text())["generations"][0]["archives"]
-    assert [each["name"] for each in listed] == names(home)
+    assert names(made) == []
+    archive(made, monkeypatch)
+    listed = json.loads(made.manifest.read_text())["generations"][0]["archives"]
+    assert [each["name"] for each in listed] == names(made)
     for each in listed:
-        path = home.archive / each["name"]
+        path = made.archive / each["name"]
         assert stat.S_IMODE(path.stat().st_mode) == 0o400
         assert (path.stat().st_size, generations.file_digest(path)) == (
             each["bytes"],
             each["digest"],
         )
         assert b"line 0 of session" not in path.read_bytes()
-    assert stat.S_IMODE(home.archive.stat().st_mode) == 0o700
+    assert stat.S_IMODE(made.archive.stat().st_mode) == 0o700
 
 
-def test_a_running_session_is_not_archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows of a session of a past month that has an open segment stay in the published file."""
-    home = made(tmp_path)
-    running = write_facts(home, [usage_row(1, session_id=session_id(2))], close=False)
+def test_a_running_session_is_not_archived(made: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session of a past month that still has an open segment stays in the published file with all its rows."""
+    running = write_facts(made, [usage_row(1, session_id=session_id(2))], close=False)
     try:
-        archive(home, monkeypatch)
-        assert names(home) == ["2026-08.duckdb", "2026-10.duckdb"]
-        assert session_id(2) in sessions_in(home.database)
+        archive(made, monkeypatch)
+        assert names(made) == ["2026-08.duckdb", "2026-10.duckdb"]
+        assert session_id(2) in sessions_in(made.database)
     finally:
         running.close()
-    record(home, story(8, SEPTEMBER, turns=9))
-    before = answers(home)
-    ingest(home)
-    assert sessions_in(home.archive / "2026-09.duckdb") == ids(2, 8)
-    assert answers(home)["usage"] == before["usage"]
+    record(made, story(8, SEPTEMBER, turns=9))
+    before = answers(made)
+    ingest(made)
+    assert sessions_in(made.archive / "2026-09.duckdb") == ids(2, 8)
+    assert answers(made)["usage"] == before["usage"]
 
 
-def test_later_data_of_an_archived_month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later data of an archived month goes to another file if there is enough of it; sealed files are not changed, even
-    if an archived session continued.
+def test_later_data_of_an_archived_month(archived: Home) -> None:
+    """Later data of an archived month goes to another file if there is enough of it; sealed archives are not changed.
+
+    This holds even if an archived session continued.
     """
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    sealed = {name: (home.archive / name).read_bytes() for name in names(home)}
-    record(home, [*story(7, world.now(), turns=40)])
-    write_facts(home, [usage_row(1, session_id=session_id(2))])
-    assert ingest(home).archived_sessions == 0
-    record(home, [*story(8, SEPTEMBER, turns=20), attempt(1, 9, at=SEPTEMBER)])
-    before = answers(home)
-    assert ingest(home).archived_sessions == 3
-    assert names(home) == [*sorted([*sealed, "2026-09.2.duckdb"])]
-    assert sessions_in(home.archive / "2026-09.2.duckdb") == ids(1, 2, 8)
-    assert all((home.archive / name).read_bytes() == data for name, data in sealed.items())
-    assert answers(home) == before
-    assert rebuilt(home) == before
+    sealed = {name: (archived.archive / name).read_bytes() for name in names(archived)}
+    record(archived, [*story(7, world.now(), turns=40)])
+    write_facts(archived, [usage_row(1, session_id=session_id(2))])
+    assert ingest(archived).archived_sessions == 0
+    record(archived, [*story(8, SEPTEMBER, turns=20), attempt(1, 9, at=SEPTEMBER)])
+    before = answers(archived)
+    assert ingest(archived).archived_sessions == 3
+    assert names(archived) == [*sorted([*sealed, "2026-09.2.duckdb"])]
+    assert sessions_in(archived.archive / "2026-09.2.duckdb") == ids(1, 2, 8)
+    assert all((archived.archive / name).read_bytes() == data for name, data in sealed.items())
+    assert answers(archived) == before
+    assert rebuilt(archived) == before
 
 
 KILLED_AT = """
@@ -241,7 +285,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
     "place",
     mark_all_but_first(
         [
-            "archives.seal",  # the draft is complete, no archive is written
+            "archives.seal",  # the draft is complete, no archive exists
             "archives.sync_directory",  # the first archive is in its final place
             "ingest._compacted",  # all archives exist, the draft still has their rows
             "generations.publish",  # the next generation is ready
@@ -251,67 +295,61 @@ ingest.ingest(Home(Path(sys.argv[1])))
         pytest.mark.crash,
     ),
 )
-def test_a_kill_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """SIGKILL at each step of archiving: nothing is counted twice or lost, before and after the next ingest, and no
+def test_a_kill_at_any_step(made: Home, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """If archiving is killed at any step, no row is lost or counted twice, before and after the next ingest, and no
     file is left over.
     """
-    home = made(tmp_path)
-    record(home, story(6, world.now(), turns=1))
-    before = answers(home)
+    record(made, story(6, world.now(), turns=1))
+    before = answers(made)
     monkeypatch.setenv(archives.VARIABLE, "1")
-    process = python(KILLED_AT, home.path, place)
+    process = python(KILLED_AT, made.path, place)
     assert process.wait(60) == -signal.SIGKILL
     process.communicate()
-    assert generations.quick_current(home) is not None
-    assert answers(home) == before
-    assert ingest(home).damaged_moved_to is None
-    assert answers(home) == before
-    assert names(home) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
-    assert list(home.path.glob(f"{generations.DRAFT}*")) == []
+    assert generations.quick_current(made) is not None
+    assert answers(made) == before
+    assert ingest(made).damaged_moved_to is None
+    assert answers(made) == before
+    assert names(made) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
+    assert list(made.path.glob(f"{generations.DRAFT}*")) == []
 
 
-def test_unlisted_archives_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlisted_archives_are_deleted(archived: Home) -> None:
     """The next ingest deletes archives that no generation lists, and no other files."""
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    kept = names(home)
-    shutil.copy(home.archive / kept[0], home.archive / "2026-08.7.duckdb")
-    (home.archive / "notes.txt").write_text("mine")
-    ingest(home)
-    assert names(home) == [*kept, "notes.txt"]
+    kept = names(archived)
+    shutil.copy(archived.archive / kept[0], archived.archive / "2026-08.7.duckdb")
+    (archived.archive / "notes.txt").write_text("mine")
+    ingest(archived)
+    assert names(archived) == [*kept, "notes.txt"]
 
 
-def test_a_session_is_pruned_from_its_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The archive is rewritten without the session, or deleted if it contains nothing else.
+def test_a_session_is_pruned_from_its_archive(archived: Home) -> None:
+    """If a session in an archive is pruned, its archive is rewritten without it, or deleted if it contains no other
+    session.
 
     Other archives are unchanged, no block of any file contains the session, and a rebuilt store has the same rows.
     """
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    sealed = (home.archive / "2026-09.duckdb").read_bytes()
-    before = answers(home)
-    prune(home, sessions=ids(1, 4))
-    assert names(home) == ["2026-09.duckdb", "2026-10.2.duckdb"]
-    assert (home.archive / "2026-09.duckdb").read_bytes() == sealed
-    assert sessions_in(home.archive / "2026-10.2.duckdb") == ids(3)
+    sealed = (archived.archive / "2026-09.duckdb").read_bytes()
+    before = answers(archived)
+    prune(archived, sessions=ids(1, 4))
+    assert names(archived) == ["2026-09.duckdb", "2026-10.2.duckdb"]
+    assert (archived.archive / "2026-09.duckdb").read_bytes() == sealed
+    assert sessions_in(archived.archive / "2026-10.2.duckdb") == ids(3)
     for each in ids(1, 4):
-        for name in names(home):
-            assert each.encode() not in (home.archive / name).read_bytes()
-    after = answers(home)
+        for name in names(archived):
+            assert each.encode() not in (archived.archive / name).read_bytes()
+    after = answers(archived)
     gone = ids(1, 4)
     for table in ("attempts", "usage", "costs", "session_starts", "turns"):
         left = [row for row in before[table] if not any(each in repr(row) for each in gone)]
         assert after[table] == left
     assert [row[2] for row in after["prunings"]] == gone
-    assert verify(home).findings == []
-    assert rebuilt(home) == after
+    assert verify(archived).findings == []
+    assert rebuilt(archived) == after
 
 
 def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices that only an archived call uses are kept, and are deleted together with the call."""
-    home = a_home(tmp_path)
+    """Prices that are only used by archived calls are kept, and are deleted together with the calls."""
+    home = new_home(tmp_path)
     first: list[Any] = [start(1, at=SEPTEMBER), attempt(1, 1, at=SEPTEMBER, model="mine-1"), end(1)]
     record(home, [*first, start(2), attempt(2, 1, model="mine-1"), end(2)])
     record(home, story(5, world.now()))
@@ -327,21 +365,20 @@ def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_price_changes_apply_to_archived_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
-    """When prices change, archived calls immediately have new costs, and the report about the change includes them."""
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    before = answers(home)
-    home.manifest.unlink()
-    home.database.chmod(0o600)
-    with duckdb.connect(str(home.database)) as connection:
+    """When prices change, archived calls have new costs immediately, and the report about the change includes these
+    calls.
+    """
+    archived.manifest.unlink()
+    archived.database.chmod(0o600)
+    with duckdb.connect(str(archived.database)) as connection:
         connection.execute("UPDATE prices SET price_version = 'older', input_usd_per_million = 0")
-    assert answers(home) == before
-    told = f"from older to .*: {len(before['costs'])} calls"
+    assert answers(archived) == archived_rows
+    told = f"from older to .*: {len(archived_rows['costs'])} calls"
     with pytest.warns(RuntimeWarning, match=told):
-        assert ingest(home).damaged_moved_to is None
-    assert answers(home) == before
+        assert ingest(archived).damaged_moved_to is None
+    assert answers(archived) == archived_rows
 
 
 def damage_missing(path: Path) -> None:
@@ -369,123 +406,108 @@ def damage_wal(path: Path) -> None:
     mark_all_but_first([damage_missing, damage_flipped, damage_cut, damage_wal], pytest.mark.crash),
 )
 def test_a_damaged_archive_is_rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
+    archived: Home, archived_rows: dict[str, list[Any]], damage: Any
 ) -> None:
-    """Readers immediately have all rows, verify names the file, and the next ingest moves the store and its archives
-    away and rebuilds both from the segments.
+    """If an archive is damaged, readers still have all rows, and `verify` names the file.
+
+    The next ingest moves the store and its archives away, and rebuilds both from the segments.
     """
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    before = answers(home)
-    damaged = home.archive / "2026-09.duckdb"
+    damaged = archived.archive / "2026-09.duckdb"
     damage(damaged)
-    assert answers(home) == before
-    assert [finding.path for finding in verify(home).findings] == [damaged]
-    report = ingest(home)
+    assert answers(archived) == archived_rows
+    assert [finding.path for finding in verify(archived).findings] == [damaged]
+    report = ingest(archived)
     assert report.damaged_moved_to is not None
     aside = report.damaged_moved_to.with_name(f"{report.damaged_moved_to.name}.archive")
     assert (aside / "2026-10.duckdb").exists()
-    assert answers(home) == before
-    assert verify(home).findings == []
-    assert names(home) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
+    assert answers(archived) == archived_rows
+    assert verify(archived).findings == []
+    assert names(archived) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
 
 
 def test_damage_with_unchanged_size_and_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
-    """`verify` finds a flipped bit that changes neither the size nor the modification time, and `repair` fixes it."""
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    before = answers(home)
-    path = home.archive / "2026-09.duckdb"
+    """`verify` finds a flipped bit even if the size and the modification time of the file are unchanged, and `repair`
+    fixes it.
+    """
+    path = archived.archive / "2026-09.duckdb"
     found = path.stat()
     damage_flipped(path)
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert [finding.path for finding in verify(home).findings] == [path]
-    repair(home)
-    assert verify(home).findings == []
-    assert answers(home) == before
+    assert [finding.path for finding in verify(archived).findings] == [path]
+    repair(archived)
+    assert verify(archived).findings == []
+    assert answers(archived) == archived_rows
 
 
 def test_repair_restores_facts_from_an_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
-    """Facts that cannot be read in their segment are restored from the archive that has their rows."""
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    before = answers(home)
-    facts = sorted(home.segments.glob("*.facts*"))[0]
+    """Facts that cannot be read in their segment are restored from the archive that contains their rows."""
+    facts = sorted(archived.segments.glob("*.facts*"))[0]
     assert facts.suffix == ".zst"
     data = bytearray(facts.read_bytes())
     data[100] ^= 255
     facts.write_bytes(data)
-    assert verify(home).findings != []
-    assert any("from the published file" in line for line in repair(home).done)
-    assert verify(home).findings == []
-    assert answers(home)["attempts"] == before["attempts"]
-    assert answers(home)["costs"] == before["costs"]
+    assert verify(archived).findings != []
+    assert any("from the published file" in line for line in repair(archived).done)
+    assert verify(archived).findings == []
+    assert answers(archived)["attempts"] == archived_rows["attempts"]
+    assert answers(archived)["costs"] == archived_rows["costs"]
 
 
-def test_a_copied_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy with different modification times, and a copy without a manifest, are used as they are."""
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    before = answers(home)
+def test_a_copied_home(archived: Home, archived_rows: dict[str, list[Any]], tmp_path: Path) -> None:
+    """A copied home can be used, even if its modification times differ or its manifest is missing."""
     copy = Home(tmp_path / "copy")
-    shutil.copytree(home.path, copy.path, copy_function=shutil.copyfile)
-    assert answers(copy) == before
+    shutil.copytree(archived.path, copy.path, copy_function=shutil.copyfile)
+    assert answers(copy) == archived_rows
     copy.manifest.unlink()
-    assert answers(copy) == before
+    assert answers(copy) == archived_rows
     shutil.rmtree(copy.segments)
     copy.segments.mkdir()
     assert ingest(copy).damaged_moved_to is None
-    assert answers(copy)["costs"] == before["costs"]
+    assert answers(copy)["costs"] == archived_rows["costs"]
 
 
 def test_an_archive_list_with_a_path_outside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
     """If the list of archives names a file outside of the archive directory, the store counts as damaged, and the file
     is not opened.
     """
-    home = made(tmp_path)
-    archive(home, monkeypatch)
-    before = answers(home)
-    home.manifest.unlink()
-    home.database.chmod(0o600)
-    with duckdb.connect(str(home.database)) as connection:
+    archived.manifest.unlink()
+    archived.database.chmod(0o600)
+    with duckdb.connect(str(archived.database)) as connection:
         sql = (
             "UPDATE meta SET value = replace(value, '2026-09', '../2026-09') WHERE key = 'archives'"
         )
         connection.execute(sql)
-    assert answers(home) == before
-    assert ingest(home).damaged_moved_to is not None
-    assert answers(home) == before
+    assert answers(archived) == archived_rows
+    assert ingest(archived).damaged_moved_to is not None
+    assert answers(archived) == archived_rows
 
 
 def test_readers_keep_the_generation_that_they_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older connection, and a connection to archives that were replaced later, keep their data."""
-    home = made(tmp_path)
-    with connect(home, ingest=False) as first:
+    """A connection that was opened before its archives were replaced keeps its data."""
+    with connect(made, ingest=False) as first:
         before = everything(first)
-        archive(home, monkeypatch)
+        archive(made, monkeypatch)
         assert everything(first) == before
-        with connect(home, ingest=False) as second:
+        with connect(made, ingest=False) as second:
             archived = everything(second)
-            prune(home, sessions=ids(1, 2, 3, 4))
-            assert names(home) == []
+            prune(made, sessions=ids(1, 2, 3, 4))
+            assert names(made) == []
             assert everything(second) == archived
         assert everything(first) == before
 
 
-def test_a_reader_during_an_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another generation replaces the archives after a reader has opened the published file, the reader opens the
-    next generation.
+def test_a_reader_during_an_ingest(archived: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a reader has opened the published file and an ingest then replaces the archives, the reader opens the next
+    generation.
     """
-    home = made(tmp_path)
-    archive(home, monkeypatch)
     real = generations.listed
     met: list[object] = []
 
@@ -493,21 +515,21 @@ def test_a_reader_during_an_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         found = real(connection)
         if not met:
             met.append(found)
-            prune(home, sessions=ids(1, 4))
+            prune(archived, sessions=ids(1, 4))
         return found
 
     monkeypatch.setattr(generations, "listed", listed)
-    with connect(home, ingest=False) as connection:
+    with connect(archived, ingest=False) as connection:
         seen = everything(connection)
         attached = connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal")
         assert attached.fetchone() == (4,)  # memory, the published file and two archives
     monkeypatch.undo()
-    now = answers(home)
+    now = answers(archived)
     assert seen == {name: now[name] for name in seen}
 
 
 def make_older(path: Path) -> None:
-    """Replace an archive by one of the previous layout, with the rows that this layout can contain."""
+    """Replace an archive by an archive of the previous layout, with the rows that this layout can contain."""
     new = path.with_name("older")
     with duckdb.connect(str(new)) as connection:
         for migration in schema.migrations()[:-1]:
@@ -528,7 +550,7 @@ def make_older(path: Path) -> None:
 
 
 def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers have all rows although an archive lacks newer columns.
+    """Readers have all rows even if an archive of an older layout lacks columns.
 
     The next ingest replaces it by an archive of the newest layout with the same rows.
     """
@@ -536,7 +558,7 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
     added = schema.Migration(newest() + 1, "made_up", sql)
     shipped = schema.migrations()
     monkeypatch.setattr(schema, "migrations", lambda: (*shipped, added))
-    home = made(tmp_path)
+    home = ingested(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
     path = home.archive / "2026-09.duckdb"
@@ -564,14 +586,12 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(after["attempts"]) == len(before["attempts"]) + 1
 
 
-def test_sql_sees_archived_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SQL worker attaches the archives before it gives up its rights."""
-    home = made(tmp_path)
-    archive(home, monkeypatch)
+def test_sql_sees_archived_sessions(archived: Home) -> None:
+    """A SQL worker can query archived sessions, because it attaches the archives before it gives up its rights."""
     sql = "SELECT session_id FROM attempts GROUP BY 1 ORDER BY 1"
-    result = CliRunner().invoke(cli, ["--home", str(home.path), "sql", "--json", sql])
+    result = CliRunner().invoke(cli, ["--home", str(archived.path), "sql", "--json", sql])
     assert result.exit_code == 0, result.output
     for each in ids(1, 2, 3, 4, 5, 6):
         assert each in result.output
-    with connect(home) as connection, pytest.raises(duckdb.Error):
+    with connect(archived) as connection, pytest.raises(duckdb.Error):
         connection.execute("DELETE FROM archive_1.main.usage")

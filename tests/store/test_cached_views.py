@@ -30,7 +30,7 @@ def prepared(home: Home) -> list[Path]:
 
 
 def answers(home: Home, **options: bool) -> object:
-    """Return the views and some of their rows, through a second cursor, as a program with threads would."""
+    """Return the views and some of their rows, read through a second cursor, as a program with threads would."""
     with connect(home, **options) as connection, connection.cursor() as cursor:
         views = cursor.execute(VIEWS).fetchall()
         return views, [cursor.execute(f"SELECT count(*) FROM {name}").fetchall() for name in ASKED]
@@ -44,7 +44,9 @@ def bound(home: Home, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_copied_views_equal_bound_views(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first reader writes the file, and later readers use it; all rows are the same, with and without a store."""
+    """The first reader writes the file of cached views, and later readers use it; all rows are the same, with and
+    without a store.
+    """
     expected = bound(home, monkeypatch)
     assert prepared(home) == []
     assert answers(home) == expected
@@ -58,7 +60,7 @@ def test_copied_views_equal_bound_views(home: Home, monkeypatch: pytest.MonkeyPa
 def test_a_damaged_file_is_written_again(
     home: Home, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """A file that cannot be read only costs time."""
+    """If the file of cached views is damaged, the views are bound, and the file is written again."""
     expected = answers(home)
     [file] = prepared(home)
     whole = file.read_bytes()
@@ -72,7 +74,7 @@ def test_a_damaged_file_is_written_again(
 def test_a_damaged_file_in_a_read_only_home_is_ignored(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the damaged file cannot be deleted, the views are bound instead."""
+    """If the damaged file of cached views cannot be deleted, the views are bound instead."""
     expected = answers(home)
     [file] = prepared(home)
     file.write_bytes(b"damaged")
@@ -87,7 +89,7 @@ def test_a_damaged_file_in_a_read_only_home_is_ignored(
 
 
 def test_a_foreign_file_is_not_used(home: Home) -> None:
-    """A database with other contents in its place does not change any rows."""
+    """A foreign database in place of the cached views does not change any rows."""
     expected = answers(home)
     [file] = prepared(home)
     file.unlink()
@@ -97,7 +99,7 @@ def test_a_foreign_file_is_not_used(home: Home) -> None:
 
 
 def test_a_read_only_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the file cannot be written, the views are bound."""
+    """In a read-only home, the file of cached views cannot be written, so the views are bound."""
     expected = bound(home, monkeypatch)
 
     def refuse(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
@@ -109,7 +111,7 @@ def test_a_read_only_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_written_next_to_a_copied_store(home: Home, tmp_path: Path) -> None:
-    """A store file that was copied without its home is read without creating any file."""
+    """A store file that was copied without its home is read without creating another file."""
     ingest(home)
     place = tmp_path / "elsewhere"
     place.mkdir()
@@ -120,7 +122,7 @@ def test_nothing_is_written_next_to_a_copied_store(home: Home, tmp_path: Path) -
 
 
 def test_a_home_with_only_cached_views(tmp_path: Path) -> None:
-    """If an empty home is read first, an agent can still record into it."""
+    """If an empty home is read first, which writes its cached views, an agent can still record into it."""
     home = open_home(tmp_path / "home")
     connect(home).close()
     assert len(prepared(home)) == 1

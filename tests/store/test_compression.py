@@ -1,4 +1,6 @@
-"""Compression: the files of an ended segment shrink, keep their contents, and always exist in at least one form."""
+"""Compression: the files of an ended segment become smaller, keep their contents, and always exist in at least one
+form.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def made(tmp_path: Path) -> tuple[Home, str]:
 
 
 def test_compression_keeps_all_contents(tmp_path: Path) -> None:
-    """An ingest compresses both files; all lines, query results and the complete session are the same as before."""
+    """An ingest compresses both files of a segment; all lines, query results and the complete session are the same as
+    before.
+    """
     home, segment_id = made(tmp_path)
     paths = facts_path(home, segment_id), content_path(home, segment_id)
     before = [(payloads(path), file_size(path)) for path in paths]
@@ -106,7 +110,7 @@ def test_compression_keeps_all_contents(tmp_path: Path) -> None:
 def test_reading_one_record_decompresses_one_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To read one content of a large segment, only one block is decompressed."""
+    """Reading one content of a large compressed segment decompresses only one block."""
     from agentobs.recording.journal import segment_blocks
 
     monkeypatch.setattr(segment_blocks, "BLOCK_BYTES", 4096)
@@ -153,7 +157,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
     "place", mark_all_but_first(["_check", "sync_directory", "unlink"], pytest.mark.crash)
 )
 def test_a_kill_leaves_one_readable_copy(tmp_path: Path, place: str) -> None:
-    """SIGKILL at each step of compressing: everything is readable and counted once, and the next ingest completes the
+    """If compression is killed at any step, everything is readable and counted once, and the next ingest completes the
     work.
     """
     home, segment_id = made(tmp_path)
@@ -189,7 +193,9 @@ def test_segments_of_running_processes_are_not_compressed(tmp_path: Path) -> Non
 
 
 def test_a_reader_of_an_older_generation(tmp_path: Path) -> None:
-    """Records that an older generation does not contain are read, once, from a segment that was compressed later."""
+    """A reader of an older generation reads records that are missing in it, once, from a segment that was compressed
+    later.
+    """
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1), usage_row(2)], close=False)
     ingest(home)
@@ -219,7 +225,7 @@ def write_line(segment: Segment, number: int) -> None:
 
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_of_a_compressed_file_is_noticed(tmp_path: Path, side: str) -> None:
-    """A flipped bit in any byte of a compressed file is detected, and no data is read that was not written."""
+    """A flipped bit in any byte of a compressed file is detected, and the reader returns no wrong data."""
     home = a_home(tmp_path)
     record(home, [start(1), streamed(1, 1, words=4)])
     ingest(home)
@@ -238,7 +244,7 @@ def test_every_flipped_bit_of_a_compressed_file_is_noticed(tmp_path: Path, side:
 
 
 def mutations(data: bytes, other: bytes, count: int) -> list[bytes]:
-    """Return changed copies: with swapped words and sectors, with parts of another file, and truncated."""
+    """Return changed copies of a file: with swapped words and sectors, with parts of another file, and truncated."""
     chosen = random.Random(8)
     changed = []
     for _ in range(count):
@@ -259,8 +265,8 @@ def mutations(data: bytes, other: bytes, count: int) -> list[bytes]:
 @pytest.mark.parametrize("form", ["plain", "compressed"])
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_moved_cut_or_spliced_data_is_detected(tmp_path: Path, side: str, form: str) -> None:
-    """Swapped words and sectors, parts of another session's file, and truncation are detected, and no wrong data is
-    read.
+    """Swapped words and sectors, parts of another session's file, and truncation are detected, and the reader returns
+    no wrong data.
     """
     home = a_home(tmp_path)
     for number in (1, 2):
@@ -284,9 +290,8 @@ def test_moved_cut_or_spliced_data_is_detected(tmp_path: Path, side: str, form: 
 
 
 def test_damage_in_a_block_affects_only_its_sessions(tmp_path: Path) -> None:
-    """The finding for a damaged block names its sessions.
-
-    They cannot be read; the other sessions of the segment can.
+    """If a block is damaged, the finding names its sessions, which cannot be read; the other sessions of the segment
+    can be read.
     """
     from agentobs.recording.journal import segment_blocks
 
@@ -316,7 +321,9 @@ def test_damage_in_a_block_affects_only_its_sessions(tmp_path: Path) -> None:
 
 
 def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
-    """A small file that decompresses to far more than it states, or than a record can have, is stopped at the limit."""
+    """If a file decompresses to far more than it states, or than a record can have, decompression stops at the
+    limit.
+    """
     import json
     import tracemalloc
     import zlib
@@ -326,12 +333,12 @@ def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
     path = compressed_path(content_path(home, segment_id))
     bomb = compression.compressed(bytes(400 * 1024 * 1024))
     seed = zlib.crc32(segment_id.encode())
-    for told in (1000, 400 * 1024 * 1024):
+    for stated_bytes in (1000, 400 * 1024 * 1024):
         summary = [1, 2, {}, [], []]
         value = {
-            "format": 1, "segment_id": segment_id, "bytes": told, "digest": "", "torn": 0,
+            "format": 1, "segment_id": segment_id, "bytes": stated_bytes, "digest": "", "torn": 0,
             "rewritten": False,
-            "blocks": [[0, told, 0, len(bomb), zlib.crc32(bomb, seed), *summary]],
+            "blocks": [[0, stated_bytes, 0, len(bomb), zlib.crc32(bomb, seed), *summary]],
         }  # fmt: skip
         text = compression.compressed(json.dumps(value).encode())
         end = compression._END.pack(len(text), zlib.crc32(text, seed), b"agentobs")
@@ -347,19 +354,19 @@ def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
 
 
 def test_highly_compressible_bodies_are_kept(tmp_path: Path) -> None:
-    """Repetitive bodies whose compression ratio exceeds the limit are compressed and can be read back."""
+    """Repetitive bodies are compressed and can be read back, even if their compression ratio exceeds the limit."""
     home = a_home(tmp_path)
-    said = "the same words again and again " * 2_000_000
+    repetitive = "the same words again and again " * 2_000_000
     segment = Segment(home)
     segment.content.append("start", {"content_id": "c", "session_id": "s", "text": "a" * 9_000_000})
-    segment.content.append("start", {"content_id": "d", "session_id": "s", "text": said})
+    segment.content.append("start", {"content_id": "d", "session_id": "s", "text": repetitive})
     segment.facts.append("usage", {"attempt_id": "x"})
     segment.close()
     assert ingest(home).compressed.files == 2
     assert Vault(home, segment.segment_id).value("c")["text"] == "a" * 9_000_000
-    assert Vault(home, segment.segment_id).value("d")["text"] == said
+    assert Vault(home, segment.segment_id).value("d")["text"] == repetitive
     packed = compressed_path(content_path(home, segment.segment_id))
-    assert packed.stat().st_size < len(said) / 150
+    assert packed.stat().st_size < len(repetitive) / 150
     assert verify(home).ok
 
 

@@ -42,7 +42,10 @@ def parts(home: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_conversation_resumed_several_times(tmp_path: Path) -> None:
-    """It has the ID of its first session, a fork starts a new conversation, and each session counts once."""
+    """A conversation that is resumed several times has the ID of its first session; a fork starts another conversation.
+
+    Each session counts once.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
     record(home, [continued(2, 1), attempt(2, 1), attempt(2, 2)])
@@ -67,10 +70,12 @@ def test_a_conversation_resumed_several_times(tmp_path: Path) -> None:
 
 
 def test_the_loop_records_the_earlier_session(tmp_path: Path) -> None:
-    """The sessions are linked even if the start of the session does not contain the relation."""
+    """If the start of a session does not contain the link to the earlier session, the `resumed` event of the agent loop
+    provides it.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1), start(2), attempt(2, 1)])
-    told = Event(
+    event = Event(
         session_id=session_id(2),
         interaction_id=None,
         lane=Label("main"),
@@ -80,13 +85,13 @@ def test_the_loop_records_the_earlier_session(tmp_path: Path) -> None:
         label=Label(session_id(1)),
         numbers={"turns": 1},
     )
-    write_facts(home, [told])
+    write_facts(home, [event])
     assert parts(home.path)[1] == (session_id(2), session_id(1), session_id(1), "resume")
 
 
 @pytest.mark.parametrize("earlier", [1, 2, 99])
 def test_cyclic_and_external_links(earlier: int, tmp_path: Path) -> None:
-    """A session that continues itself, a session that continues it, or a session of another home."""
+    """A session is listed once even if it continues itself, its own continuation, or a session of another home."""
     home = a_home(tmp_path)
     record(home, [continued(1, earlier), attempt(1, 1), continued(2, 1), attempt(2, 1)])
     found = parts(home.path)

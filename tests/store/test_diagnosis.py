@@ -51,11 +51,11 @@ PATH = "/home/user/work/project/cmd/entire/cli/strategy/manual_commit_hooks.go"
 
 
 STORIES: list[tuple[list[Record], list[Any]]] = []
-"""All sessions that the tests below ask about: each is told once, and all lie in one home."""
+"""The records and facts of all sessions of the tests below; all sessions are in one home."""
 
 
 def story(records: Iterable[Record], facts: Iterable[Any] = ()) -> int:
-    """Add a session to the common home, and return its number there."""
+    """Add a session to the common home, and return its number."""
     STORIES.append((list(records), list(facts)))
     return len(STORIES)
 
@@ -76,7 +76,9 @@ def numbered(number: int, each: Any) -> Any:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     home = a_home(tmp_path_factory.mktemp("stories"))
-    record(home, [numbered(at, each) for at, (told, _) in enumerate(STORIES, 1) for each in told])
+    record(
+        home, [numbered(at, each) for at, (records, _) in enumerate(STORIES, 1) for each in records]
+    )
     write_facts(
         home, [numbered(at, each) for at, (_, facts) in enumerate(STORIES, 1) for each in facts]
     )
@@ -102,7 +104,7 @@ def evidence(store: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], list[dic
 
 @pytest.fixture
 def evidence_of(evidence: dict[tuple[str, str], list[dict[str, Any]]]) -> Evidence:
-    """Return a function that returns the evidence of one signature in a session."""
+    """Return a function that returns the findings of one signature in a session."""
     return lambda number, signature: evidence.get((session_id(number), signature), [])
 
 
@@ -117,7 +119,9 @@ def fired(found: dict[str, Verdict]) -> list[str]:
 
 
 def test_each_signature_has_a_view_a_query_and_texts() -> None:
-    """A signature is a view that `diagnoses` includes, has a named query with a question, and has advice."""
+    """Each signature is a view that `diagnoses` includes, with a named query that starts with a question, and with
+    advice.
+    """
     assert set(NAMES) <= set(query_names())
     for signature in SIGNATURES:
         assert f"FROM {signature.name}\n" in query_text(signature.name)
@@ -140,7 +144,7 @@ OLDER = story([], [start(1).start])
 
 def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
     """A session without problems has no findings; signatures that cannot be checked for its client are reported as
-    such.
+    unknown.
     """
     found = verdicts(QUIET)
     assert fired(found) == []
@@ -152,12 +156,12 @@ def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]
     }
 
 
-def test_an_older_recording(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
-    """If the data that a signature needs was not recorded, its verdict says that the absence of a finding means
-    nothing.
-    """
-    told = verdicts(OLDER)["contradictions"]
-    assert (told.is_found, told.unknown_reason) == (
+def test_a_recording_without_the_required_data(
+    verdicts: Callable[[int], dict[str, Verdict]],
+) -> None:
+    """If the data that a signature needs was not recorded, its verdict states that it could not be checked, and why."""
+    verdict = verdicts(OLDER)["contradictions"]
+    assert (verdict.is_found, verdict.unknown_reason) == (
         False,
         "recorded by a version that did not detect claims",
     )
@@ -200,7 +204,9 @@ SAME = {"path": PATH}
     ],
 )
 def test_repeated_calls(evidence_of: Evidence, number: int, times: int) -> None:
-    """Three turns in a row with nearly the same call count; two turns, another tool or another page do not."""
+    """Three turns in a row with nearly the same call are a finding; two turns, or calls with another tool or page, are
+    not.
+    """
     found = evidence_of(number, "repeated_calls")
     assert len(found) == times
     if times:
@@ -223,8 +229,9 @@ AT_ONCE = story(concurrent([("read", SAME)] * 3))
 
 
 def test_repeated_calls_among_concurrent_calls(evidence_of: Evidence) -> None:
-    """The repeated call may be one of several concurrent calls in each turn; concurrent calls do not count as
-    repetitions of each other.
+    """A call that is repeated in several turns is a finding even if it is one of several concurrent calls in each turn.
+
+    Concurrent calls do not count as repetitions of each other.
     """
     assert len(evidence_of(BESIDE, "repeated_calls")) == 1
     assert evidence_of(AT_ONCE, "repeated_calls") == []
@@ -250,7 +257,9 @@ def spending(*tokens: int, model: str = "claude-sonnet-5-5") -> list[Record]:
     ],
 )
 def test_rising_costs(evidence_of: Evidence, number: int, rises: int) -> None:
-    """Five turns in a row, each more expensive than the previous one, count; four turns, or an equal cost, do not."""
+    """Five increases of the cost in a row, from turn to turn, are a finding; four increases, or an equal cost in
+    between, are not.
+    """
     found = evidence_of(number, "rising_costs")
     assert [(row["value"], row["strength"]) for row in found] == (
         [(rises, rises / 5)] if rises else []
@@ -261,7 +270,7 @@ UNPRICED = story(spending(10, 20, 30, 40, 50, 60, model="in-house-1"))
 
 
 def test_rising_costs_without_a_price(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
-    """Costs without a price do not count as rising, and the verdict says that the signature could not be checked."""
+    """Costs without a price do not count as rising, and the verdict states that the signature could not be checked."""
     verdict = verdicts(UNPRICED)["rising_costs"]
     assert (verdict.is_found, verdict.unknown_reason) == (False, "some calls have no price")
 
@@ -291,8 +300,8 @@ def filled(model: str, *prompts: int) -> list[Record]:
     ],
 )
 def test_full_contexts(evidence_of: Evidence, number: int, share: float | None) -> None:
-    """A prompt over 80% of its model's window counts, including cached input; the finding names the longest prompt of
-    the lane.
+    """A prompt that fills more than 80% of the window of its model, including cached input, is a finding with the
+    longest prompt of its lane.
     """
     assert [row["value"] for row in evidence_of(number, "full_contexts")] == (
         [share] if share else []
@@ -307,7 +316,7 @@ TOLD = story(
 
 
 def test_the_recorded_window_takes_precedence(evidence_of: Evidence) -> None:
-    """If the agent loop recorded the window size, that size is used instead of the table."""
+    """If the agent loop recorded the size of the context window, that size takes precedence over the table."""
     [row] = evidence_of(TOLD, "full_contexts")
     assert row["detail"] == "80,001 of 100,000 tokens"
 
@@ -325,7 +334,9 @@ FELL_BACK = story(
 
 
 def test_a_smaller_window_later(evidence_of: Evidence) -> None:
-    """If a later model has a smaller window, each prompt is compared with the last window recorded before it."""
+    """If a later model has a smaller window, each prompt is compared with the last window that was recorded before
+    it.
+    """
     assert evidence_of(FELL_BACK, "full_contexts") == []
 
 
@@ -365,14 +376,16 @@ def long_conversation(messages: int, result: Any) -> list[Record]:
     ],
 )
 def test_large_results(evidence_of: Evidence, number: int, is_found: bool) -> None:
-    """More than 10,000 characters count (not bytes, and no images), in a conversation of 30 messages or more."""
+    """A result of more than 10,000 characters in a conversation of 30 or more messages is a finding; bytes and images
+    do not count.
+    """
     assert bool(evidence_of(number, "large_results")) is is_found
 
 
 def waited(
     *seconds: float, wall: float = 100, concurrent: bool = False, **changes: Any
 ) -> list[Any]:
-    """An interaction with approval waits, either one after the other or concurrent."""
+    """Return an interaction with approval waits, either one after the other or concurrent."""
     session, lane = session_id(1), Label("main")
     ends = T0 + int(wall * SECOND)
     return [
@@ -409,8 +422,9 @@ def waited(
     ],
 )
 def test_long_waits(evidence_of: Evidence, number: int, values: list[float]) -> None:
-    """A wait over 10 s, or waits that take over a second and over a fifth of an interaction; waits for a classifier do
-    not count.
+    """A wait over 10 s is a finding, and so are waits that take over a second and over a fifth of an interaction.
+
+    Waits for a classifier do not count.
     """
     found = sorted(row["value"] for row in evidence_of(number, "long_waits"))
     assert found == pytest.approx(sorted(values))
@@ -420,7 +434,7 @@ DENIED = "The user doesn't want to proceed with this tool use."
 
 
 def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]:
-    """A session with one call per turn, given the tool and the error text of each call."""
+    """Return a session with one call per turn, given the tool and the error text of each call."""
     talk = WireConversation(call_id=call_id)
     for number, (name, words) in enumerate(results):
         [call] = talk.calls((name, {"n": number}))
@@ -445,12 +459,14 @@ def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]
 def test_repeated_denials_of_another_client(
     evidence_of: Evidence, number: int, is_found: bool
 ) -> None:
-    """Three calls of one tool that a person denied, detected by the error texts of other clients."""
+    """Three calls of one tool that a person denied are a finding; for other clients, the denial is detected by the
+    error text.
+    """
     assert bool(evidence_of(number, "repeated_denials")) is is_found
 
 
 def refused(times: int) -> list[Record]:
-    """A session of the agent loop, which records the outcome of each call."""
+    """Return a session of the agent loop, which records the outcome of each call."""
     talk = WireConversation()
     outcomes: list[ToolOutcome] = ["denied", "blocked", "denied"]
     for number in range(times):
@@ -466,8 +482,8 @@ def refused(times: int) -> list[Record]:
 THRICE, TWICE = story(refused(3)), story(refused(2))
 
 
-def test_repeated_denials_of_our_loop(evidence_of: Evidence) -> None:
-    """The agent loop records that a call was denied, or blocked by a hook."""
+def test_repeated_denials_of_the_agent_loop(evidence_of: Evidence) -> None:
+    """Repeated calls that the agent loop recorded as denied, or as blocked by a hook, are a finding."""
     [row] = evidence_of(THRICE, "repeated_denials")
     assert row["detail"] == "3 calls were denied, 1 of them by hooks"
     assert evidence_of(TWICE, "repeated_denials") == []
@@ -499,7 +515,9 @@ def test_silent_hook_cancels(
     number: int,
     is_found: bool,
 ) -> None:
-    """A hook was cancelled while the interaction continued; a cancelled interaction is not a finding."""
+    """A hook that was cancelled while its interaction continued is a finding; if the interaction was cancelled, too, it
+    is not.
+    """
     assert bool(evidence_of(number, "silent_hook_cancels")) is is_found
     assert verdicts(number)["silent_hook_cancels"].unknown_reason is None
 
@@ -527,7 +545,9 @@ UNKEPT = story(
 
 @pytest.mark.parametrize("number", [SAMPLED, UNKEPT])
 def test_sampled_hooks(verdicts: Callable[[int], dict[str, Verdict]], number: int) -> None:
-    """If only some or none of the hook events were kept, the verdict says that the signature could not be checked."""
+    """If only some or none of the hook events were recorded, the verdict states that the signature could not be
+    checked.
+    """
     verdict = verdicts(number)["silent_hook_cancels"]
     assert not verdict.is_found
     assert verdict.unknown_reason == "only a sample of the hook events was kept"
@@ -542,7 +562,9 @@ def test_outcomes_of_sampled_hooks(store: duckdb.DuckDBPyConnection) -> None:
 def cached(
     missed: int, change: str | None, *, compacted: bool = False
 ) -> tuple[list[Record], list[Any]]:
-    """Two turns with a cached prompt; before the second turn something changes, so that tokens are paid for again."""
+    """Return two turns with a cached prompt; before the second turn, a part of the request changes, so that tokens are
+    paid for again.
+    """
     talk = WireConversation(system="Be brief.")
     talk.tools = [{"name": "read", "input_schema": {"type": "object"}}]
     [call] = talk.calls(("read", {}), cache_creation_input_tokens=missed)
@@ -568,8 +590,8 @@ def cached(
     ],
 )
 def test_broken_caches(evidence_of: Evidence, number: int, by: str | None) -> None:
-    """Cached tokens were paid for again because the request changed, with the cause; a miss after a compaction does not
-    count.
+    """If cached tokens were paid for again because the request changed, the finding names the cause; a miss after a
+    compaction is not a finding.
     """
     found = evidence_of(number, "broken_caches")
     assert [row["about"] for row in found] == ([by] if by else [])
@@ -596,12 +618,12 @@ FINE: list[tuple[str, str | None]] = [("bash", None)]
     ],
 )
 def test_repeated_tool_errors(evidence_of: Evidence, number: int, kinds: list[str]) -> None:
-    """Three errors of one kind by one tool, and at least a fifth of its calls."""
+    """Three errors of one kind by one tool are a finding if they are at least a fifth of the tool's calls."""
     assert [row["detail"] for row in evidence_of(number, "repeated_tool_errors")] == kinds
 
 
 def claiming(words: str, *results: bool, then: str | None = None) -> list[Record]:
-    """Calls, some of which failed, followed by the model's text."""
+    """Return a session with calls, some of which failed, followed by a text of the model."""
     talk = WireConversation()
     for number, (call, is_error) in enumerate(
         zip(talk.calls(*[("book", {"n": n}) for n in range(len(results))]), results, strict=True)
@@ -627,8 +649,8 @@ def claiming(words: str, *results: bool, then: str | None = None) -> list[Record
     ],
 )
 def test_contradictions(evidence_of: Evidence, number: int, is_found: bool) -> None:
-    """A response that claims success although all results before it failed counts; a response that mentions the failure
-    does not.
+    """A response that claims success after all results before it failed is a finding; a response that mentions the
+    failure is not.
     """
     assert bool(evidence_of(number, "contradictions")) is is_found
 
@@ -636,7 +658,7 @@ def test_contradictions(evidence_of: Evidence, number: int, is_found: bool) -> N
 LOOP = story(repeating(SAME, SAME, SAME))
 
 
-def test_one_session_of_many(
+def test_findings_by_session(
     store: duckdb.DuckDBPyConnection, verdicts: Callable[[int], dict[str, Verdict]]
 ) -> None:
     """A verdict only concerns its session.
@@ -660,7 +682,7 @@ def test_one_session_of_many(
 
 
 def in_two_lanes() -> list[Record]:
-    """Four denials, one of them of another agent's call."""
+    """Return a session with four denials, one of them of another agent's call."""
     records = failing(*[("bash", DENIED)] * 4)
     return [
         replace(each, place=Place(session_id(1), lane="main/toolu_9"))

@@ -26,7 +26,7 @@ def run(home: Home, *arguments: object) -> Result:
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
-    """A table, a view and a named query are written to a file that only its owner can read, with all rows and exact
+    """Tables, views and named queries can be written to a file that only its owner can read, with all rows and exact
     costs.
     """
     home = a_home(tmp_path)
@@ -49,15 +49,15 @@ def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
                 money = duckdb.execute(
                     f"SELECT sum(cost_usd::DECIMAL(38, 12)) FROM {reader}('{path}')"
                 )
-                told = connection.execute("SELECT sum(cost_usd) FROM costs").fetchone()
-                assert money.fetchone() == told
+                expected = connection.execute("SELECT sum(cost_usd) FROM costs").fetchone()
+                assert money.fetchone() == expected
         assert result.output == f"{len(read)} rows: {path}\n"
         assert len(read) == (1 if what == "cost_by_model" else 6)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """An existing file or link is kept; --force replaces a plain file, but not a link."""
+    """An existing file or link is not overwritten; with --force, a plain file is replaced, but a link is not."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     mine, link = tmp_path / "mine.csv", tmp_path / "link.csv"
@@ -84,8 +84,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     )
 
 
-def test_54_formulas_are_inert(tmp_path: Path) -> None:
-    """A text that a spreadsheet would evaluate gets a leading quote, whatever it starts with."""
+def test_formulas_are_quoted_in_csv_files(tmp_path: Path) -> None:
+    """A text that a spreadsheet would evaluate as a formula gets a leading quote in a CSV file."""
     home = a_home(tmp_path)
     segment = Segment(home)
     for text in ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain"):
@@ -98,7 +98,10 @@ def test_54_formulas_are_inert(tmp_path: Path) -> None:
 
 
 def test_journal_cat(tmp_path: Path) -> None:
-    """`journal cat` prints number, kind and JSON of both forms, escapes control characters, and marks damage."""
+    """For plain and compressed segments, `journal cat` prints the number, kind and JSON of each line.
+
+    It escapes control characters and marks damage.
+    """
     home = a_home(tmp_path)
     segment = Segment(home)
     segment.facts.append("usage", {"model": "\x1b]52;c;ZXZpbA==\x07 \u202e \x9b"})

@@ -1,4 +1,4 @@
-"""Generations: our own files are replaced or rebuilt as a whole; foreign files are never changed."""
+"""Generations: files of agentobs are replaced or rebuilt completely; foreign files are never changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recorded(tmp_path: Path) -> Home:
 
 
 def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
-    """The file is read-only; the manifest has its number, size and digest."""
+    """The published file is read-only, and the manifest has its number, size and digest."""
     home = recorded(tmp_path)
     found = home.database.stat()
     assert stat.S_IMODE(found.st_mode) == 0o400
@@ -60,7 +60,7 @@ def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_is_never_changed(tmp_path: Path) -> None:
-    """Text, a foreign database and a link in place of the store are refused, unchanged, and named in the error."""
+    """A text file, a foreign database or a link in place of the store is refused, unchanged, and named in the error."""
     strangers = tmp_path / "strangers.duckdb"
     with duckdb.connect(str(strangers)) as connection:
         connection.execute("CREATE TABLE meta (a INTEGER); INSERT INTO meta VALUES (1)")
@@ -97,7 +97,7 @@ def test_a_foreign_database_in_place_of_a_published_store(tmp_path: Path) -> Non
 
 
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    """A layout that this version does not know is neither read nor rebuilt."""
+    """A store whose layout is newer than this version is neither read nor rebuilt."""
     home = recorded(tmp_path)
     home.database.chmod(0o600)
     with duckdb.connect(str(home.database)) as connection:
@@ -122,7 +122,9 @@ os._exit(0)
     "damage", ["cut", "flipped", "rotten", "changed by a client", "left half written", "older"]
 )
 def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) -> None:
-    """Whatever the damage, the next reader has the same rows, and the report of the ingest mentions it."""
+    """If the published file is damaged in any way, the next reader has the same rows, and the report of the ingest
+    mentions the damage.
+    """
     home = recorded(tmp_path)
     with plain(home) as connection:
         before = everything(connection)
@@ -172,7 +174,7 @@ def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) 
 
 
 def test_a_deleted_store_is_rebuilt(tmp_path: Path) -> None:
-    """The store file can be deleted; the segments produce the same rows again."""
+    """If the store file is deleted, it is rebuilt from the segments with the same rows."""
     home = recorded(tmp_path)
     with plain(home) as connection:
         before = everything(connection)
@@ -184,7 +186,7 @@ def test_a_deleted_store_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_file_alone(tmp_path: Path) -> None:
-    """The file is self-contained: if it is sent to another machine, it can be queried there like a home."""
+    """A store file that was copied to another machine without its home can be queried there like a home."""
     home = recorded(tmp_path)
     sent = tmp_path / "sent"
     sent.mkdir()
@@ -199,7 +201,7 @@ def test_a_copy_of_the_file_alone(tmp_path: Path) -> None:
 
 
 def test_readers_keep_their_generation(tmp_path: Path) -> None:
-    """Connections to a generation that was replaced keep working."""
+    """A connection to a generation that was replaced keeps working."""
     home = recorded(tmp_path)
     with plain(home) as stranger, connect(home) as reader:
         record(home, conversation(3))
@@ -211,8 +213,10 @@ def test_readers_keep_their_generation(tmp_path: Path) -> None:
 
 
 def test_a_damaged_copy_of_the_store_alone_is_refused(tmp_path: Path) -> None:
-    """A store file that was copied without its home and has a flipped bit is never answered with an empty result, and
-    never replaced by an empty store: queries, ingest and repair give the right result or fail, and the file stays.
+    """If a copied store file without its home has a flipped bit, each command returns the right result or fails; the
+    file stays.
+
+    Queries never return an empty result, and ingest and repair never replace the file by an empty store.
     """
     home = recorded(tmp_path)
     with connect(home) as connection:

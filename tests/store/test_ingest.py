@@ -1,4 +1,4 @@
-"""Ingest: every record is counted once, no matter what happens to the ingesting process."""
+"""Ingest: every record is counted once, even if the ingesting process is killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from tests.store.recordings import (
 
 
 def test_repeated_ingests_count_once(tmp_path: Path) -> None:
-    """A second ingest finds nothing new, publishes nothing and changes nothing."""
+    """A second ingest finds no new records, publishes no file, and changes no rows."""
     home = a_home(tmp_path)
     record(home, [*conversation(1), *conversation(2)])
     first, second = ingest(home), ingest(home)
@@ -93,7 +93,7 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
 def test_ingest_in_steps_or_all_at_once(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[str]
 ) -> None:
-    """No matter how records are divided into ingests and segments, the final rows are the same."""
+    """However records are divided into ingests and segments, the final rows are the same."""
     home = open_home(tmp_path_factory.mktemp("steps") / "home")
     segment = Segment(home)
     for number, cut in enumerate(cuts):
@@ -138,7 +138,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
     ],
 )
 def test_a_killed_ingest_loses_and_duplicates_nothing(tmp_path: Path, place: str) -> None:
-    """SIGKILL anywhere in an ingest leaves a store that can be opened; the next ingest completes it."""
+    """If an ingest is killed at any step, the store can be opened, and the next ingest completes the work."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -157,7 +157,9 @@ def test_a_killed_ingest_loses_and_duplicates_nothing(tmp_path: Path, place: str
 
 
 def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
-    """The manifest that describes the next file also lists the current file."""
+    """After a kill between the writing of the manifest and the rename, the manifest lists both the next file and the
+    current file.
+    """
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -178,8 +180,8 @@ def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
         assert counts(connection)["session_starts"] == 2
 
 
-def test_a_busy_home(tmp_path: Path) -> None:
-    """While another process ingests, an ingest says so, and a reader still has everything."""
+def test_an_ingest_during_another_ingest(tmp_path: Path) -> None:
+    """While another process ingests, an ingest reports this and does nothing, and a reader still has all records."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     with generations.locked(home, 0) as held:
@@ -193,7 +195,7 @@ def test_a_busy_home(tmp_path: Path) -> None:
 
 
 def test_ended_segments_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment that is sealed and completely ingested costs a stat, not a read."""
+    """A segment that is sealed and completely ingested is not read again; its size and time are enough."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -220,8 +222,8 @@ def a_line(segment_id: str, sequence: int, kind: str, text: bytes) -> bytes:
 
 
 def test_invalid_values_do_not_block_other_records(tmp_path: Path) -> None:
-    """Numbers beyond the range of their column, lone surrogates and records that are not objects affect only
-    themselves.
+    """Numbers beyond the range of their column, lone surrogates and records that are not objects do not affect other
+    records.
     """
     home = a_home(tmp_path)
     segment = Segment(home)
@@ -250,7 +252,7 @@ def test_invalid_values_do_not_block_other_records(tmp_path: Path) -> None:
 
 
 def test_counts_of_a_hostile_provider_break_no_query(tmp_path: Path) -> None:
-    """Token counts up to the largest BIGINT do not overflow sums; a prompt that exceeds BIGINT has no price."""
+    """Token counts up to the largest BIGINT do not overflow sums; a prompt whose size exceeds BIGINT has no price."""
     home = a_home(tmp_path)
     most = 2**63 - 1
     write_facts(home, [usage_row(n, input_tokens=2**62) for n in range(3)])
@@ -265,7 +267,7 @@ def test_counts_of_a_hostile_provider_break_no_query(tmp_path: Path) -> None:
 
 
 def test_a_duplicated_record_counts_once(tmp_path: Path) -> None:
-    """A line that was copied within its segment has a valid checksum, but is not counted as a second record."""
+    """A line that was copied within its segment is not counted as a second record, although its checksum is valid."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1), usage_row(2)], close=False)
     lines = segment.facts.path.read_bytes().splitlines(keepends=True)
@@ -275,8 +277,8 @@ def test_a_duplicated_record_counts_once(tmp_path: Path) -> None:
     segment.abandon()
 
 
-def test_damage_is_counted_and_affects_only_itself(tmp_path: Path) -> None:
-    """A damaged and a missing line are counted in the report and in `segments`; all others are ingested."""
+def test_damage_is_counted_and_other_lines_are_ingested(tmp_path: Path) -> None:
+    """A damaged and a missing line are counted in the report and in `segments`; all other lines are ingested."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(n) for n in range(6)])
     path = segment.facts.path
@@ -298,7 +300,7 @@ def test_damage_is_counted_and_affects_only_itself(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_not_ingested(tmp_path: Path) -> None:
-    """Half a line at the end of a segment is not a record; it is read after it was completed."""
+    """An incomplete line at the end of a segment is not ingested until it is completed."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     whole = a_line(segment.segment_id, 3, "usage", b'{"attempt_id":"late"}')
@@ -317,7 +319,7 @@ def test_a_torn_tail_is_not_ingested(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_format_is_skipped(tmp_path: Path) -> None:
-    """The report names the segment, and all other segments are ingested."""
+    """A segment of a newer format is skipped and named in the report; all other segments are ingested."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1)])
     newer = "f" * 32
@@ -349,7 +351,9 @@ except (HomeError, OSError) as error:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """An ingest that cannot write reports an error, the current file stays published, and a later ingest completes."""
+    """If the disk is full, an ingest reports an error, the current file stays published, and a later ingest completes
+    the work.
+    """
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -364,7 +368,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_the_tail_and_the_published_file_have_the_same_rows(tmp_path: Path) -> None:
-    """The same recording has the same rows in every table and view, ingested or read from the tail."""
+    """A recording has the same rows in every table and view, whether it is ingested or read from the tail."""
     home = a_home(tmp_path)
     record(home, [*conversation(1, git="4f2a91c"), *conversation(2)])
     record(home, [start(3, at=T0 + 5)])
@@ -397,7 +401,7 @@ CALL = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city"
 
 
 def with_a_tool(home: Home) -> None:
-    """Record a session in which a tool runs after a person allowed it."""
+    """Record a session in which a tool runs after a person allowed the call."""
     parts: list[Record] = [
         start(1),
         attempt(1, 1, content=[CALL]),
@@ -428,8 +432,8 @@ def test_world_questions_are_stored(tmp_path: Path) -> None:
         assert row == ("consent", "toolu_1", 1, 1000.0)
         [row] = connection.execute("SELECT permission, approval_wait_ns FROM tool_calls").fetchall()
         assert row == ("allow", SECOND)
-        told = named(connection, "session_timeline", session_id=session_id(1)).fetchall()
-        assert [(r[0], r[4], r[5]) for r in told if r[0] in ("permission", "world")] == [
+        timeline = named(connection, "session_timeline", session_id=session_id(1)).fetchall()
+        assert [(r[0], r[4], r[5]) for r in timeline if r[0] in ("permission", "world")] == [
             ("permission", "weather", "person"),
             ("world", "consent", "toolu_1"),
         ]
@@ -440,15 +444,15 @@ def test_world_questions_are_stored(tmp_path: Path) -> None:
 
 
 def test_query_source_and_chain(tmp_path: Path) -> None:
-    """Each request has its source, its chain and its depth in the chain; for other clients they are NULL."""
+    """Each request has its source, its chain and its depth in the chain; for other clients, these columns are NULL."""
     home, chain = a_home(tmp_path), "c" * 32
     places = [
         Place(session_id(1), query_source=source, chain_id=chain, depth=depth)
         for depth, source in enumerate(get_args(QuerySource), 1)
     ]
     asked = [attempt(1, turn) for turn in range(1, len(places) + 2)]
-    told = [dataclasses.replace(a, place=p) for a, p in zip(asked, places, strict=False)]
-    record(home, [start(1), *told, asked[-1], end(1)])
+    attempts = [dataclasses.replace(a, place=p) for a, p in zip(asked, places, strict=False)]
+    record(home, [start(1), *attempts, asked[-1], end(1)])
     with connect(home) as connection:
         rows = connection.execute(
             "SELECT query_source, chain_id, depth FROM attempts ORDER BY started_ns"

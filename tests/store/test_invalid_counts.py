@@ -1,4 +1,4 @@
-"""Invalid counts: absurd token counts from a hostile provider do not affect queries about other sessions."""
+"""Invalid counts: absurd token counts of a hostile provider do not affect queries about other sessions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTS = [
     (0, LARGEST, -5),
     (LARGEST, SMALLEST, LARGEST),
 ]
-"""Input, what was read from the cache, and what was written to it."""
+"""Counts of uncached input, cache reads and cache writes."""
 
 
 def call(number: int, plain: int, read: int, written: int) -> list[Any]:
@@ -50,17 +50,17 @@ def call(number: int, plain: int, read: int, written: int) -> list[Any]:
     counts |= {"cache_read_tokens": read if number % 2 else 0, "web_search_requests": plain}
     counts |= {"cache_write_5m_tokens": written, "cache_write_1h_tokens": written}
     later = {"session_id": session_id(2), "at_ns": T0 + number * 4 * 10**12}
-    said = plain if number % 3 else None
+    missed = plain if number % 3 else None
     return [
         Attempt(**{**made, "method": "POST", "streamed": True, "continues_attempt_id": before}),
         *(usage_row(number, iteration=n, **counts, **later) for n in (1, 2)),
-        Prefix(session_id(2), f"{number:032x}", before, None, None, None, said),
+        Prefix(session_id(2), f"{number:032x}", before, None, None, None, missed),
     ]
 
 
 @pytest.mark.parametrize("counts", COUNTS)
 def test_all_views_and_queries_run(tmp_path: Path, counts: tuple[int, int, int]) -> None:
-    """If one session has impossible counts, all views and queries still run, and the costs of the other session are
+    """If one session has impossible counts, all views and queries still run, and the costs of other sessions are
     unchanged.
     """
     home = a_home(tmp_path)
@@ -86,7 +86,9 @@ def test_all_views_and_queries_run(tmp_path: Path, counts: tuple[int, int, int])
 
 @pytest.mark.parametrize("count", [LARGEST, -5, SMALLEST])
 def test_a_prompt_with_an_invalid_size_has_no_price(tmp_path: Path, count: int) -> None:
-    """Neither the meter nor the store has a price for it, and the meter raises no error."""
+    """A prompt with an invalid size has no price, neither in the meter nor in the store, and the meter raises no
+    error.
+    """
     row = usage_row(1, input_tokens=count, cache_read_tokens=0, cache_write_5m_tokens=0)
     row = dataclasses.replace(row, cache_write_1h_tokens=0)
     meter = Meter()

@@ -1,4 +1,4 @@
-"""The live view: connections see everything that was recorded, and cannot access anything else."""
+"""The live view: connections see everything that was recorded, and cannot access other resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.store.recordings import (
 
 
 def test_the_live_tail_is_seen_without_ingest(tmp_path: Path) -> None:
-    """The next reader sees everything that a running recorder has acknowledged, published or not."""
+    """A new reader sees every record that a running recorder has acknowledged, whether or not it is published."""
     home = a_home(tmp_path)
     recorder = Recorder(home)
     recorder(start(1))
@@ -100,8 +100,10 @@ print(last)
 
 @pytest.mark.crash
 def test_counts_never_decrease(tmp_path: Path) -> None:
-    """While two processes record, one ingests and a plain DuckDB client reads, every result contains at least all
-    records that were acknowledged before the query, and nobody gets an error.
+    """While other processes record and ingest, every query returns at least all records that were acknowledged before
+    it.
+
+    Two processes record, one ingests, a plain DuckDB client reads, and no process gets an error.
     """
     home = a_home(tmp_path)
     recording = [python(RECORDING, home.path, number) for number in (1, 2)]
@@ -148,8 +150,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_crashed_session(tmp_path: Path) -> None:
-    """A session is running while its process runs; after the process was killed, the session has crashed and its open
-    span is orphaned.
+    """A session is running as long as its process runs; after the process was killed, the session is crashed and its
+    open span is orphaned.
     """
     home = a_home(tmp_path)
     process = python(CRASHING, home.path, stdin=subprocess.PIPE)
@@ -200,7 +202,7 @@ except OSError:
 
 @pytest.mark.parametrize("ingested", [True, False])
 def test_a_read_only_home(tmp_path: Path, ingested: bool) -> None:
-    """If nothing can be written, readers still see everything, from the published file and the tail."""
+    """In a read-only home, readers see all records, from the published file and the tail."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     if ingested:
@@ -258,7 +260,7 @@ FORBIDDEN = [
 
 @pytest.mark.parametrize("sql", FORBIDDEN)
 def test_locked_down(connection: duckdb.DuckDBPyConnection, tmp_path: Path, sql: str) -> None:
-    """No statement can access files, the network, extensions, variables of the program or settings."""
+    """No statement can access files, the network, extensions, settings or variables of the program."""
     python_variable = connection  # noqa: F841  # what a scan of variables would find
     with pytest.raises(duckdb.Error):
         connection.execute(sql.format(tmp=tmp_path)).fetchall()
@@ -285,13 +287,13 @@ def test_locked_down(connection: duckdb.DuckDBPyConnection, tmp_path: Path, sql:
     ],
 )
 def test_select_accepts_one_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Only one SELECT statement runs; anything else is refused without running it."""
+    """`select` runs one SELECT statement, and refuses anything else without running it."""
     with pytest.raises(UsageError, match="not exactly one SELECT statement"):
         select(connection, sql)
 
 
 def test_select_accepts_all_kinds_of_queries(connection: duckdb.DuckDBPyConnection) -> None:
-    """WITH, FROM, DESCRIBE and SUMMARIZE are accepted, too; parameters are bound by position or by name."""
+    """`select` accepts WITH, FROM, DESCRIBE and SUMMARIZE, and binds parameters by position or by name."""
     assert select(connection, "WITH a AS (SELECT 1 AS b) FROM a").fetchall() == [(1,)]
     described = [row[0] for row in select(connection, "DESCRIBE sessions").fetchall()]
     assert described == [
@@ -332,7 +334,9 @@ def test_an_empty_home(tmp_path: Path) -> None:
 
 
 def test_when_an_ingest_is_due() -> None:
-    """The tail grows to about 5,000 records or 10 seconds, and further if the file is large."""
+    """An ingest is due when the tail has about 5,000 records or is 10 seconds old, and later if the published file is
+    large.
+    """
     small = Generation(1, 1_000_000, "", 0, T0, 0)
     large = Generation(1, 640 * 1024 * 1024, "", 0, T0, 0)
     late = T0 + NEW_SECONDS * SECOND
@@ -367,7 +371,7 @@ def test_a_reader_ingests_a_long_tail(tmp_path: Path) -> None:
 
 
 def test_a_new_model_in_the_tail_has_a_price(tmp_path: Path) -> None:
-    """The cost of a new model is known immediately, before anything is published."""
+    """A model that only occurs in the tail has a price immediately, before anything is published."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1)])
     ingest(home)
@@ -400,7 +404,7 @@ print([name for name in ("genai_prices", "anthropic", "plotly", "opentelemetry")
 
 
 def test_one_process_reads_many_generations(tmp_path: Path) -> None:
-    """Connections of one process to different generations do not affect each other, even across threads."""
+    """Connections of one process to different generations do not affect each other, even in different threads."""
     home = a_home(tmp_path)
     opened: list[tuple[int, duckdb.DuckDBPyConnection]] = []
     failures: list[BaseException] = []

@@ -40,14 +40,17 @@ def refused(home: Home, text: str = session_id(1), turn: int | None = None) -> A
 
 
 def a_session(home: Home, number: int = 1) -> None:
-    """Two turns of another client; the first turn calls two tools, and one of the calls ends."""
+    """Record two turns of another client; the first turn calls two tools, and only one of the calls ends."""
     called = attempt(number, 1, content=CALLS)
     record(home, [start(number), called, tool(number, "a", "weather", at=T0 + SECOND + 1)])
 
 
 @pytest.mark.parametrize("published", [False, True])
 def test_load_by_id_or_part_of_it(published: bool, tmp_path: Path) -> None:
-    """Live or ingested; the conversation has only the session's own messages, results and costs."""
+    """A session, live or ingested, can be loaded by its ID or a part of it.
+
+    The conversation has only the messages, results and costs of this session.
+    """
     home = a_home(tmp_path)
     a_session(home)
     record(home, [start(2), attempt(2, 1, input_tokens=10**6), end(2)])
@@ -56,16 +59,18 @@ def test_load_by_id_or_part_of_it(published: bool, tmp_path: Path) -> None:
     found = load(home)
     assert found == load(home, session_id(1)[:8])
     assert found["session_id"] == session_id(1)
-    said = [(block["content"], block.get("is_error")) for block in found["messages"][-1]["content"]]
-    assert said[0] == ("sunny", None)
-    assert said[1][1] is True
+    results = [
+        (block["content"], block.get("is_error")) for block in found["messages"][-1]["content"]
+    ]
+    assert results[0] == ("sunny", None)
+    assert results[1][1] is True
     talk = conversation_from(found)
     assert talk.meter.total().usd == wiring.meter_of(session_id(1), home.path).total().usd
     assert talk.meter.total().calls == 1
 
 
 def test_a_fork_from_an_earlier_turn(tmp_path: Path) -> None:
-    """A fork has the turns up to that turn and their costs, independent of later turns."""
+    """A fork has the turns up to the chosen turn and their costs, regardless of later turns."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), attempt(1, 3)])
     found = load(home, turn=2)
@@ -75,14 +80,14 @@ def test_a_fork_from_an_earlier_turn(tmp_path: Path) -> None:
 
 
 def test_a_turn_of_an_earlier_session(tmp_path: Path) -> None:
-    """If the turn is before the resume, the error names the session that contains it."""
+    """If the chosen turn is before the resume, the error names the earlier session that contains it."""
     home = a_home(tmp_path)
     record(home, [continued(2, 1), attempt(2, 2)])
     assert session_id(1) in refused(home, session_id(2), turn=9).todo
 
 
-def test_no_such_session(tmp_path: Path) -> None:
-    """An unknown ID, or a prefix of several IDs."""
+def test_an_unknown_session(tmp_path: Path) -> None:
+    """An unknown ID, or a prefix of several IDs, is one clear error."""
     home = a_home(tmp_path)
     a_session(home)
     a_session(home, 2)
@@ -109,7 +114,7 @@ def contents(home: Home) -> Iterable[Path]:
 
 
 def test_pruned_content(tmp_path: Path) -> None:
-    """A session without content cannot be loaded; the error names the missing content."""
+    """A session whose content was pruned cannot be loaded; the error names the missing content."""
     home = a_home(tmp_path)
     a_session(home)
     for path in contents(home):
@@ -122,7 +127,9 @@ def test_pruned_content(tmp_path: Path) -> None:
 
 
 def test_missing_content(tmp_path: Path) -> None:
-    """The error names the missing part; a body that the conversation does not need may be missing."""
+    """If content that the conversation needs is missing, the error names it; a body that the conversation does not need
+    may be missing.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2)])
     [path] = contents(home)
@@ -133,7 +140,10 @@ def test_missing_content(tmp_path: Path) -> None:
 
 
 def test_dropped_records(tmp_path: Path) -> None:
-    """The end of the conversation is unknown; a recorded turn can be forked, and its cost is a lower bound."""
+    """If records were dropped, a session cannot be resumed, because its end is unknown.
+
+    A recorded turn can be forked, and its cost is a lower bound.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
     error = refused(home)
@@ -143,7 +153,7 @@ def test_dropped_records(tmp_path: Path) -> None:
 
 
 def test_a_damaged_segment(tmp_path: Path) -> None:
-    """Damage within the session is reported with its location."""
+    """If a segment is damaged within the session, the error names the location of the damage."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     [segment] = segment_ids(home)

@@ -48,8 +48,9 @@ def applied(home: Home) -> list[tuple[int, str]]:
 def test_a_store_of_an_earlier_layout_is_migrated_with_its_data(
     tmp_path: Path, add_migration: Callable[[], None]
 ) -> None:
-    """Its rows are kept, missing records are ingested, and it has the same rows as a store that is rebuilt from the
-    same segments; its content can still be read.
+    """A store of an earlier layout keeps its rows, gets the missing records, and has the same rows as a rebuilt store.
+
+    Its content can still be read.
     """
     home = a_home(tmp_path)
     record(home, [*conversation(1), *conversation(2)])

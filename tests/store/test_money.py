@@ -33,7 +33,7 @@ from tests.store.recordings import (
 DAY = 86_400 * SECOND
 MINUTE = 60 * SECOND
 IN, OUT, W5, W1 = (Decimal(n) / 1_000_000 for n in ("2", "10", "2.5", "4"))
-"""Dollars a token of claude-sonnet-5-5 (published prices, 2026-09)."""
+"""Dollars per token of claude-sonnet-5-5 (published prices, 2026-09)."""
 VIEWS = (
     "cost_by_session", "cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_source",
     "cost_by_tool_turn", "cost_certainty", "cache_efficiency", "cache_misses", "cache_lifetimes",
@@ -41,7 +41,7 @@ VIEWS = (
 
 
 def an_attempt(number: int, **changes: Any) -> Attempt:
-    """Return the attempt fact that belongs to `usage_row(number)`."""
+    """Return the fact of the attempt that belongs to `usage_row(number)`."""
     values: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Attempt))
     values |= {
         "session_id": session_id(1),
@@ -62,7 +62,7 @@ def an_attempt(number: int, **changes: Any) -> Attempt:
 
 
 def plain(number: int, **changes: Any) -> Any:
-    """Return a usage of ten input and ten output tokens, 0.00012 USD."""
+    """Return a usage fact with ten input and ten output tokens, which cost 0.00012 USD."""
     none = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
     return usage_row(number, **{**none, "input_tokens": 10, "output_tokens": 10, **changes})
 
@@ -71,7 +71,7 @@ ONE = 10 * IN + 10 * OUT
 
 
 def selected(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[str, Any]]]:
-    """Write facts and return the rows of some SELECT statements."""
+    """Write facts to a home, and return the rows of some SELECT statements."""
     home = a_home(tmp_path)
     write_facts(home, facts)
     found = []
@@ -84,7 +84,7 @@ def selected(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[
 
 
 def test_aliases_and_dated_ids_are_one_model(tmp_path: Path) -> None:
-    """There is one row per model for all billed IDs; the row lists the IDs."""
+    """All billed IDs of a model, such as aliases and dated IDs, are one row, which lists the IDs."""
     ids = ("claude-sonnet-4-5", "claude-sonnet-4-5-20250929", "claude-opus-5-5")
     facts = [plain(number, model=model) for number, model in enumerate(ids)]
     [rows] = selected(tmp_path, facts, "FROM cost_by_model ORDER BY canonical_model")
@@ -95,7 +95,7 @@ def test_aliases_and_dated_ids_are_one_model(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_sum(tmp_path: Path) -> None:
-    """Each part of a sum is the sum of that part, and the parts add up to the total."""
+    """Each part of a sum is the sum of that part of the calls, and the parts add up to the total."""
     facts = [
         plain(1, cache_write_5m_tokens=100, cache_write_1h_tokens=1000, web_search_requests=2),
         plain(2),
@@ -112,7 +112,7 @@ def test_the_parts_of_a_sum(tmp_path: Path) -> None:
 
 
 def test_days_are_in_utc(tmp_path: Path) -> None:
-    """A call belongs to the day (UTC) on which it was sent, to the nanosecond."""
+    """A call belongs to the day (UTC) on which it was sent, with nanosecond precision."""
     midnight = T0 - T0 % DAY + DAY
     facts = [plain(1, at_ns=midnight - 1), plain(2, at_ns=midnight), plain(3, at_ns=midnight + 1)]
     [rows] = selected(
@@ -136,7 +136,7 @@ def test_days_are_in_utc(tmp_path: Path) -> None:
 def test_the_certainty_of_a_sum(
     tmp_path: Path, kinds: list[str], status: str, cost: Decimal | None
 ) -> None:
-    """A sum is exact only if all calls are exact; without any price it is NULL, never 0."""
+    """A sum is exact only if all its calls are exact; if no call has a price, the sum is NULL, never 0."""
     changes: dict[str, dict[str, Any]] = {
         "exact": {},
         "lower_bound": {"certainty": "lower_bound"},
@@ -155,7 +155,7 @@ def test_the_certainty_of_a_sum(
 
 
 def test_missing_records_make_costs_lower_bounds(tmp_path: Path) -> None:
-    """If records of a session were dropped, none of its sums is exact in any view; sums of other sessions are
+    """If records of a session were dropped, none of its sums is exact in any view; the sums of other sessions are
     unchanged.
     """
     ended = dataclasses.replace(end(1), dropped=1)
@@ -185,7 +185,9 @@ def test_missing_records_make_costs_lower_bounds(tmp_path: Path) -> None:
 
 
 def test_unpriced_server_requests_make_costs_lower_bounds(tmp_path: Path) -> None:
-    """Code executions and unknown kinds of requests may cost more than their tokens."""
+    """The cost of code executions and of unknown kinds of requests is a lower bound, because they may cost more than
+    their tokens.
+    """
     facts = [
         plain(1, code_execution_requests=1),
         plain(2, server_requests={"holodeck_requests": 1}),
@@ -196,7 +198,7 @@ def test_unpriced_server_requests_make_costs_lower_bounds(tmp_path: Path) -> Non
 
 
 def test_results_of_a_batch_count_once(tmp_path: Path) -> None:
-    """A batch result counts once, at its first fetch, no matter how often and in which sessions it is fetched."""
+    """A batch result counts once, at its first fetch, however often and in however many sessions it is fetched."""
     tier = {"service_tier": "batch"}
     facts = [
         plain(1, batch_result_id="b1/a", **tier),
@@ -213,7 +215,9 @@ def test_results_of_a_batch_count_once(tmp_path: Path) -> None:
 
 
 def test_cost_by_source(tmp_path: Path) -> None:
-    """Sub-agents, auxiliary requests and provider-side calls are separate, and add up to the cost of the session."""
+    """The costs of sub-agents, auxiliary requests and provider-side calls are separate, and add up to the cost of the
+    session.
+    """
     facts: list[Any] = [
         an_attempt(1),
         plain(1),
@@ -245,7 +249,7 @@ def test_cost_by_source(tmp_path: Path) -> None:
 
 def test_cost_by_tool_turn(tmp_path: Path) -> None:
     """The full cost of a turn counts for each tool that it calls; shared turns are counted, and turns without tools
-    have no name.
+    have no tool name.
     """
 
     def use(number: int, name: str, ordinal: int) -> ToolUse:
@@ -260,10 +264,10 @@ def test_cost_by_tool_turn(tmp_path: Path) -> None:
         plain(3),
     ]  # fmt: skip
     [rows] = selected(tmp_path, facts, "FROM cost_by_tool_turn ORDER BY name NULLS FIRST")
-    told = [
+    by_tool = [
         (r["name"], r["turns"], r["shared_turns"], r["tool_calls"], r["cost_usd"]) for r in rows
     ]
-    assert told == [
+    assert by_tool == [
         (None, 1, 0, None, ONE),
         ("bash", 1, 1, 1, ONE),
         ("read", 2, 1, 3, 2 * ONE),
@@ -271,7 +275,7 @@ def test_cost_by_tool_turn(tmp_path: Path) -> None:
 
 
 def test_all_costs_are_exact_decimals(tmp_path: Path) -> None:
-    """Every column of dollars in every view is DECIMAL(38,12), and none is a float."""
+    """Every column of dollars in every view is DECIMAL(38,12), never a float."""
     home = a_home(tmp_path)
     write_facts(home, [plain(1)])
     with connect(home) as connection:
@@ -304,9 +308,7 @@ rows_of_usage = st.lists(
 def test_neither_order_nor_a_split_changes_a_sum(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], seed: Any, cut: int
 ) -> None:
-    """The same facts in a different order, in several segments, or with half of them in another session have the same
-    sums.
-    """
+    """Facts in a different order, in several segments, or with half of them in another session have the same sums."""
     facts = [
         usage_row(
             number,
@@ -344,7 +346,9 @@ def test_neither_order_nor_a_split_changes_a_sum(
 
 
 def test_adding_tokens_before_pricing_is_exact(tmp_path: Path) -> None:
-    """By model and day, tokens are added up before pricing; the result equals the sum over calls, to the last digit."""
+    """By model and day, tokens are added up before they are priced; the result equals the sum over calls to the last
+    digit.
+    """
     home = a_home(tmp_path)
     facts = [
         usage_row(
@@ -379,7 +383,7 @@ TOOLS = [{"name": "weather", "input_schema": {"type": "object"}}]
 
 
 def history(count: int, first: str = "hello") -> list[dict[str, Any]]:
-    """Return a conversation of `count` messages, the last one from a person."""
+    """Return a conversation of `count` messages; the last message is from a person."""
     return [
         {"role": ("user", "assistant")[n % 2], "content": first if n == 0 else f"line {n}"}
         for n in range(count)
@@ -430,13 +434,15 @@ def read(tokens: int, written: int = 0) -> dict[str, int]:
 def test_reasons_of_cache_misses(
     tmp_path: Path, second: ModelExchange, reason: str, number: int | None, by: str | None
 ) -> None:
-    """The provider's reason takes precedence, then a change in the request, then the elapsed time."""
+    """The reason of a cache miss is the provider's reason, or else a change in the request, or else the elapsed
+    time.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), call(1, history(1), at=0, **read(0, 1000)), second, end(1)])
     with connect(home) as connection:
         rows = named(connection, "cache_misses", session_id=session_id(1)).fetchall()
-    [(_, lane, _, _, _, _, missed, wasted, *told, zones, turn, compared_turn, compared)] = rows
-    assert (lane, told) == ("main", [reason, number, by])
+    [(_, lane, _, _, _, _, missed, wasted, *reasons, zones, turn, compared_turn, compared)] = rows
+    assert (lane, reasons) == ("main", [reason, number, by])
     assert (turn, compared_turn) == (2, 1)
     assert compared is not None
     found = None if by == "gap" or reason == "unknown" else reason.removesuffix("_changed")
@@ -470,8 +476,8 @@ def system_prompt(*texts: str) -> list[dict[str, Any]]:
 def test_a_miss_names_all_changed_zones(
     tmp_path: Path, head: Any, beta: str, messages: list[Any], blamed: str | None
 ) -> None:
-    """All zones that differ from the earlier request are named, in the order of the prompt; cache breakpoints are
-    ignored.
+    """A cache miss names all zones that differ from the earlier request, in the order of the prompt, and ignores cache
+    breakpoints.
     """
     home = a_home(tmp_path)
     usual = {"system": system_prompt("be kind", "it is 9:30")}
@@ -496,8 +502,8 @@ def with_beta(exchange: ModelExchange, beta: str) -> ModelExchange:
 
 
 def test_repeated_messages_have_equal_digests(tmp_path: Path) -> None:
-    """The repeated part of a prompt has the digest of the earlier prompt, even if cache breakpoints move or attempts
-    fail.
+    """The repeated part of a prompt has the digest of the earlier prompt, even if cache breakpoints move or an attempt
+    fails.
     """
     home, marked = a_home(tmp_path), history(3)
     marked[-1] = {"role": "user", "content": [{"type": "text", "text": "line 2"} | MARK]}
@@ -529,18 +535,20 @@ def test_repeated_messages_have_equal_digests(tmp_path: Path) -> None:
 
 
 def test_digests_are_keyed(tmp_path: Path) -> None:
-    """Another home has other digests for the same prompt, so a short prompt cannot be guessed from its digest."""
-    told = []
+    """The same prompt has different digests in different homes, so a short prompt cannot be guessed from its digest."""
+    digests = []
     for name in ("here", "there"):
         home = a_home(tmp_path / name)
         record(home, [start(1), call(1, history(1), at=0), end(1)])
         with connect(home) as connection:
-            told.append(connection.execute("SELECT system, tools, messages FROM zones").fetchone())
-    assert all(a != b for a, b in zip(*told, strict=True))
+            digests.append(
+                connection.execute("SELECT system, tools, messages FROM zones").fetchone()
+            )
+    assert all(a != b for a, b in zip(*digests, strict=True))
 
 
 def test_continued_prompts_are_not_misses(tmp_path: Path) -> None:
-    """Moved cache breakpoints, new messages and a new conversation do not change cached data."""
+    """A request with moved cache breakpoints or new messages, or of a new conversation, is not a cache miss."""
     marked = [{"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}]
     home = a_home(tmp_path)
     record(
@@ -582,7 +590,9 @@ def test_prompt_changes_contain_no_content(tmp_path: Path) -> None:
 
 
 def test_savings_and_waste_of_caching(tmp_path: Path) -> None:
-    """Savings are reads compared with uncached input, minus the premium for writes; a miss pays for the write again."""
+    """Savings are cache reads compared with uncached input, minus the premium for writes; a miss pays for the write
+    again.
+    """
     home = a_home(tmp_path)
     record(
         home,
@@ -618,7 +628,9 @@ def test_savings_and_waste_of_caching(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("gap", "better"), [(60, "5m"), (600, "1h"), (4000, "5m")])
 def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, better: str) -> None:
-    """5 minutes are cheaper for short gaps and for gaps of more than an hour; otherwise, 1 hour is cheaper."""
+    """The shorter lifetime is cheaper if the gaps are below 5 minutes or above an hour; otherwise, a lifetime of 1 hour
+    is cheaper.
+    """
     home = a_home(tmp_path)
     calls = [
         call(
@@ -635,7 +647,7 @@ def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, bet
 
 
 def test_lifetimes_of_a_response_with_iterations(tmp_path: Path) -> None:
-    """The reads and writes of all iterations are included, and the response counts as one call."""
+    """The cache reads and writes of all iterations of a response are included, and the response counts as one call."""
     facts: list[Any] = [
         an_attempt(1),
         plain(1, billed=False),
@@ -655,7 +667,7 @@ def test_lifetimes_of_a_response_with_iterations(tmp_path: Path) -> None:
 
 
 def test_views_with_invalid_values(tmp_path: Path) -> None:
-    """Huge counts, rows without an attempt, and a prefix without data lead to rows, not to an error."""
+    """The views return rows, not errors, for huge counts, rows without an attempt, and a prefix without data."""
     facts: list[Any] = [
         plain(1, input_tokens=2**62, cache_read_tokens=2**62, cache_write_5m_tokens=2**62),
         plain(2, model="nobody", cache_read_tokens=2**62, input_tokens=2**62),
@@ -669,8 +681,9 @@ def test_views_with_invalid_values(tmp_path: Path) -> None:
 
 
 def test_missed_tokens_are_limited_by_paid_tokens(tmp_path: Path) -> None:
-    """A call that goes back to a short prompt paid again only for the tokens that it wrote and sent, not for all cached
-    tokens.
+    """The missed tokens of a call are at most the tokens that it paid for, even if more tokens were cached.
+
+    A call that returns to a short prompt pays again only for the tokens that it wrote and sent.
     """
     none = dict.fromkeys(("changed_message", "missed_tokens"))
     prefix: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Prefix))

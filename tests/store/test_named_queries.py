@@ -1,4 +1,4 @@
-"""Named queries, and looking up sessions by ID or name."""
+"""Named queries, and searches for sessions by ID or name."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
 
 
 def test_parameters_filter_the_rows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Parameters that are given filter the rows; missing parameters do not."""
+    """Parameters that are given filter the rows; parameters that are not given do not."""
 
     def ids(**parameters: object) -> list[str]:
         return [row[0][:8] for row in named(connection, "sessions", **parameters).fetchall()]
@@ -117,8 +117,8 @@ def test_parameters_filter_the_rows(connection: duckdb.DuckDBPyConnection) -> No
     [failed] = named(connection, "last_failed").fetchall()
     assert failed[:3] == (session_id(3), row_name(connection), "crashed")
     [held] = named(connection, "session_segments", session_id=session_id(1)).fetchall()
-    # 1 start; 3 turns with the start and end of an interaction, an attempt, the start and end of a span, usage and
-    # zones; 1 end. The first line of the segment is not a record of the session.
+    # These are 1 start, 3 turns with the start and end of an interaction, an attempt, the start and end of a span,
+    # usage and zones, and 1 end. The first line of the segment is not a record of the session.
     assert held[1:] == ("sealed", 20, 2, 24, 0, 0)
 
 
@@ -129,7 +129,9 @@ def row_name(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> None:
-    """The error for an unknown query suggests similar names; for an unknown parameter, it lists the valid ones."""
+    """The error for an unknown query suggests similar names, and the error for an unknown parameter lists the valid
+    ones.
+    """
     with pytest.raises(UsageError) as refused:
         named(connection, "cost_by_modell")
     assert str(refused.value) == (
@@ -158,12 +160,17 @@ def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> N
 def test_find_a_session_by_id_or_name(
     connection: duckdb.DuckDBPyConnection, text: str, number: int
 ) -> None:
-    """A session is found by its full ID, a prefix or suffix, or its name (the latest session with that name)."""
+    """A session is found by its ID, by a prefix or suffix of its ID, or by its name; the latest session with the name
+    is used.
+    """
     assert find_session(port_of(connection), text) == session_id(number)
 
 
 def test_unknown_session(connection: duckdb.DuckDBPyConnection) -> None:
-    """An unknown name suggests similar names, a suffix of several IDs lists them, and three characters are too few."""
+    """If no session matches, the error suggests similar names; if a suffix matches several IDs, it lists them.
+
+    A part of an ID with three characters is too short.
+    """
     with pytest.raises(UsageError, match=r"refund-lop: no session .* Did you mean refund-loop\."):
         find_session(port_of(connection), "refund-lop")
     with pytest.raises(UsageError) as refused:

@@ -51,7 +51,9 @@ def test_the_same_prices_give_the_same_costs(tmp_path: Path) -> None:
 
 
 def test_each_scenario_calculated_by_hand(tmp_path: Path) -> None:
-    """Another model, lifetime, batch or fast mode at the published prices of the day of the call."""
+    """A scenario with another model, lifetime, batch or fast mode uses the prices that were published on the day of the
+    call.
+    """
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1, model="claude-opus-5-5", **{**PLAIN, "input_tokens": MILLION, "output_tokens": 0,
                                                                 "cache_write_5m_tokens": MILLION})])  # fmt: skip
@@ -77,8 +79,8 @@ def test_price_tiers_of_the_other_model(tmp_path: Path) -> None:
     assert usd(home, model="claude-haiku-5-5") == 120_000 * small + 120_000 * large
 
 
-def test_a_range_and_a_session(tmp_path: Path) -> None:
-    """Only the selected calls are repriced."""
+def test_calls_are_selected_by_time_and_session(tmp_path: Path) -> None:
+    """Only the calls of the chosen range and session are repriced."""
     home = a_home(tmp_path)
     write_facts(
         home,
@@ -97,7 +99,7 @@ def test_a_range_and_a_session(tmp_path: Path) -> None:
 
 
 def test_stored_data_is_unchanged(tmp_path: Path) -> None:
-    """A scenario does not change the file, the prices and the costs."""
+    """A scenario does not change the store file, the prices or the costs."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1)])
     ingest(home)
@@ -117,20 +119,22 @@ def test_stored_data_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_certainty_and_assumptions(tmp_path: Path) -> None:
-    """Calls that are not exact stay so; token counts on another model are assumptions for all calls."""
+    """Calls that are not exact are not exact in a scenario; on another model, the token counts of all calls are
+    assumptions.
+    """
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1), usage_row(2, certainty="lower_bound")])
     assert repriced(home, batch=True)[-1].what_if_not_exact_calls == 1
     assert repriced(home, model="claude-opus-5-5")[-1].what_if_not_exact_calls == 2
     assert assumptions(WhatIf()) == []
-    [said] = assumptions(WhatIf(model="claude-opus-5-5"))
-    assert said.startswith("the same token counts on claude-opus-5-5")
+    [assumption] = assumptions(WhatIf(model="claude-opus-5-5"))
+    assert assumption.startswith("the same token counts on claude-opus-5-5")
     assert len(assumptions(WhatIf(cache_lifetime="1h", batch=True, fast=True))) == 3
 
 
 @pytest.fixture
 def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A clock that the test can move, in seconds since T0."""
+    """A clock that a test can move, in seconds since T0."""
     clock = [0]
     monkeypatch.setattr(world, "now", lambda: T0 + clock[0] * SECOND)
     monkeypatch.setattr(world, "monotonic", lambda: clock[0] * SECOND)
@@ -139,7 +143,7 @@ def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_spending_of_all_processes_today(tmp_path: Path, today: list[int]) -> None:
-    """Dollars of this day (UTC), including records that are not ingested yet and records of other processes."""
+    """The spending of this day (UTC) includes records of other processes and records that are not ingested yet."""
     home = a_home(tmp_path)
     midnight = T0 - T0 % (86_400 * SECOND)
     rows = [
@@ -164,7 +168,9 @@ def test_spending_of_all_processes_today(tmp_path: Path, today: list[int]) -> No
 def test_spent_today_never_raises(
     tmp_path: Path, today: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without recordings it is 0; if the store cannot be queried, the last result is returned with a warning."""
+    """Without recordings, the spending is 0; if the store cannot be queried, the last result is returned with a
+    warning.
+    """
     assert wiring.spent_today(tmp_path / "nowhere") == 0
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1, at_ns=T0)])

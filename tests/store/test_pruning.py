@@ -1,4 +1,4 @@
-"""Pruning: deleted data is deleted everywhere, other data is unchanged, and every later store agrees."""
+"""Pruning: deleted data is deleted everywhere, other data is unchanged, and every later store has the same rows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from agentobs.store.duckdb import retention
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
+from agentobs.store.duckdb.schema import cached_views
 from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.duckdb.verification import verify
 from agentobs.store.session_lookup import find_session
@@ -50,6 +51,8 @@ ONE, TWO, THREE = (session_id(number) for number in (1, 2, 3))
 def made(tmp_path: Path) -> Home:
     """Return an ingested home with three sessions in one segment, and the second session again in another segment."""
     home = a_home(tmp_path)
+    # Otherwise, each pruning would bind the views again, because it does not write them.
+    assert cached_views(home.path, write=True) is not None
     record(home, [*conversation(1), *conversation(2), *conversation(3, at=T0 + 90 * SECOND)])
     record(home, conversation(2, turns=1))
     ingest(home)
@@ -57,7 +60,7 @@ def made(tmp_path: Path) -> Home:
 
 
 def holds(home: Home, session: str) -> list[str]:
-    """Return the places that contain data of a session: lines of segments, and raw files."""
+    """Return the kinds of lines that contain data of a session."""
     found = []
     for segment_id in segment_ids(home):
         for path in (facts_path(home, segment_id), content_path(home, segment_id)):
@@ -72,7 +75,7 @@ def holds(home: Home, session: str) -> list[str]:
 
 
 def of_others(rows: dict[str, list], *gone: str) -> dict[str, list]:
-    """Return the rows without the rows of some sessions and without counts per segment."""
+    """Return the rows without those of some sessions."""
     return {
         table: [row for row in found if not any(each in repr(row) for each in gone)]
         for table, found in rows.items()
@@ -91,7 +94,8 @@ def rebuilt(home: Home) -> dict[str, list]:
 
 
 def test_a_pruned_session_is_deleted_everywhere(tmp_path: Path) -> None:
-    """No data is left of a session in the middle of a segment, not even in a block of the published file.
+    """If a session in the middle of a segment is pruned, no data of it is left, not even in a block of the published
+    file.
 
     Other sessions are complete, and a rebuilt store has the same rows.
     """
@@ -117,7 +121,9 @@ def test_a_pruned_session_is_deleted_everywhere(tmp_path: Path) -> None:
 
 
 def test_pruning_only_content(tmp_path: Path) -> None:
-    """Content is deleted, costs and events are kept; a replay reports what is missing, since when, and a remedy."""
+    """If only content is pruned, costs and events are kept, and a replay reports what is missing, since when, and a
+    remedy.
+    """
     home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
@@ -140,7 +146,7 @@ def test_pruning_only_content(tmp_path: Path) -> None:
 
 
 def test_looking_up_a_pruned_session(tmp_path: Path) -> None:
-    """The error says that the session was pruned, and when, for any part of its ID."""
+    """If a pruned session is looked up by any part of its ID, the error states that it was pruned, and when."""
     home = made(tmp_path)
     prune(home, sessions=[TWO])
     with connect(home) as connection:
@@ -180,8 +186,10 @@ retention.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
         pytest.mark.crash,
     ),
 )
-def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
-    """SIGKILL anywhere: the other sessions can be read immediately, and the next ingest completes the pruning."""
+def test_a_kill_at_any_step(tmp_path: Path, place: str) -> None:
+    """If pruning is killed at any step, the other sessions can be read immediately, and the next ingest completes the
+    pruning.
+    """
     home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
@@ -210,8 +218,9 @@ def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
 
 
 def test_the_oldest_sessions_are_deleted_first(tmp_path: Path) -> None:
-    """By age, sessions that ended before a time are deleted; by size, the oldest are deleted until the home is small
-    enough.
+    """Pruning by age deletes sessions that ended before a time; pruning by size deletes the oldest sessions first.
+
+    By size, sessions are deleted until the home is small enough.
     """
     home = made(tmp_path)
     dry = prune(home, before_ns=T0 + 61 * SECOND, dry_run=True)
@@ -247,8 +256,8 @@ def test_running_sessions_are_skipped(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command(tmp_path: Path) -> None:
-    """The command accepts ages, sizes and IDs, reports what it did, and rejects unclear input."""
+def test_the_prune_command(tmp_path: Path) -> None:
+    """The `prune` command accepts ages, sizes and IDs, reports what it deleted, and rejects unclear input."""
     home = made(tmp_path)
     results = home.path / "sessions" / ONE / "results"
     results.mkdir(parents=True)
@@ -257,8 +266,8 @@ def test_the_command(tmp_path: Path) -> None:
     def run(*arguments: str):
         return CliRunner().invoke(cli, ["--home", str(home.path), "prune", *arguments])
 
-    said = run("--session", ONE[:8], "--dry-run").output
-    assert said.startswith("would prune 1 sessions, about ")
+    dry_output = run("--session", ONE[:8], "--dry-run").output
+    assert dry_output.startswith("would prune 1 sessions, about ")
     assert run("--session", ONE[:8]).output.startswith("pruned 1 sessions, about ")
     assert not results.exists()
     assert run("--older-than", "1d", "--content-only").output.startswith(
@@ -272,7 +281,9 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_the_warning_about_a_large_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above a certain size, ingest and sessions print one warning with advice; below it they print nothing."""
+    """If the home exceeds a size, the ingest and sessions commands print one warning with advice; otherwise, they print
+    no warning.
+    """
     home = made(tmp_path)
     for size, times in (("1000", 1), ("1000000000", 0)):
         monkeypatch.setenv("AGENTOBS_WARN_BYTES", size)
@@ -296,6 +307,7 @@ import sys
 from pathlib import Path
 from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.retention import prune
+from agentobs.store.duckdb.schema import cached_views
 for session in sys.argv[2:]:
     prune(Home(Path(sys.argv[1])), sessions=[session])
 """
@@ -303,8 +315,9 @@ for session in sys.argv[2:]:
 
 @pytest.mark.crash
 def test_readers_during_pruning(tmp_path: Path) -> None:
-    """While one process writes and another one prunes, readers get no lock errors and see no damage, and in the end the
-    other sessions are complete.
+    """While one process writes and another one prunes, readers get no lock errors and see no damage.
+
+    In the end, the other sessions are complete.
     """
     home = made(tmp_path)
     workers = [python(WRITING, home.path), python(PRUNING, home.path, ONE, TWO)]
@@ -328,8 +341,9 @@ def test_readers_during_pruning(tmp_path: Path) -> None:
 
 
 def test_records_written_during_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that another process writes between the selection and the pruning is kept while that process lives, does
-    not count as damage, and is deleted after the process has ended; a rebuilt store agrees.
+    """A record that another process writes between the selection and the pruning is kept while that process runs.
+
+    It does not count as damage, and is deleted after the process has ended; a rebuilt store has the same rows.
     """
     home = made(tmp_path)
     late = []

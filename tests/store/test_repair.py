@@ -55,8 +55,10 @@ def test_nothing_to_repair(tmp_path: Path) -> None:
 
 
 def test_facts_are_restored_from_the_published_file(tmp_path: Path) -> None:
-    """A damaged block of facts is restored from its rows; the rows are the same afterwards, also in a store rebuilt
-    from the segments.
+    """If a block of facts is damaged, the facts are restored from their rows in the published file; the rows stay the
+    same.
+
+    This also holds in a store that is rebuilt from the segments.
     """
     home, segment_id = made(tmp_path, is_ingested=True)
     with connect(home) as connection:
@@ -80,8 +82,8 @@ def test_facts_are_restored_from_the_published_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["plain", "compressed"])
 def test_losses_are_reported(tmp_path: Path, form: str) -> None:
-    """Without rows, the readable records are kept with their numbers; the store marks the session as incomplete, now
-    and after a rebuild.
+    """If lost facts have no rows, the readable records keep their numbers, and the session is incomplete, now and after
+    a rebuild.
     """
     home, segment_id = made(tmp_path, is_ingested=form == "compressed")
     path = facts_path(home, segment_id)
@@ -104,8 +106,9 @@ def test_losses_are_reported(tmp_path: Path, form: str) -> None:
 
 
 def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
-    """Half a record at the end of a killed process's segment is kept in the directory of damaged files; segments of
-    running processes are skipped.
+    """An incomplete record at the end of a killed process's segment is moved to the directory of damaged files.
+
+    Segments of running processes are skipped.
     """
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
@@ -126,7 +129,7 @@ def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
 
 
 def test_damaged_content(tmp_path: Path) -> None:
-    """The session with damaged content cannot be read, with a clear error; the other session can be read; facts are
+    """A session with damaged content cannot be read, with a clear error; the other session can be read, and facts are
     unchanged.
     """
     home, segment_id = made(tmp_path, is_ingested=False)
@@ -145,7 +148,7 @@ def test_damaged_content(tmp_path: Path) -> None:
 
 
 def test_a_damaged_generation(tmp_path: Path) -> None:
-    """A published file that does not match the manifest is moved away, and the rows are the same."""
+    """A published file that does not match the manifest is moved away and rebuilt with the same rows."""
     home, segment_id = made(tmp_path, is_ingested=True)
     with connect(home) as connection:
         before = everything(connection)

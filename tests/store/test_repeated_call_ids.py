@@ -20,7 +20,10 @@ ID = "call_0"
 
 
 def test_a_server_that_uses_one_id_for_all_calls(tmp_path: Path) -> None:
-    """Each call gets the next result with its ID, also if a response contains two calls, and so do failed calls."""
+    """If all calls have the same ID, each call gets the next result with this ID, even if it failed.
+
+    This holds also if a response contains two calls.
+    """
     talk = WireConversation(call_id=ID)
     for failed in (False, True):
         talk.calls(("look", {"failed": failed}))
@@ -73,8 +76,8 @@ def result(at_s: int, size: int, **changes: Any) -> ToolResult:
 
 
 def test_results_without_an_attempt(tmp_path: Path) -> None:
-    """An older result belongs to the nearest previous call; a result that was available early belongs to the call of
-    its turn.
+    """A result without an attempt belongs to the nearest previous call; a result that was available early belongs to
+    the call of its turn.
     """
     home = a_home(tmp_path)
     early = {"source": "run", "started_ns": T0, "duration_ns": 1, "lane": Label("main"), "turn": 4}
@@ -94,8 +97,10 @@ def look(where: str) -> str:
 
 
 def test_the_loop_replaces_a_repeated_id(tmp_path: Path) -> None:
-    """The call has the ID from the model, and the result has the ID from the loop; both are joined, and there is one
-    decision.
+    """If the agent loop replaces a repeated ID, the call with the model's ID and the result with the loop's ID are
+    joined.
+
+    Each call has one decision.
     """
     replies = [
         *(streamed(message(call("t1", "look", where=w), stop_reason="tool_use")) for w in "abc"),

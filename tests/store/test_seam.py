@@ -1,4 +1,4 @@
-"""The boundary of the store: other packages contain no SQL and do not import the database."""
+"""The boundary of the store: other packages contain no SQL, and do not import the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SQL = re.compile(
 SHOWN = {
     "dashboards.report.html_report": "prints the command that shows the same rows",
 }
-"""The modules that show SQL to users."""
+"""The modules outside the store that show SQL to users."""
 
 
 def outside() -> Iterator[tuple[str, ast.Module]]:
@@ -57,7 +57,7 @@ def test_only_the_store_imports_the_database() -> None:
 
 
 def test_only_the_store_contains_sql() -> None:
-    """Statements are files of the store; other modules use their names."""
+    """Statements are files of the store, and other modules refer to them by name."""
     found = set()
     for name, tree in outside():
         skipped = docstrings(tree)
@@ -68,7 +68,7 @@ def test_only_the_store_contains_sql() -> None:
 
 
 def test_each_named_query_runs(tmp_path: Path) -> None:
-    """Each query is valid for the tables and views of an empty home, without parameters."""
+    """Each named query can run without parameters on an empty home."""
     with open_store(open_home(tmp_path / "home")) as store:
         store.prepare_listing()
         names = [*query_names(), *internal_query_names()]

@@ -1,6 +1,6 @@
 """The SQL worker: limits, results, and termination.
 
-The bombs have the number of their class: 26 what eats memory or time, 27 answers that are too large.
+A "bomb" is a query that uses up memory or time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from tests.store.test_ingest import a_line
 
 MIB = 1024 * 1024
 SMALL = Limits(timeout_seconds=0.2, memory_bytes=64 * MIB)
-"""So little that a bomb is soon over. Only bombs are asked with it, so that no test needs the machine to be quick."""
+"""Limits that are so low that a bomb is stopped soon.
+
+Only bombs run with them, so that no test requires a fast machine.
+"""
 
 BOMBS = """
 SELECT length(repeat('x', 3000000000))
@@ -92,7 +95,7 @@ def worker(home: Home) -> Iterator[Worker]:
 
 
 class Bombed:
-    """A worker that is replaced when it was killed."""
+    """A worker that is replaced after it was killed."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -115,9 +118,9 @@ def bombed(home: Home) -> Iterator[Bombed]:
     bombed.close()
 
 
-@pytest.mark.parametrize("sql", BOMBS, ids=[f"26-{sql[:60]}" for sql in BOMBS])
+@pytest.mark.parametrize("sql", BOMBS, ids=[sql[:60] for sql in BOMBS])
 def test_a_bomb_is_stopped(bombed: Bombed, worker: Worker, sql: str) -> None:
-    """Each bomb ends within its limits, the error names the limit and how to raise it, and other queries are not
+    """Each bomb is stopped at its limits, and the error names the limit and how to raise it; other queries are not
     affected.
     """
     with pytest.raises(UsageError) as stopped:
@@ -133,7 +136,9 @@ def test_there_are_enough_bombs() -> None:
 
 
 def test_processor_time_is_limited_as_well(home: Home) -> None:
-    """A query for whose result nobody waits is also killed, and the error says that it used too much processor time."""
+    """A query is killed if it uses too much processor time, even if no result is read from it, and the error names the
+    reason.
+    """
     cores = os.cpu_count() or 1
     with Worker(home, Limits(timeout_seconds=1.0), ingest=False) as worker:
         rows = worker.run("SELECT i FROM range(10000000) t(i)").rows
@@ -152,7 +157,7 @@ def used_seconds(process_id: int) -> float:
 
 @pytest.mark.parametrize("code", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
 def test_a_worker_that_dies_is_reported(home: Home, code: signal.Signals) -> None:
-    """Whatever kills the worker, the query ends with one error, and so does the next query."""
+    """If the worker is killed for any reason, the query ends with one error, and so does the next query."""
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
         rows = worker.run("SELECT i FROM range(10000000) t(i)").rows
         next(rows)
@@ -165,8 +170,9 @@ def test_a_worker_that_dies_is_reported(home: Home, code: signal.Signals) -> Non
 
 
 def test_rows_columns_and_bytes_have_limits(home: Home) -> None:
-    """27: a result that is too large is cut off or rejected with one error; rows received before are valid, and the
-    worker keeps working.
+    """A result that is too large is cut off or rejected with one error, and the worker keeps working.
+
+    Rows that were received before are valid.
     """
     limits = Limits(timeout_seconds=300, rows=1000, columns=50, answer_bytes=100_000)
     with Worker(home, limits, ingest=False) as worker:
@@ -236,7 +242,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_parameters_arrive_unchanged(home: Home, worker: Worker, value: Any) -> None:
-    """A parameter has the same effect in a worker as in a connection."""
+    """A parameter has the same value in a worker as in a connection."""
     with connect(home, ingest=False) as connection:
         [expected] = connection.execute("SELECT ?, typeof($1)", [value]).fetchall()
     [found] = worker.run("SELECT ?, typeof($1)", [value]).rows
@@ -289,7 +295,7 @@ ROWS = st.lists(VALUES_OR_NESTED, max_size=3).map(tuple)
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(ROWS)
 def test_any_row_survives_a_round_trip(row: tuple[Any, ...]) -> None:
-    """A packed and sent row is received with the same values and types."""
+    """A row that is packed and sent is received with the same values and types."""
     message = encoded({"rows": [packed_row(row)]})
     assert int.from_bytes(message[:4], "big") == len(message) - 4
     [found] = read(message[4:], "rows")["rows"]
@@ -304,7 +310,7 @@ def test_any_row_survives_a_round_trip(row: tuple[Any, ...]) -> None:
     ],
 )  # fmt: skip
 def test_invalid_messages_are_errors(data: bytes) -> None:
-    """Any other bytes cause a DamagedError."""
+    """Bytes that are not a valid message raise a DamagedError."""
     with pytest.raises(DamagedError):
         read(data, "rows")
 
@@ -319,7 +325,7 @@ def test_invalid_messages_are_errors(data: bytes) -> None:
     ids=repr,
 )  # fmt: skip
 def test_invalid_rows_are_errors(packed: Any) -> None:
-    """A value in any other form causes a DamagedError and creates no objects."""
+    """A value in an invalid form raises a DamagedError, and creates no objects."""
     with pytest.raises(DamagedError):
         row_of(packed)
 
@@ -327,14 +333,16 @@ def test_invalid_rows_are_errors(packed: Any) -> None:
 def test_the_worker_has_given_up_its_rights(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its own session and almost no environment; it can open nothing, write nothing and dump nothing."""
+    """The worker has its own session and almost no environment variables, and cannot open files, write files or dump
+    memory.
+    """
     monkeypatch.setenv("ANTHROPIC_API_KEY", "canary-1")
     monkeypatch.setenv("AGENTOBS_CANARY", "canary-2")
     with Worker(home, Limits(memory_bytes=200 * MIB), ingest=False) as worker:
         assert list(worker.run("SELECT 1").rows) == [(1,)]
-        told = Path(f"/proc/{worker.process_id}/environ").read_bytes()
-        assert b"PYTHONPATH=" in told
-        assert b"canary" not in told
+        variables = Path(f"/proc/{worker.process_id}/environ").read_bytes()
+        assert b"PYTHONPATH=" in variables
+        assert b"canary" not in variables
         assert os.getsid(worker.process_id) == worker.process_id != os.getsid(0)
         for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
             assert resource.prlimit(worker.process_id, kind) == (0, 0)
@@ -376,8 +384,8 @@ def test_a_worker_sees_earlier_records(tmp_path: Path) -> None:
 
 
 def test_a_worker_runs_one_query_at_a_time(home: Home) -> None:
-    """A query before the last row of the previous result was read causes an error, and returns no rows of another
-    query.
+    """If a query starts before all rows of the previous result were read, an error is raised, and no rows of another
+    query are returned.
     """
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
         answer = worker.run("FROM range(10)")
@@ -393,7 +401,7 @@ def test_a_worker_runs_one_query_at_a_time(home: Home) -> None:
 
 
 def test_opening_errors_equal_those_of_connect(tmp_path: Path) -> None:
-    """Without recordings, or with a foreign file, the errors are those of `connect`."""
+    """Without recordings, or with a foreign file, a worker raises the errors of `connect`."""
     with pytest.raises(HomeError, match="no recordings found"):
         query("SELECT 1", home=tmp_path)
     home = a_home(tmp_path)
@@ -404,7 +412,7 @@ def test_opening_errors_equal_those_of_connect(tmp_path: Path) -> None:
 
 
 def test_warnings_of_opening_are_passed_on(tmp_path: Path) -> None:
-    """A query emits the same warnings as a connection."""
+    """A query in a worker emits the same warnings as a connection."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     newer = "f" * 32
@@ -437,7 +445,7 @@ with Worker(sys.argv[1], Limits(timeout_seconds=300), ingest=False) as worker:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_worker_does_not_outlive_its_parent(home: Home, how: signal.Signals) -> None:
-    """However the parent process ends, even if it is killed, its worker ends in the middle of a query."""
+    """A worker ends in the middle of a query if its parent process ends in any way, even if it is killed."""
     process = python(ASKING, home.path)
     assert process.stdout
     worker_id = int(process.stdout.readline())
@@ -460,7 +468,7 @@ def is_running(process_id: int) -> bool:
 
 
 def test_the_parent_needs_no_duckdb(home: Home) -> None:
-    """Using a worker imports neither DuckDB nor the modules that read the store."""
+    """The parent process of a worker imports neither DuckDB nor the modules that read the store."""
     code = """
 import sys
 from agentobs.store.duckdb.sql_worker import query

@@ -1,4 +1,4 @@
-"""The tables: one column for each field of a fact, each with a comment, and a reference generated from them."""
+"""The tables: each field of a fact is a column with a comment, and a reference document is generated from them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_a_table_has_the_fields_of_its_fact(
 
 
 def test_facts_cannot_contain_content() -> None:
-    """No column of a fact has a type that could contain the text of a conversation, except IDs and labels."""
+    """No column of a fact has a type that could contain the text of a conversation, except columns of IDs and
+    labels.
+    """
     kinds = {kind for table in TABLES.values() for kind in fact_columns(table).values()}
     assert kinds == {
         "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "MAP(VARCHAR, VARCHAR)", "MAP(VARCHAR, DOUBLE)",
@@ -83,7 +85,7 @@ def test_facts_cannot_contain_content() -> None:
 
 
 def test_migrations_are_applied_once(laid_out: duckdb.DuckDBPyConnection) -> None:
-    """Migrations are numbered without gaps, and a second run changes nothing."""
+    """Migrations are numbered without gaps, and running them again changes nothing."""
     assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
     before = laid_out.execute("FROM migrations").fetchall()
     migrate(laid_out)

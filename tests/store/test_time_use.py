@@ -54,7 +54,7 @@ def interval(
 
 
 def shares(*inside: Interval) -> dict[str, int]:
-    """Return the time of each category in an interaction of 100."""
+    """Return the time of each category in an interaction with a duration of 100."""
     spent: Counter[str] = Counter()
     for piece in critical_path(WHOLE, inside, 100):
         spent[piece.part] += piece.ended_ns - piece.started_ns
@@ -67,24 +67,24 @@ def shares(*inside: Interval) -> dict[str, int]:
         ([], {"own": 100}),
         ([("a", "model", 0, 100)], {"model": 100}),
         ([("a", "model", 10, 40), ("b", "tool", 50, 90)], {"model": 30, "tool": 40, "own": 30}),
-        # Concurrent: the operation that ended last counts, and before its start the other one.
+        # Concurrent operations: the operation that ended last counts, and before its start, the other one counts.
         ([("a", "tool", 0, 60), ("b", "model", 40, 80)], {"tool": 40, "model": 40, "own": 20}),
         ([("a", "tool", 0, 80), ("b", "model", 40, 60)], {"tool": 80, "own": 20}),
         ([("a", "tool", 0, 80), ("b", "hook", 0, 80)], {"tool": 80, "own": 20}),
-        # Unknown end: it lasts as long as the interaction.
+        # An unknown end: the operation lasts as long as the interaction.
         ([("a", "tool", 30, None), ("b", "model", 0, 40)], {"tool": 70, "model": 30}),
-        # Outside of the interaction, with a negative duration, or with duration 0.
+        # Operations outside of the interaction, with a negative duration, or with duration 0.
         ([("a", "tool", -50, 20), ("b", "model", 90, 500)], {"tool": 20, "own": 70, "model": 10}),
         ([("a", "tool", 60, 40), ("b", "model", 50, 50), ("c", "hook", 200, 300)], {"own": 100}),
     ],
 )  # fmt: skip
 def test_the_critical_path(inside: list[Any], spent: dict[str, int]) -> None:
-    """Each instant belongs to exactly one operation, the one that was waited for."""
+    """Each instant of an interaction belongs to exactly one operation: the one that the interaction waited for."""
     assert shares(*(interval(*each) for each in inside)) == spent
 
 
 def test_children_refine_the_category() -> None:
-    """A call is split into its approval wait and its execution; the rest is the program's own time."""
+    """The time of a call is split into its approval wait and its execution; the rest is the program's own time."""
     call = interval("tool", "tool", 10, 90)
     asked = interval("blocked_on_user", "person", 20, 50, "tool")
     ran = interval("execution", "tool", 55, 85, "tool")
@@ -94,13 +94,13 @@ def test_children_refine_the_category() -> None:
 
 
 def test_waits_and_hooks_include_their_children() -> None:
-    """LLM requests inside a hook count as hook time."""
+    """The time of LLM requests inside a hook counts as hook time."""
     hook = interval("hook", "hook", 10, 60)
     assert shares(hook, interval("ask", "model", 20, 50, "hook")) == {"own": 50, "hook": 50}
 
 
 def test_an_agent_inside_a_call() -> None:
-    """The time of an agent that a call started is split like an interaction."""
+    """The time of an agent that runs inside a call is split in the same way as an interaction."""
     call = interval("tool", "tool", 0, 100)
     agent = interval("sub_agent", "own", 10, 90, "tool")
     asks = interval("llm_request", "model", 20, 80, "sub_agent")
@@ -108,7 +108,7 @@ def test_an_agent_inside_a_call() -> None:
 
 
 def test_a_span_of_the_users_code() -> None:
-    """It has the category of its parent, and its children have their own categories."""
+    """A span of the user's code has the category of its parent, and its children have their own categories."""
     call, runs = interval("tool", "own", 0, 90), interval("execution", "tool", 10, 80, "tool")
     mine = interval("mine", None, 20, 70, "execution")
     asks = interval("llm_request", "model", 30, 40, "mine")
@@ -117,7 +117,7 @@ def test_a_span_of_the_users_code() -> None:
 
 
 def test_cyclic_parents_and_repeated_ids() -> None:
-    """Broken trees do not cause endless loops, and the parts still add up."""
+    """Cyclic parents and repeated IDs cause no endless loop, and the parts still add up."""
     ring = [interval("a", "tool", 0, 50, "b"), interval("b", "tool", 0, 50, "a")]
     assert shares(*ring, interval("c", "hook", 0, 10, "c"), interval("whole", "tool", 0, 9)) == {
         "own": 100
@@ -136,7 +136,7 @@ TIMES = st.integers(-20, 120)
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[Interval]:
-    """Intervals of all kinds, each a child of an earlier one, of the interaction, or of an unknown parent."""
+    """Intervals of all kinds, each a child of an earlier interval, of the interaction, or of an unknown parent."""
     made: list[Interval] = []
     for number in range(draw(st.integers(0, 8))):
         parents = ["whole", "nowhere", *(each.id for each in made)]
@@ -154,7 +154,7 @@ def trees(draw: st.DrawFn) -> list[Interval]:
 
 @given(trees())
 def test_parts_are_disjoint_and_add_up(inside: Sequence[Interval]) -> None:
-    """For all trees, the segments of the path follow each other without a gap from start to end."""
+    """In every tree, the segments of the critical path follow each other without a gap from start to end."""
     path = critical_path(WHOLE, inside, 100)
     assert (path[0].started_ns, path[-1].ended_ns) == (0, 100)
     assert all(before.ended_ns == after.started_ns for before, after in pairwise(path))
@@ -166,7 +166,7 @@ def test_parts_are_disjoint_and_add_up(inside: Sequence[Interval]) -> None:
 def test_shorter_concurrent_work_changes_nothing(
     inside: Sequence[Interval], data: st.DataObject
 ) -> None:
-    """An operation that started later and ended earlier than a concurrent one was not waited for."""
+    """A concurrent operation that starts later and ends earlier than another one does not change the critical path."""
     longer = data.draw(st.sampled_from(list(inside) or [interval("i0", "tool", 10, 90)]))
     inside = list(inside) or [longer]
     last = 100 if longer.ended_ns is None else longer.ended_ns
@@ -174,12 +174,14 @@ def test_shorter_concurrent_work_changes_nothing(
     over = data.draw(st.integers(begun, max(begun, last)))
     part = data.draw(st.sampled_from(PARTS))
     beside = replace(longer, id="beside", part=part, name="beside", started_ns=begun, ended_ns=over)
-    if (begun, over) != (longer.started_ns, last) and part not in _parts_above(inside, longer):
+    if (begun, over) != (longer.started_ns, last) and part not in _parent_categories(
+        inside, longer
+    ):
         assert shares(*inside, beside) == shares(*inside)
 
 
-def _parts_above(inside: Sequence[Interval], of: Interval) -> set[str | None]:
-    """Return the categories that a child with a more precise category changes in its ancestors."""
+def _parent_categories(inside: Sequence[Interval], of: Interval) -> set[str | None]:
+    """Return the categories of the parent of an interval, which a child with a more precise category can change."""
     return {each.part for each in inside if each.id == of.parent_id}
 
 
@@ -238,8 +240,10 @@ def loop_session() -> list[Any]:
     ]
 
 
-def test_an_interaction_of_our_loop(tmp_path: Path) -> None:
-    """The spans of the loop determine the categories; retry backoffs are separate from model time."""
+def test_an_interaction_of_the_agent_loop(tmp_path: Path) -> None:
+    """In an interaction of the agent loop, the spans determine the categories, and retry backoffs are separate from
+    model time.
+    """
     home = a_home(tmp_path)
     record(home, loop_session())
     with open_store(home, ingest=False) as store:
@@ -258,7 +262,7 @@ def test_an_interaction_of_our_loop(tmp_path: Path) -> None:
 
 
 def test_an_interaction_that_never_ended(tmp_path: Path) -> None:
-    """It lasts until its last known activity, and so do its open spans."""
+    """An interaction that never ended lasts until its last known activity, and so do its open spans."""
     home = a_home(tmp_path)
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
         *span_of("interaction", 0, None, 1, None), *span_of("llm_request", 1, 5, 2, 1), *span_of("tool", 5, None, 3, 1),
@@ -270,7 +274,7 @@ def test_an_interaction_that_never_ended(tmp_path: Path) -> None:
 
 
 def test_an_interaction_of_another_client(tmp_path: Path) -> None:
-    """Without spans, the requests are used: the time from a response with calls to the next request is tool time."""
+    """In an interaction without spans, the time from a response with calls to the next request is tool time."""
     talk = WireConversation()
     for call in talk.calls(("read", {}), ("list", {})):
         talk.result(call)
@@ -290,7 +294,9 @@ def test_an_interaction_of_another_client(tmp_path: Path) -> None:
 
 
 def test_the_slowest_tools(tmp_path: Path) -> None:
-    """Percentiles are exact; the approval wait of an agent that a tool runs does not count for the tool."""
+    """The percentiles of tools are exact; the approval wait of an agent that a tool runs does not count for the
+    tool.
+    """
     talk = WireConversation()
     ids = talk.calls(*[("fast", {})] * 20, ("agent", {}), ("seen", {}), ("fast", {}))
     no = replace(tool(1, ids[22], "fast", at=T0 + 2 * SECOND, took=0), answer=DENIED)
@@ -314,7 +320,9 @@ def test_the_slowest_tools(tmp_path: Path) -> None:
 
 
 def test_approval_waits(tmp_path: Path) -> None:
-    """One row for each tool and resolver, with the durations and the number of waits that never ended."""
+    """Approval waits have one row for each tool and resolver, with the durations and the number of waits that never
+    ended.
+    """
     home = a_home(tmp_path)
     waits = [0.5, 9.9, 10, 59, 600]
     facts = [
@@ -343,7 +351,7 @@ def test_approval_waits(tmp_path: Path) -> None:
 
 
 def test_hook_outcomes(tmp_path: Path) -> None:
-    """One row for each hook and outcome, with its duration and the number of changes."""
+    """Hook outcomes have one row for each hook and outcome, with the duration and the number of changes."""
     home = a_home(tmp_path)
 
     def hook(outcome: str, seconds: float, **numbers: float) -> Event:
@@ -362,7 +370,7 @@ def test_hook_outcomes(tmp_path: Path) -> None:
 
 
 def test_the_first_token_by_model(tmp_path: Path) -> None:
-    """Complete streams count, by the model in the response."""
+    """The time to the first token is measured from complete streams, by the model in the response."""
 
     def stream(turn: int, seconds: int, chunks: int | None = None) -> ModelExchange:
         answer = streamed(text("Hm."))
@@ -378,7 +386,9 @@ def test_the_first_token_by_model(tmp_path: Path) -> None:
 
 
 def test_operations_open_at_death(tmp_path: Path) -> None:
-    """Spans that never ended and calls without a result, with the time from their start to the last known activity."""
+    """After a crash, spans that never ended and calls without a result last from their start to the last known
+    activity.
+    """
     talk = WireConversation()
     done, left = talk.calls(("read", {}), ("send", {}))
     talk.records.append(tool(1, done, "read", at=T0 + 2 * SECOND))

@@ -1,4 +1,4 @@
-"""Verification: every change in a home is found, with its file and location."""
+"""Verification: every change in a home is found and reported with its file and location."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def intact(path: Path) -> list[bytes]:
 
 
 def test_an_intact_home(tmp_path: Path) -> None:
-    """If nothing was changed there are no findings, published or not, running or not."""
+    """`verify` has no findings in an unchanged home, whether or not it is published or a process is recording."""
     home, _ = recorded(tmp_path)
     assert verify(home).ok
     ingest(home)
@@ -71,7 +71,9 @@ def test_an_intact_home(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
-    """A flipped bit in any byte of a segment is found, and affects its record and at most one neighbor."""
+    """If a bit in any byte of a segment is flipped, `verify` finds it, and at most its record and one neighbor are
+    affected.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1)])
     [segment_id] = segment_ids(home)
@@ -89,7 +91,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
 
 
 def test_a_flipped_bit_affects_only_its_record(tmp_path: Path) -> None:
-    """The rows ingested from a damaged segment are the recorded ones, except for the damaged record."""
+    """A damaged segment is ingested with all its recorded rows, except those of the damaged record."""
     home, segment_id = recorded(tmp_path)
     path = facts_path(home, segment_id)
     data = path.read_bytes()
@@ -122,7 +124,9 @@ def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
 
 
 def test_missing_lines_are_found(tmp_path: Path) -> None:
-    """Missing lines leave a gap in the numbers; content that no fact references is not damage."""
+    """Missing lines are found because they leave a gap in the numbers; content that no fact references is not
+    damage.
+    """
     home, segment_id = recorded(tmp_path)
     path = facts_path(home, segment_id)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -135,7 +139,7 @@ def test_missing_lines_are_found(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail(tmp_path: Path) -> None:
-    """Half a record at the end of a dead segment is reported, with a description."""
+    """An incomplete record at the end of a dead segment is reported with a description."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     segment.abandon()
@@ -153,7 +157,7 @@ def content_lines(home: Home, segment_id: str) -> Iterator[tuple[str, dict[str, 
 
 
 def test_missing_content_is_found(tmp_path: Path) -> None:
-    """A record that references missing content is found, and so is a body whose base is missing."""
+    """`verify` finds a record that references missing content, and a body whose base is missing."""
     home, segment_id = recorded(tmp_path)
     content = content_path(home, segment_id)
     values = list(content_lines(home, segment_id))
@@ -179,17 +183,17 @@ def test_missing_content_is_found(tmp_path: Path) -> None:
 
 
 def test_a_seal_with_wrong_counts(tmp_path: Path) -> None:
-    """A last line whose counts do not match the lines before it is found."""
+    """`verify` finds a seal (the last line) whose counts do not match the lines before it."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     segment.facts.append("seal", {"lines": 7})
     segment.abandon()
     [finding] = verify(home).findings
-    assert finding.found == "the counts in its last line do not match"
+    assert finding.found == "the line count in its last line does not match the file"
 
 
 def change(home: Home, sql: str) -> None:
-    """Change the published file, and update the manifest so that it matches."""
+    """Change the published file, and update the manifest so that both match."""
     home.database.chmod(0o600)
     with duckdb.connect(str(home.database)) as connection:
         connection.execute(sql)
@@ -214,7 +218,7 @@ def change(home: Home, sql: str) -> None:
     ],
 )
 def test_rows_are_compared_with_the_segments(tmp_path: Path, sql: str, found: str) -> None:
-    """Missing or duplicate rows in the published file are found, even if its digest matches."""
+    """`verify` finds missing or duplicate rows in the published file, even if its digest matches."""
     home, segment_id = recorded(tmp_path)
     ingest(home)
     change(home, sql)
@@ -228,7 +232,7 @@ def test_rows_are_compared_with_the_segments(tmp_path: Path, sql: str, found: st
 
 
 def test_the_published_file_is_compared_with_its_manifest(tmp_path: Path) -> None:
-    """A flipped bit in the published file is found, even if size and time are unchanged."""
+    """`verify` finds a flipped bit in the published file, even if its size and time are unchanged."""
     import os
 
     home, _ = recorded(tmp_path)
@@ -240,17 +244,17 @@ def test_the_published_file_is_compared_with_its_manifest(tmp_path: Path) -> Non
     home.database.write_bytes(data)
     os.utime(home.database, ns=(found.st_atime_ns, found.st_mtime_ns))
     [finding] = verify(home).findings
-    assert finding.found == "not the published generation"
+    assert finding.found == "this file is not the published generation"
     os.utime(home.database, ns=(1, 1))
     [finding] = verify(home).findings
-    assert finding.found == "not the published generation"
+    assert finding.found == "this file is not the published generation"
     home.database.write_bytes(b"my notes")
     [finding] = verify(home).findings
     assert finding.found.startswith("cannot be opened")
 
 
 def test_missing_segments(tmp_path: Path) -> None:
-    """Rows whose segment is missing are reported."""
+    """`verify` reports rows whose segment is missing."""
     home, segment_id = recorded(tmp_path)
     ingest(home)
     for path in home.segments.iterdir():
@@ -260,7 +264,7 @@ def test_missing_segments(tmp_path: Path) -> None:
 
 
 def test_a_valid_line_that_is_not_json(tmp_path: Path) -> None:
-    """A payload that is not JSON, with a valid checksum, causes no errors in readers."""
+    """A payload that is not JSON, in a line with a valid checksum, causes no errors in readers."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     segment.abandon()
@@ -274,10 +278,10 @@ def test_a_valid_line_that_is_not_json(tmp_path: Path) -> None:
     assert finding.found.endswith(f"has 0 rows of segment {segment.segment_id}, expected 1")
 
 
-def test_an_agent_that_starts_meanwhile_is_no_finding(
+def test_a_segment_created_during_verification_is_not_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A segment that appears while a home is verified or repaired is neither reported nor moved away."""
+    """A segment that is created while a home is verified or repaired is neither reported nor moved away."""
     home, _ = recorded(tmp_path)
     for module in (verification, repair_module):
         listed = module.segment_ids

@@ -1,4 +1,4 @@
-"""The views: join the recorded facts."""
+"""The views, which join the recorded facts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def retried(exchange: ModelExchange, count: int) -> ModelExchange:
 
 
 def a_story() -> list[Any]:
-    """A session with two interactions: a tool call, then a request that needs two attempts."""
+    """Return a session with two interactions: a tool call, then a request that needs two attempts."""
     return [
         start(1, "refund-loop", git="4f2a91c"),
         attempt(1, 1, content=[WEATHER], cache_read_input_tokens=1000),
@@ -64,7 +64,7 @@ def a_story() -> list[Any]:
 
 
 def test_the_row_of_a_session(tmp_path: Path) -> None:
-    """The row of a session has the counts and the sums of its facts."""
+    """The row of a session has the counts and sums of its facts."""
     home = a_home(tmp_path)
     record(home, a_story())
     with connect(home) as connection:
@@ -107,8 +107,8 @@ def test_the_row_of_a_session(tmp_path: Path) -> None:
     }
 
 
-def test_the_parts_of_a_session(tmp_path: Path) -> None:
-    """Retries belong to one request, results are joined to their calls, and interactions have an end."""
+def test_attempts_results_and_interactions_are_joined(tmp_path: Path) -> None:
+    """Attempts are grouped by request, results are joined to their calls, and interactions have an end."""
     home = a_home(tmp_path)
     record(home, a_story())
     with connect(home) as connection:
@@ -150,7 +150,7 @@ def test_the_parts_of_a_session(tmp_path: Path) -> None:
 
 
 def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
-    """Spans, attempts and tool calls are in order; operations inside a span are deeper."""
+    """The timeline lists spans, attempts and tool calls in order; operations inside a span have a greater depth."""
     home = a_home(tmp_path)
     session = session_id(1)
     outer, inner = "a" * 16, "b" * 16
@@ -181,7 +181,9 @@ def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
 
 
 def test_a_timeline_with_cyclic_spans(tmp_path: Path) -> None:
-    """Spans that are each other's parents, their own parents, or repeated lead to rows, not to an endless loop."""
+    """Spans that are repeated, or that are parents of each other or of themselves, cause no endless loop in the
+    timeline.
+    """
     home = a_home(tmp_path)
     session = session_id(1)
 
@@ -199,7 +201,7 @@ def test_a_timeline_with_cyclic_spans(tmp_path: Path) -> None:
 
 
 def test_a_resumed_session(tmp_path: Path) -> None:
-    """A session that ended and was started again is running; its first start counts as its start."""
+    """A session that ended and was started again is running, and its first start counts as its start."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     again = start(1, at=T0 + 100 * SECOND).start
@@ -215,7 +217,9 @@ def test_a_resumed_session(tmp_path: Path) -> None:
 
 
 def test_incomplete_sessions_are_marked(tmp_path: Path) -> None:
-    """Sessions with dropped records or damaged segments are marked, also if their first record is lost."""
+    """Sessions with dropped records or damaged segments are marked as incomplete, even if their first record is
+    lost.
+    """
     home = a_home(tmp_path)
     dropped = SessionEnd(session_id(1), T0, "completed", None, None, 3)
     write_facts(home, [start(1).start, dropped])
@@ -234,7 +238,7 @@ def test_incomplete_sessions_are_marked(tmp_path: Path) -> None:
 
 
 def test_iterations_are_billed_in_place_of_the_top_level(tmp_path: Path) -> None:
-    """The cost of a response with iterations is the cost of its iterations, each at its own model."""
+    """The cost of a response with iterations is the cost of its iterations, each at the price of its own model."""
     home = a_home(tmp_path)
     iterations = [
         {"type": "compaction", "input_tokens": 1000, "output_tokens": 10},
@@ -256,7 +260,7 @@ def test_iterations_are_billed_in_place_of_the_top_level(tmp_path: Path) -> None
 
 
 def test_certainty_of_sums(tmp_path: Path) -> None:
-    """A sum of costs has the numbers of exact, lower-bound, estimated and unpriced calls."""
+    """A sum of costs contains the numbers of its exact, lower-bound, estimated and unpriced calls."""
     home = a_home(tmp_path)
     write_facts(
         home,
@@ -278,7 +282,7 @@ def test_certainty_of_sums(tmp_path: Path) -> None:
 
 
 def test_an_interaction_without_an_end(tmp_path: Path) -> None:
-    """It has no duration and no result."""
+    """An interaction without an end has neither a duration nor a result."""
     home = a_home(tmp_path)
     facts: list[InteractionStart | InteractionEnd | SessionStart] = [
         InteractionStart(session_id(1), "i1", "main", T0),  # type: ignore[arg-type]
@@ -296,16 +300,17 @@ def test_an_interaction_without_an_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("comes_early", [True, False])
 def test_an_early_result_counts_once(tmp_path: Path, *, comes_early: bool) -> None:
-    """The result of a read-only call may be available before the response with the call has ended; the next request
-    contains it again.
+    """The result of a read-only call counts once, even if it was available before the response with the call had ended.
+
+    The next request contains the result again.
     """
     home = a_home(tmp_path)
     asked, ran = attempt(1, 1, content=[WEATHER]), tool(1, "toolu_1", "weather", at=T0 + SECOND)
-    told = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
+    result_block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
     messages = [
         {"role": "user", "content": "line 0 of session 1"},
         {"role": "assistant", "content": [WEATHER]},
-        {"role": "user", "content": [told]},
+        {"role": "user", "content": [result_block]},
     ]
     body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
     later = attempt(1, 2)
@@ -318,7 +323,10 @@ def test_an_early_result_counts_once(tmp_path: Path, *, comes_early: bool) -> No
 
 
 def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
-    """Each call has its own result and decision; a result without a lane is joined by its ID."""
+    """If calls in two lanes have the same ID, each call has its own result and decision.
+
+    A result without a lane is joined by its ID.
+    """
     home = a_home(tmp_path)
     parts: list[Any] = [start(1)]
     for number, lane in enumerate(("main/a", "main/b"), 1):
@@ -342,7 +350,7 @@ def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
 
 
 def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
-    """Its status is `incomplete`, not `crashed`, because its process kept running.
+    """A session whose end could not be written is `incomplete`, not `crashed`, because its process kept running.
 
     A session with lost records is marked, with or without an end, and so are its sums and its row in the list.
     """
@@ -371,7 +379,7 @@ def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
 
 
 def test_the_last_activity_of_a_session(tmp_path: Path) -> None:
-    """It is the end of the session, or the last record of a running session."""
+    """The last activity of a session is its end, or the last record if the session is running."""
     home = a_home(tmp_path)
     record(home, [start(2), attempt(2, 1, at=T0 + SECOND)])
     record(home, a_story())

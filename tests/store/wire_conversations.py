@@ -1,4 +1,4 @@
-"""HTTP exchanges of a client without agentobs support: each request repeats the history."""
+"""HTTP exchanges of a client without agentobs support, in which each request repeats the history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.store.recordings import MODEL, SECOND, T0, end, session_id, start
 
 
 class WireConversation:
-    """A session that is built turn by turn; each turn takes one second."""
+    """Builds a session turn by turn; each turn takes one second."""
 
     def __init__(
         self, number: int = 1, *, model: str = MODEL, system: str = "", call_id: str = ""
@@ -40,7 +40,7 @@ class WireConversation:
         return ids
 
     def says(self, words: str, takes: int = SECOND // 2, **usage: int) -> None:
-        """Add a response with a text."""
+        """Add a response that consists of a text."""
         self._add_exchange([{"type": "text", "text": words}], takes, usage)
 
     def result(self, tool_use_id: str, content: Any = "fine", *, is_error: bool = False) -> None:

@@ -10,7 +10,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from tests.third_party_agents.environments import AGENTS, ROOT, environment, own_requirements
@@ -26,35 +28,41 @@ contains the client (an agent, a model or a provider):
 ```python
 import agentobs
 
-client = agentobs.record(client)  # the SDK and its tool runner, instructor, httpx, httpx2
+client = agentobs.record(client)  # the SDK and its tool runner, instructor, httpx, httpx2, aiohttp
 agent = agentobs.record(agent)  # pydantic-ai
 model = agentobs.record(model)  # langchain, Strands, CrewAI's and llama-index' LLM, Inspect AI, Haystack's generator
-with agentobs.record_all():  # all that send through litellm, llm, Agno, mcp-agent
+with agentobs.record_all():  # all that send through litellm, llm, Agno, mcp-agent, boto3, requests, urllib
     ...
 ```
 
 If you cannot reach the client, because the framework creates one for each request or keeps it in a module, use
-`agentobs.record_all()`. It records all clients of the anthropic SDK, httpx2 and httpx in the process, also if the
-library is imported later. The framework itself is not changed. The agent can then be frozen and replayed like any other
-([replaying](replaying.md)).
+`agentobs.record_all()`. It records all clients of the anthropic SDK, httpx2, httpx, aiohttp and `http.client` (urllib,
+requests, boto3) in the process, also if the library is imported later. A request is recorded once, also if a transport
+of httpx sends it with aiohttp. The framework itself is not changed. The agent can then be frozen and replayed like any
+other ([replaying](replaying.md)).
 
 ## Gateways and cloud platforms
 
 A request is a turn because of its route, not because of its complete path. Turns, tools, tokens and costs are therefore
-also recorded if the base URL has a path (`https://gateway/anthropic`), and for `invoke` requests to Bedrock and
-`rawPredict` requests to Vertex, streamed or not. A recording through one base URL replays with another one; a note in
-the test report names both paths. Prices on Bedrock and Vertex may differ, so the costs there are marked as estimates.
-The Converse API of Bedrock has other requests and responses; of these, only the bytes are recorded.
+also recorded if the base URL has a path (`https://gateway/anthropic`), and for `invoke` and `converse` requests to
+Bedrock and `rawPredict` requests to Vertex, streamed or not. This applies to boto3, which Strands uses by default, and
+to the SDK's clients for Bedrock, Mantle, AWS, Foundry, Vertex and Google Cloud. A recording through one base URL
+replays with another one; a note in the test report names both paths. Prices on Bedrock and Vertex may differ from the
+listed ones, so the costs there are marked as estimates. A model of another vendor on Bedrock has the listed price of
+Bedrock.
 
 ## What is not recorded
 
-- Requests of urllib, requests, aiohttp and boto3, and of clients that use sockets themselves, as dspy does by default.
-  litellm is an exception: it uses aiohttp through httpx. dspy sends through litellm with `dspy.LM(engine="litellm")`.
+- Requests of clients that use sockets directly, or a library that is not written in Python. The default engine of dspy
+  3.4 is such a client; dspy sends through litellm with `dspy.LM(engine="litellm")`.
+- An attempt of urllib3 (requests, boto3) that fails before the TLS connection is established: urllib3 connects before
+  it creates the request.
 - Requests of other programs that the agent starts, such as Claude Code and Aider.
 - Clients of other providers. `agentobs.record` rejects them, because agentobs reads only the Messages API.
 
-If `record_all()` saw no request at all, it warns at its end, and `agentobs doctor` lists sessions that completed
-without a recorded request. What you can do: configure the framework to use the anthropic SDK or a client of httpx.
+If `record_all()` saw no request at all, or if the program connected to a known host of a provider without a recorded
+request, it warns at its end. `agentobs doctor` lists sessions that completed without a recorded request. What you can
+do: configure the framework to use one of the clients above, or run the program with `agentobs record -- COMMAND`.
 
 ## Notes
 
@@ -91,7 +99,10 @@ replays diverge: the number of the request, and the path in its body.
 
 def main(names: Sequence[str]) -> int:
     """Prove the named agents, or all if there are no names; return the number of failures."""
-    proofs = {name: proof(name) for name in names or AGENTS}
+    # pip is slow and uses all cores, so the environments are created one after the other.
+    pythons = {name: _environment(name) for name in names or AGENTS}
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        proofs = dict(zip(pythons, threads.map(proof, pythons, pythons.values()), strict=True))
     failures = {name: found for name, found in proofs.items() if isinstance(found, str)}
     for name, found in proofs.items():
         problems = [found] if name in failures else found["problems"]
@@ -107,9 +118,14 @@ def main(names: Sequence[str]) -> int:
     return failed
 
 
-def proof(name: str) -> Any:
+def _environment(name: str) -> Path:
+    if name not in AGENTS:
+        raise SystemExit(f"there is no agent {name}: choose from {', '.join(AGENTS)}")
+    return environment(name, (*AGENTS[name], *own_requirements()))
+
+
+def proof(name: str, python: Path) -> Any:
     """Return the proof of one agent as JSON, or the error output if its process failed."""
-    python = environment(name, (*AGENTS[name], *own_requirements()))
     run = [str(python), "-m", "tests.third_party_agents.proof", name]
     own_folder = {"PYTHONPATH": str(ROOT), "LLM_USER_PATH": str(python.parents[1])}
     # litellm would otherwise download its list of prices at each start.
@@ -118,7 +134,7 @@ def proof(name: str) -> Any:
         run, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
     if completed.returncode:
-        return completed.stderr
+        return f"{completed.stderr}exit status {completed.returncode}"
     return json.loads(completed.stdout.splitlines()[-1])
 
 

@@ -1,4 +1,4 @@
-"""An agent of Agno, with a tool that runs another agent; the model creates its client when it first runs."""
+"""An agent of Agno with streams and a tool that runs another agent; the model creates its client at first use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
 
     async def final_text(task: str, tools: list[Any]) -> str:
         agent = Agent(model=model, tools=tools, telemetry=False)
-        return str((await agent.arun(task)).messages[-1].content)
+        async for event in agent.arun(task, stream=True, yield_run_output=True):
+            last = event
+        return str(last.messages[-1].content)
 
     with agentobs.record_all(), agentobs.session("trip"):
         return asyncio.run(final_text(prompt, [weather, research]))

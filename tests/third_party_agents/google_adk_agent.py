@@ -1,4 +1,4 @@
-"""An agent of Google's Agent Development Kit, with a tool that runs another agent; it sends through litellm."""
+"""An agent of Google's Agent Development Kit through litellm, with streams and a tool that runs another agent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
 from google.genai import types
@@ -15,6 +16,7 @@ from tests.third_party_agents.provider import PLACES, PROMPT
 
 PACKAGES = ("google-adk", "litellm", "httpx")
 RECORDED_WITH = "`with agentobs.record_all():`"
+STREAMED = RunConfig(streaming_mode=StreamingMode.SSE)
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
@@ -45,7 +47,7 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
         message = types.Content(role="user", parts=[types.Part(text=task)])
         last: Any = None
         async for event in runner.run_async(
-            user_id="me", session_id=session.id, new_message=message
+            user_id="me", session_id=session.id, new_message=message, run_config=STREAMED
         ):
             last = event
         return str(last.content.parts[0].text)

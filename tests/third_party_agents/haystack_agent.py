@@ -1,4 +1,4 @@
-"""An agent of Haystack, which uses another agent as a tool; the generator creates its client when it is warmed up."""
+"""An agent of Haystack with streams and an agent as a tool; the generator creates its client when it is warmed up."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
     generator = AnthropicChatGenerator(
         model="claude-sonnet-5",
         api_key=Secret.from_token("sk-ant-a-made-up-key-0123456789"),
+        streaming_callback=lambda chunk: None,
     )
     os.environ["ANTHROPIC_BASE_URL"] = url
     generator.warm_up()

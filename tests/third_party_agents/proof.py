@@ -21,13 +21,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import agentobs
+from agentobs.store.duckdb.connection import connect
 from replay import DivergenceError, Fixture, Replayer
 from tests.replay.agents import frozen, last_session
 from tests.replay.raw_provider import raw_provider
 from tests.replay.wire_recordings import NOWHERE, recording
 from tests.third_party_agents.environments import PROGRAMS
-from tests.third_party_agents.provider import FINAL_TEXT, Counts, Provider, has_first_results
+from tests.third_party_agents.provider import FINAL_TEXT, Counts, Provider, has_weather_in_rome
 
 REPLAYS = 3
 """The number of replays of each recording in the test suite, because scheduling may differ between replays."""
@@ -57,8 +57,8 @@ class Proof:
     """The number of requests that each replay matched."""
     errors: tuple[str, ...]
     """The error of each replay; empty if the replay ended as the recorded run did."""
-    first_results: int
-    """The first recorded request that contains the results of tools."""
+    with_result: int
+    """The first recorded request that contains the tool result that is changed."""
     prompt: str
     """The divergence of a replay with a changed prompt: the request, the path and the cause."""
     tool: str
@@ -75,7 +75,7 @@ class Proof:
                 found.append(f"{field.name}: the provider counted {counted}, recorded are {stored}")
         for change, number, diverged in (
             ("prompt", 1, self.prompt),
-            ("tool result", self.first_results, self.tool),
+            ("tool result", self.with_result, self.tool),
         ):
             if diverged.partition(",")[0] != f"request {number}":
                 found.append(f"the changed {change} gave {diverged}, expected was request {number}")
@@ -120,8 +120,10 @@ def prove(
         store=stored(folder / "home"),
         matched=matched,
         errors=errors,
-        first_results=next(
-            each.number for each in fixture.requests if has_first_results(fixture.body(each.number))
+        with_result=next(
+            each.number
+            for each in fixture.requests
+            if has_weather_in_rome(fixture.body(each.number))
         ),
         prompt=divergence_of(fixture, run, prompt="Trip: where does it rain?"),
         tool=divergence_of(fixture, run, rome="snow"),
@@ -144,10 +146,9 @@ def _replay(fixture: Fixture, run: Run, live: str) -> tuple[int, str]:
 
 def stored(home: Path) -> Counts:
     """Return what a home contains."""
-    [(requests, turns, calls, interactions, cost_usd)] = agentobs.query(
-        "SELECT sum(attempts), sum(turns), sum(tool_calls), sum(interactions), sum(cost_usd) FROM sessions",
-        home=home,
-    )
+    sql = "SELECT sum(attempts), sum(turns), sum(tool_calls), sum(interactions), sum(cost_usd) FROM sessions"
+    with connect(home) as connection:
+        [(requests, turns, calls, interactions, cost_usd)] = connection.execute(sql).fetchall()
     numbers = (int(requests), int(turns), int(calls), int(interactions))
     return Counts(*numbers, cost_usd=cost_usd or Decimal())
 

@@ -17,7 +17,7 @@ from tests.provider_script import message_events
 from tests.replay.raw_provider import JSON, SSE, Call, play_chunks
 
 PROMPT = "Trip: where does the sun shine?"
-PLACES = {"Oslo": "rain", "Rome": "sun", "Cairo": "heat", "Quito": "fog"}
+PLACES = {"Oslo": "rain", "Rome": "cloudless", "Cairo": "heat", "Quito": "fog"}
 """The results of the tool `weather`, which fails for all other places."""
 PRICES = {
     "input_tokens": Decimal(2),
@@ -108,8 +108,8 @@ class Provider:
         # Some frameworks add instructions before and after the task.
         topic = next((each for each in TOPICS if f"Research the {each}" in task), None)
         turn = _turns(messages, _TRIP_TURNS if topic is None else [f"toolu_look_{topic}"])
-        if not request.get("tools"):
-            turn = 2  # the agent cannot run tools
+        if not request.get("tools") and not request.get("thread"):
+            turn = 2  # the agent has no tools
         content = _trip(turn) if topic is None else _research(topic, turn)
         if content[-1]["type"] == "text":
             content = _ending(request, topic, content[-1]["text"])
@@ -155,9 +155,9 @@ def _ending(request: dict[str, Any], topic: str | None, text: str) -> list[dict[
     return [_call(f"end_{topic or 'trip'}", ending, answer=text)]
 
 
-def has_first_results(body: bytes) -> bool:
-    """Return whether a request continues the first response of the main agent, so that it contains the tool results."""
-    return _TRIP_TURNS[0].encode() in body
+def has_weather_in_rome(body: bytes) -> bool:
+    """Return whether a request contains the result of the tool call for Rome."""
+    return PLACES["Rome"].encode() in body
 
 
 def _trip(turn: int) -> list[dict[str, Any]]:

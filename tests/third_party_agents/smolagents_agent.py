@@ -1,4 +1,4 @@
-"""A tool-calling agent of smolagents through litellm, with tools in threads and a tool that runs another agent."""
+"""A tool-calling agent of smolagents through litellm, with streams, threads and a tool that runs another agent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
         return ask_agent(f"Research the {topic}.", [weather])
 
     def ask_agent(task: str, tools: list[Any]) -> str:
-        return str(ToolCallingAgent(tools=tools, model=model, verbosity_level=0).run(task))
+        agent = ToolCallingAgent(tools=tools, model=model, stream_outputs=True, verbosity_level=0)
+        return str(agent.run(task))
 
     with agentobs.record_all(), agentobs.session("trip"):
         return ask_agent(prompt, [weather, research])

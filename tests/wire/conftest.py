@@ -1,4 +1,4 @@
-"""Skip all tests of this folder if there is no recorded traffic."""
+"""Skips all tests of this directory if there is no recorded traffic."""
 
 from __future__ import annotations
 

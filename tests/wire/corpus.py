@@ -1,6 +1,6 @@
 """The recorded traffic: its location, and a reader of its files.
 
-This module does not use the code under test, so the expected values of a test come from the files alone.
+This module does not use the code under test, so the expected values of a test come only from the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HINT = (
     "(default: ../shared/wire, relative to the checkout)"
 )
 BATCHES = 8
-"""The number of batches that the files are divided into; each batch is one test."""
+"""The number of batches into which the files are divided; each batch is one test."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Exchange:
 
     @property
     def is_model_request(self) -> bool:
-        """Whether this request is a turn if it gets a response."""
+        """Whether this is a request to the model, which is a turn if it gets a response."""
         return self.method == "POST" and self.path.partition("?")[0] == "/v1/messages"
 
     @property
@@ -115,7 +115,7 @@ def _append(block: dict[str, Any], delta: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class WireFile:
-    """One file of the corpus."""
+    """A file of the corpus."""
 
     name: str
     """The path relative to the corpus, as in the manifest."""
@@ -150,7 +150,9 @@ def _continued_response(exchanges: Sequence[Exchange], number: int) -> int | Non
 
 
 def _is_same(response: dict[str, Any], message: dict[str, Any]) -> bool:
-    """Return whether a history message is this response: they share a tool call, or have no calls and equal text."""
+    """Return whether a message of the history is this response: they share a tool call, or have no calls and equal
+    text.
+    """
     response_ids, message_ids = _call_ids(response), _call_ids(message)
     if response_ids or message_ids:
         return bool(response_ids & message_ids)

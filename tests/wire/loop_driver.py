@@ -1,4 +1,4 @@
-"""Run the agent loop on recorded conversations: with their prompts, the recorded tool results and responses."""
+"""Runs the agent loop on recorded conversations, with their prompts, tool results and responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_RESULT = ToolAnswer("no result was recorded", is_error=True, outcome="failed"
 
 
 def runs_on_client(file: WireFile) -> bool:
-    """Return whether the client runs every tool that the file declares."""
+    """Return whether the client runs all tools that the file declares."""
     bodies = [e.body for e in file.exchanges if isinstance(e.body, dict)]
     types = [str(tool.get("type")) for e in file.exchanges for tool in e.tools]
     remote = any(body.get("mcp_servers") or body.get("container") for body in bodies)
@@ -34,7 +34,7 @@ def runs_on_client(file: WireFile) -> bool:
 
 
 def conversations(file: WireFile) -> list[list[int]]:
-    """Return the file's conversations of at least two requests, each as the numbers of its exchanges."""
+    """Return the file's conversations with at least two requests, each as the numbers of its exchanges."""
     continued = continued_responses(file.exchanges)
     paths = []
     for last in set(range(len(continued))) - set(continued):
@@ -69,7 +69,7 @@ async def _run(
     first: int,
     conversation: Conversation,
 ) -> tuple[int, bool]:
-    """Run the loop on a prompt until it ends or has received the last recorded response.
+    """Run the loop on a prompt until the loop ends or has received the last recorded response.
 
     Returns the number of responses, and whether the run failed.
     """
@@ -77,7 +77,7 @@ async def _run(
     received, failed = 0, False
 
     def tools() -> list[Tool]:
-        """Return the tools of the next request; clients change them between turns."""
+        """Return the tools of the next request, because clients change their tools between turns."""
         return [declared(declaration, dict) for declaration in path[first + received].tools]
 
     running = run(

@@ -1,4 +1,4 @@
-"""Serve files of the corpus, send their requests with the real SDK, record and ingest them: one session per file."""
+"""Serves files of the corpus, sends their requests with the real SDK, and records and ingests one session per file."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class RecordedFile:
-    """A file whose requests were sent again in one session."""
+    """A file whose requests were sent again, all in one session."""
 
     file: WireFile
     session_id: str
     responses: list[Any]
-    """What the client received for each request."""
+    """The response that the client received for each request."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some files, recorded in one home."""
+    """Several files that are recorded in one home."""
 
     home: Home
     files: list[RecordedFile]
@@ -53,7 +53,7 @@ class Batch:
         return {session_id: read_session(self.home, session_id, segments) for session_id in ids}
 
     def rows(self, sql: str, recorded: RecordedFile) -> list[tuple[Any, ...]]:
-        """Query the store; `$session` in the statement is the session of the file."""
+        """Query the store; `$session` in the statement is the session of a file."""
         return self.database.execute(sql, {"session": recorded.session_id}).fetchall()
 
     def continued_attempts(self, recorded: RecordedFile) -> list[int | None]:
@@ -73,7 +73,7 @@ def model_exchanges(recording: Recording) -> list[ModelExchange]:
 
 @contextmanager
 def served(options: ServeOptions | None = None) -> Iterator[ServedProvider]:
-    """Serve a provider that has no recording yet."""
+    """Serve a provider without a recording; tests load recordings later."""
     empty = Recording("wire", "nothing", None, None, "completed", None, None, 0, ())
     with ServedProvider(empty, options) as provider:
         yield provider
@@ -85,7 +85,7 @@ def record_files(
     open_client: Callable[[str], AbstractContextManager[C]],
     send: Callable[[C, Exchange], R],
 ) -> list[RecordedFile]:
-    """Send every request of the files again and record it in a home at `path`."""
+    """Send every request of the files again, and record all exchanges in a home at `path`."""
     agentobs.stop_recorder()
     recorded: list[RecordedFile] = []
     with served() as provider, open_client(provider.url) as client:

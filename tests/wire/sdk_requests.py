@@ -1,4 +1,6 @@
-"""Send recorded requests with the real SDK: by a typed method if there is one for the path, else by a generic one."""
+"""Sends recorded requests with the real SDK: with a typed method if the path has one, otherwise with a generic
+method.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ _REQUIRED_NAMES = ("model", "max_tokens", "messages", "requests")
 
 
 def _body_arguments(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a method: required ones by name, all others unchanged in `extra_body`."""
+    """Return the arguments of a method: required arguments by name, all others unchanged in `extra_body`."""
     required = {key: body[key] for key in _REQUIRED_NAMES if key in body}
     if body.get("stream"):
         required["stream"] = True

@@ -1,4 +1,4 @@
-"""Recorded conversations of other clients: each can be resumed, from its end and from each of its turns."""
+"""Recorded conversations of other clients can be resumed, from their end and from each of their turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.wire.corpus import BATCHES, batch
 
 @pytest.mark.parametrize("number", range(BATCHES))
 def test_every_conversation_can_be_resumed(number: int) -> None:
-    """A resumed conversation is valid for the provider: each tool call has a result."""
+    """A conversation that is resumed from its end or any turn is valid for the provider: each tool call has a
+    result.
+    """
     found = 0
     for file in batch(number):
         recording = read_wire_file(file.path)

@@ -1,4 +1,6 @@
-"""Recorded conversations with tools, sent again: the store has their turns, tool results, interactions and usage."""
+"""Recorded conversations with tools, which are sent again: the store has their turns, tool results, interactions and
+usage.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.wire.sdk_requests import send_async
 
 TAG = "multi_turn_tool_use"
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-"""The recorded requests name models that are deprecated by now."""
+"""The recorded requests name models that are deprecated now."""
 
 
 @pytest.fixture(
@@ -51,20 +53,22 @@ def batch(
 
 
 def test_every_conversation_is_in_one_batch() -> None:
-    """The batches contain each file with tools and several turns exactly once; there are such files."""
+    """Each file with tools and several turns is in exactly one batch, and there are some of these files."""
     names = [file.name for number in range(corpus.BATCHES) for file in corpus.batch(number, TAG)]
     assert sorted(names) == corpus.files(TAG) != []
 
 
 def test_the_sdk_returns_the_recorded_tool_calls(batch: Batch) -> None:
-    """The messages of the SDK contain the recorded tool calls, streamed or not."""
+    """The messages that the SDK returns contain the recorded tool calls, streamed or not."""
     for recorded in batch.files:
         calls = [[call["id"] for call in e.calls] for e in recorded.file.exchanges]
         assert recorded.responses == calls, recorded.file.name
 
 
 def test_each_request_continues_the_last_response_in_its_history(batch: Batch) -> None:
-    """An attempt continues the last response in its history; its turn is the number of earlier responses plus one."""
+    """An attempt continues the last response in its history, and its turn is the number of earlier responses plus
+    one.
+    """
     sql = "SELECT turn FROM attempts WHERE session_id = $session ORDER BY started_ns"
     for recorded in batch.files:
         assert batch.continued_attempts(recorded) == continued_responses(recorded.file.exchanges), (

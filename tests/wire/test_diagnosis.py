@@ -1,4 +1,4 @@
-"""Failure signatures on recorded traffic and on logs: there are few findings, and each was reviewed."""
+"""Failure signatures in recorded traffic and in logs: there are few findings, and each finding was reviewed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.write_docs import ROOT
 
 
 def test_all_findings_were_reviewed() -> None:
-    """docs/diagnose.md lists every finding in both corpora, each with the result of its review."""
+    """docs/diagnose.md lists every finding in both corpora, with the result of its review."""
     document = diagnose()
     assert "NOT REVIEWED" not in document
     assert (ROOT / "docs/diagnose.md").read_text("utf-8") == document

@@ -1,4 +1,4 @@
-"""Every recorded exchange: served, sent again by the real SDK, recorded, ingested, frozen and replayed."""
+"""Every recorded exchange is served, sent again by the real SDK, recorded, ingested, frozen and replayed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.wire.recorded_batches import KEY, Batch, ingested, model_exchanges, r
 from tests.wire.sdk_requests import send
 
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-"""The recorded requests name models that are deprecated by now."""
+"""The recorded requests name models that are deprecated now."""
 
 
 def client_of(url: str) -> Anthropic:
@@ -37,7 +37,7 @@ REPLAYED = [
     pytest.param(number, marks=[group(number), *([] if number < 2 else [pytest.mark.soak])])
     for number in range(corpus.BATCHES)
 ]
-"""A normal run replays a quarter of the batches; a soak run replays all."""
+"""A normal run replays a quarter of the batches; a soak run replays all batches."""
 
 
 @pytest.fixture(
@@ -47,7 +47,7 @@ REPLAYED = [
 def batch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Batch]:
-    """An eighth of the files; all their exchanges are recorded and ingested."""
+    """An eighth of the files; all exchanges of these files are recorded and ingested."""
     path = tmp_path_factory.mktemp("exchanges")
     files = record_files(corpus.batch(request.param), path, client_of, send)
     with ingested(path, files) as batch:
@@ -55,7 +55,9 @@ def batch(
 
 
 def test_every_file_is_in_one_batch() -> None:
-    """The batches contain every file of the manifest exactly once, and as many exchanges as the manifest states."""
+    """Every file of the manifest is in exactly one batch, and the batches contain as many exchanges as the manifest
+    states.
+    """
     batches = [file for number in range(corpus.BATCHES) for file in corpus.batch(number)]
     counts = {file.name: len(file.exchanges) for file in batches}
     assert len(batches) == len(counts) > 0
@@ -63,7 +65,7 @@ def test_every_file_is_in_one_batch() -> None:
 
 
 def test_the_client_receives_the_recorded_responses(batch: Batch) -> None:
-    """A recorded client receives the status and body of each response unchanged."""
+    """A client that is recorded receives the status and body of each response unchanged."""
     for recorded in batch.files:
         assert recorded.responses == [
             (e.status, e.text.encode()) for e in recorded.file.exchanges
@@ -71,7 +73,7 @@ def test_the_client_receives_the_recorded_responses(batch: Batch) -> None:
 
 
 def test_the_journal_contains_the_exact_exchanges(batch: Batch) -> None:
-    """Requests and responses that are read from the segments equal the recorded ones, byte for byte."""
+    """The requests and responses that are read from the segments equal the corpus byte for byte."""
     for recorded in batch.files:
         recording = batch.recordings[recorded.session_id]
         found = [journaled(exchange) for exchange in model_exchanges(recording)]
@@ -82,7 +84,7 @@ def test_the_journal_contains_the_exact_exchanges(batch: Batch) -> None:
 
 
 def test_the_store_counts_every_attempt(batch: Batch) -> None:
-    """DuckDB contains one row per exchange, with the facts of its response."""
+    """The store contains one attempt per exchange, with the facts of its response."""
     sql = """
         SELECT method, status, outcome, error_type, streamed, model_requested, model, stop_reason, message_id,
             request_id, retry_after_ms, message_count, tool_use_count, response_bytes, redactions
@@ -104,7 +106,9 @@ def test_each_attempt_continues_the_last_response_in_its_history(batch: Batch) -
 
 
 def test_usage_is_the_last_reported_usage(batch: Batch) -> None:
-    """The usage of each attempt is the usage that the response reports last: the total and its iterations."""
+    """The usage rows of each attempt contain the counts that the response reports last: the total and its
+    iterations.
+    """
     for recorded in batch.files:
         counts = [row for exchange in recorded.file.exchanges for row in usage.usage_rows(exchange)]
         assert batch.rows(usage.ROWS, recorded) == counts, recorded.file.name
@@ -112,7 +116,9 @@ def test_usage_is_the_last_reported_usage(batch: Batch) -> None:
 
 @pytest.mark.parametrize("batch", REPLAYED, indirect=True)
 def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) -> None:
-    """If a session is frozen, loaded and replayed without a provider, each request receives the recorded bytes."""
+    """If a session is frozen, loaded and replayed without a provider, each request receives the recorded response byte
+    for byte.
+    """
     client = client_of("http://127.0.0.1:9")
     for recorded in batch.files:
         (tmp_path / FILE).write_bytes(
@@ -127,7 +133,7 @@ def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) ->
 
 
 def journaled(exchange: ModelExchange) -> dict[str, Any]:
-    """Return an exchange of the journal; its body is parsed if it is JSON."""
+    """Return an exchange of the journal, with a parsed body if it is JSON."""
     question, answer = exchange.question, exchange.answer
     is_text = question.headers.get("content-type", "").startswith("multipart/")
     return {
@@ -139,7 +145,7 @@ def journaled(exchange: ModelExchange) -> dict[str, Any]:
 
 
 def expected(exchange: Exchange) -> dict[str, Any]:
-    """Return what `journaled` must return for an exchange."""
+    """Return the expected result of `journaled` for an exchange."""
     return {
         "request": (exchange.method, exchange.path),
         "body": exchange.body,
@@ -158,7 +164,7 @@ def headers(exchange: Exchange) -> dict[str, str]:
 
 
 def attempt(exchange: Exchange) -> tuple[Any, ...]:
-    """Return the row that the store must contain for an exchange."""
+    """Return the expected row of the store for an exchange."""
     message, error, body = exchange.message or {}, exchange.error or {}, exchange.body
     response = message or json_object(exchange)
     outcome = "http_error" if exchange.status >= 400 else "stream_error" if error else "ok"

@@ -31,7 +31,7 @@ AT_NS = int(dt.datetime(2026, 11, 2, tzinfo=dt.UTC).timestamp()) * 1_000_000_000
 """The time of all requests: a day on which the published prices of the table are valid."""
 
 UNKNOWN = {"claude-sonet-4-5", "invalid-model-name", "there-is-no-such-model"}
-"""Models that occur in requests and have no price. None of them returned a response."""
+"""Models that occur in requests and have no price. No request for one of these models got a response."""
 
 CLASS_COUNTS = {
     "batch": 4,
@@ -48,7 +48,7 @@ CLASS_COUNTS = {
     "web fetch": 8,
     "web search": 21,
 }
-"""The expected number of responses of each class, to detect missing ones."""
+"""The expected number of responses of each class, by which missing responses are detected."""
 
 
 @functools.cache
@@ -67,7 +67,10 @@ def billed_exchanges() -> list[tuple[Exchange, list[dict[str, Any]]]]:
 
 
 def response_only_exchanges() -> Iterator[tuple[Exchange, list[dict[str, Any]]]]:
-    """Yield exchanges of which the source kept only the response body; streams are stored without their framing."""
+    """Yield exchanges of which the source kept only the response body.
+
+    Streams are stored without their framing.
+    """
     manifest = json.loads((corpus.folder() / "manifest.json").read_bytes())["files"]
     for entry in sorted((e for e in manifest if e["kind"] == "response_only"), key=str):
         for line in (corpus.folder() / entry["file"]).read_bytes().splitlines():
@@ -146,7 +149,9 @@ def _has(usage: dict[str, Any], kind: str) -> bool:
 
 
 def test_every_class_of_calls_occurs() -> None:
-    """The corpus has the expected number of responses of each class, and more than 60 that are in at least one."""
+    """The corpus has the expected number of responses of each class, and more than 60 responses that are in at least
+    one class.
+    """
     usages = [message["usage"] for _, messages in billed_exchanges() for message in messages]
     found = {name: sum(bool(test(usage)) for usage in usages) for name, test in CLASSES.items()}
     assert found == CLASS_COUNTS
@@ -154,7 +159,9 @@ def test_every_class_of_calls_occurs() -> None:
 
 
 def test_every_part_of_each_cost_is_exact(store: duckdb.DuckDBPyConnection) -> None:
-    """Each of the six parts of a call's cost is exactly tokens times published price, and they add up to its cost."""
+    """Each of the six parts of a call's cost is exactly tokens times published price, and the parts add up to the
+    cost.
+    """
     names = ", ".join(f"{name}_usd" for name in published_prices.PARTS)
     rows = store.execute(
         f"SELECT attempt_id, {names}, cost_usd, cost_status FROM costs ORDER BY attempt_id, iteration, cost_usd"
@@ -199,7 +206,7 @@ def test_the_costs_of_each_model_add_up(store: duckdb.DuckDBPyConnection) -> Non
 
 
 def test_models_without_a_price_are_listed() -> None:
-    """Every model that a request or response names has a price, except the models in `UNKNOWN`."""
+    """Each model in a request or a response has a price, except the models in `UNKNOWN`."""
     requested = {
         exchange.body["model"]
         for entry in corpus.manifest()
@@ -217,7 +224,7 @@ def test_models_without_a_price_are_listed() -> None:
 
 
 def test_batch_results_are_counted_once(tmp_path: Path) -> None:
-    """Each custom_id of a batch is counted once, even if the results are fetched several times."""
+    """Each result of a batch is counted once, even if the results of the batch are fetched several times."""
     home = a_home(tmp_path)
     fetched = [each for each, _ in billed_exchanges() if each.path.endswith("/results")]
     repeated = [

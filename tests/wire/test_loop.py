@@ -1,7 +1,8 @@
 """The agent loop on recorded conversations: it sends the same follow-up requests as the recorded client.
 
-Only the messages of requests are compared. Before that, equivalent forms are normalized: a string is one text block, an
-absent `is_error` is false, an absent `caller` is a direct call, null is absent, and cache breakpoints are removed.
+Only the messages of requests are compared. Before the comparison, equivalent forms are normalized: a string is one text
+block, an absent `is_error` is false, an absent `caller` is a direct call, null is absent, and cache breakpoints are
+removed.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from tests.wire.recorded_batches import KEY, model_exchanges, served
 
 TAG = "multi_turn_tool_use"
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-"""The recorded requests name models that are deprecated by now."""
+"""The recorded requests name models that are deprecated now."""
 TABLE = Path(__file__).parents[2] / "docs" / "loop_on_real_conversations.md"
 MIN_PERCENT = 80
-"""The minimum percentage of files for which every request of the loop must equal the recorded request."""
+"""The minimum percentage of files for which every request of the loop equals the recorded request."""
 
 
 @pytest.mark.parametrize("number", range(corpus.BATCHES))
 def test_the_loop_sends_the_recorded_requests(number: int, tmp_path: Path) -> None:
-    """Every request equals the recorded one, except in the files of the table, which differ where the table says."""
+    """Every request of the loop equals the recorded request, except the first differences that the table lists."""
     files = [file for file in corpus.batch(number, TAG) if runs_on_client(file)]
     found = asyncio.run(first_differences(files, tmp_path))
     listed = {name: place for name, place in table().items() if name in found}
@@ -49,7 +50,9 @@ def test_the_loop_sends_the_recorded_requests(number: int, tmp_path: Path) -> No
 
 
 def test_the_table_is_short_and_correct() -> None:
-    """At least 80 percent of the files match; the table names only existing files, and states the correct numbers."""
+    """At least 80 percent of the files match, and the table lists only existing files and states the correct
+    numbers.
+    """
     names = [name for name in corpus.files(TAG) if runs_on_client(corpus.read(name))]
     listed = table()
     assert set(listed) <= set(names)
@@ -59,7 +62,9 @@ def test_the_table_is_short_and_correct() -> None:
 
 
 async def first_differences(files: list[WireFile], path: Path) -> dict[str, str | None]:
-    """Run the loop on the conversations of each file; return where its requests first differ from the recorded ones."""
+    """Run the loop on the conversations of each file; return where its requests first differ from the recorded
+    requests.
+    """
     sessions: list[tuple[WireFile, list[int], str]] = []
     async with recorded_client(path) as (provider, client):
         for file in files:
@@ -80,7 +85,7 @@ async def first_differences(files: list[WireFile], path: Path) -> dict[str, str 
 
 @asynccontextmanager
 async def recorded_client(path: Path) -> AsyncIterator[tuple[ServedProvider, AsyncAnthropic]]:
-    """Yield a provider that responds in the recorded order, and a recorded client of it."""
+    """Yield a provider that responds in the recorded order, and a client of it that is recorded."""
     agentobs.stop_recorder()
     with served(ServeOptions(match="order")) as provider:
         async with AsyncAnthropic(api_key=KEY, base_url=provider.url, timeout=SECONDS) as client:
@@ -98,7 +103,7 @@ def sent_messages(path: Path, session_id: str) -> list[Any]:
 
 
 def first_difference(sent: list[Any], recorded: list[Any]) -> str | None:
-    """Return the first request (counted from 1) and place that differ; None if all requests are equal."""
+    """Return the first request (counted from 1) that differs, and the place in it; None if all requests are equal."""
     for number, (actual, expected) in enumerate(zip(sent, recorded, strict=False), 1):
         if place := differing_place(normalized(actual), normalized(expected), "messages"):
             return f"request {number}, {place}"

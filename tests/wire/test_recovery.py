@@ -1,6 +1,6 @@
-"""Real failures and unfinished responses: how each is classified, and how the loop handles each kind.
+"""Real failures and unfinished responses: how each is classified, and how the agent loop handles each kind.
 
-The recorded bytes are served over loopback HTTP. Failures that recorded traffic does not contain are tested in
+The recorded bytes are served over loopback HTTP. Failures that do not occur in recorded traffic are tested in
 `tests/agent/test_recovery.py` with synthetic responses.
 """
 
@@ -68,7 +68,9 @@ def expected(exchange: Exchange) -> ErrorClass:
 
 
 def test_every_recorded_failure_is_classified() -> None:
-    """Each recorded failure has the class that its error type and text name, and all real classes occur."""
+    """Each recorded failure has the class that follows from its error type and text, and each class of real failures
+    occurs.
+    """
     seen: dict[ErrorClass, int] = {}
     for exchange in failures():
         error, kind = error_of(exchange), expected(exchange)
@@ -94,7 +96,7 @@ def served(exchange: Exchange) -> Reply:
 
 
 def failure_kinds() -> list[Exchange]:
-    """Return one recorded failure of each kind. A kind is the status, the class and the retry headers."""
+    """Return one recorded failure of each kind: each combination of status, class and retry headers."""
     found: dict[Any, Exchange] = {}
     for exchange in failures():
         headers = exchange.headers
@@ -104,7 +106,9 @@ def failure_kinds() -> list[Exchange]:
 
 
 def test_the_loop_handles_each_kind_of_failure() -> None:
-    """A transient failure is retried after the requested wait; any other failure ends the run with its error."""
+    """The loop retries a transient failure after the requested wait; after any other failure, the run ends with its
+    error.
+    """
     for exchange in failure_kinds():
         headers = exchange.headers if exchange.status >= 400 else {}
         should_retry, wait = headers.get("x-should-retry"), float(headers.get("retry-after", 0.5))
@@ -127,7 +131,7 @@ def test_the_loop_handles_each_kind_of_failure() -> None:
 
 
 def test_a_real_401_is_retried_once_with_new_credentials() -> None:
-    """Although the provider states that the request must not be retried, it is retried with new credentials."""
+    """A 401 is retried once with new credentials, although the provider states that the request must not be retried."""
     rejection = served(_failed("status_401")[-1])
     with Provider([rejection, streamed(DONE)]) as provider:
         events = events_of(provider, world={"refresh": lambda: True})
@@ -135,7 +139,7 @@ def test_a_real_401_is_retried_once_with_new_credentials() -> None:
 
 
 def test_real_overloads_switch_to_the_fallback_model() -> None:
-    """Three consecutive overloads are enough, whether reported by status or inside a stream."""
+    """After three consecutive overloads, by status or inside a stream, the loop uses the fallback model."""
     by_status, in_stream = _failed("status_529")[0], _failed("error_event_mid_stream")[0]
     replies = [served(each) for each in (by_status, in_stream, by_status)]
     with Provider([*replies, streamed(DONE)]) as provider:
@@ -144,8 +148,8 @@ def test_real_overloads_switch_to_the_fallback_model() -> None:
     assert result_of(events).text == "Done."
 
 
-def test_real_overloads_in_an_unattended_run() -> None:
-    """An unattended run makes more than ten retries."""
+def test_an_unattended_run_retries_real_overloads() -> None:
+    """In an unattended run, the loop retries more than ten times."""
     overload = served(_failed("status_529")[0])
     with Provider([*[overload] * 15, streamed(DONE)]) as provider:
         events = events_of(provider, unattended=True)
@@ -172,7 +176,9 @@ def response_text(exchange: Exchange) -> str:
 
 @pytest.mark.parametrize("number", range(4))
 def test_the_loop_continues_every_truncated_response(number: int) -> None:
-    """The first truncated response is discarded and requested again with a higher limit; the second is continued."""
+    """The first truncated response is discarded and requested again with a higher limit; the second truncated response
+    is continued.
+    """
     for exchange in unfinished_responses("max_tokens")[number::4]:
         replies = [served(exchange), served(exchange), streamed(DONE)]
         with Provider(replies) as provider:
@@ -185,7 +191,7 @@ def test_the_loop_continues_every_truncated_response(number: int) -> None:
 
 
 def test_the_loop_continues_every_paused_response() -> None:
-    """A paused response is sent back unchanged, and the model continues it."""
+    """The loop sends a paused response back unchanged, and the model continues it."""
     count = 0
     for exchange in unfinished_responses("pause_turn"):
         with Provider([served(exchange), streamed(DONE)]) as provider:
@@ -200,7 +206,7 @@ def test_the_loop_continues_every_paused_response() -> None:
 
 
 def test_a_fallback_by_the_provider_is_a_normal_response() -> None:
-    """If the provider itself used another model, its response is handled like any other."""
+    """If the provider used another model as a fallback, the loop handles its response like any other."""
     (name,) = corpus.files("fallback")
     exchange = next(each for each in corpus.read(name).exchanges if each.message)
     assert json.dumps(exchange.message).count("fallback") >= 1

@@ -15,11 +15,13 @@ ROWS = """
     FROM usage JOIN attempts USING (session_id, attempt_id)
     WHERE session_id = $session ORDER BY started_ns, iteration
 """
-"""Returns the usage rows of a session; `usage_rows` returns the expected ones."""
+"""Returns the usage rows of a session, in the order of `usage_rows`."""
 
 
 def usage_rows(exchange: Exchange) -> list[tuple[Any, ...]]:
-    """Return the expected usage rows of a response, by its last counts: first the total, then its iterations."""
+    """Return the expected usage rows of a response: first the total, then its iterations, each with the last reported
+    counts.
+    """
     if exchange.path.partition("?")[0].endswith("/results"):
         results = [json.loads(line)["result"] for line in exchange.text.splitlines()]
         return [

@@ -34,8 +34,8 @@ class Consent:
     """An approval request to a person."""
 
     about: Json
-    """The call: `tool`, `input`, and `paths` with links resolved if the call has paths. If the agent reached a limit,
-    contains the `limit` instead.
+    """The call: `tool`, `input`, and, if the call has paths, `paths` with links resolved. If the agent reached a limit,
+    this object contains the `limit` instead.
     """
     reason: str
     """Why approval is requested."""
@@ -118,7 +118,7 @@ class LiveAnswers:
     ) -> None:
         """Create the answers for these tools.
 
-        Exceptions of the arguments are handled in `ask`, unless a description says that they are raised.
+        Exceptions that the passed functions raise are handled in `ask`, unless a description says that they are raised.
 
         Args:
             tools: the agent's tools.
@@ -257,7 +257,7 @@ class LiveAnswers:
         except AgentobsError as error:
             return refusal(error)
         except Exception as error:
-            found = f"the earlier session was not read: {error_text(error)}"
+            found = f"the earlier session could not be read: {error_text(error)}"
             return refusal(RecordingError(found, todo="agentobs verify lists all damage"))
 
     async def _request_approval(self, question: WorldQuestion) -> Json:

@@ -58,7 +58,7 @@ def hooks_from_settings(
         settings = read_json(settings, where, _FORMAT_HINT)
     where = where or f"hooks of the source {source}"
     if not isinstance(settings, Mapping):
-        raise UsageError("this is not an object", where=where, todo=_FORMAT_HINT)
+        raise UsageError("expected an object", where=where, todo=_FORMAT_HINT)
     hooks = []
     for event, entries in settings.items():
         if event not in EVENTS:
@@ -74,7 +74,7 @@ def hooks_from_settings(
 
 def _hook(event: Any, entry: Any, source: str, where: str) -> Hook:
     if not isinstance(entry, Mapping):
-        raise UsageError("this is not an object", where=where, todo=_FORMAT_HINT)
+        raise UsageError("expected an object", where=where, todo=_FORMAT_HINT)
     kinds = [kind for kind in _FIELDS_BY_KIND if kind in entry]
     if len(kinds) != 1:
         found = f"it has {' and '.join(kinds)}" if kinds else "it specifies nothing to run"

@@ -116,7 +116,7 @@ def _safety_denial(view: CallView, blocked: tuple[str, ...], over_budget: bool) 
         return None
     if not interpretations(host):
         return _safety_decision(
-            f"The host {_quoted(host)} cannot be parsed, so it may be blocked. "
+            f"The host {_quoted(host)} cannot be parsed, so it cannot be checked against the blocked hosts. "
             "Use a plain host name."
         )
     return _safety_decision(

@@ -57,7 +57,8 @@ class Permissions:
         if self.mode == "bypassPermissions" and self.bypass_confirmed is not True:
             raise UsageError(
                 "the mode bypassPermissions runs all tools without approval, and must be confirmed",
-                todo="Pass bypass_confirmed=True only if losing this machine is acceptable, or use acceptEdits",
+                todo="Pass bypass_confirmed=True only on a machine that you can afford to lose; "
+                "otherwise use acceptEdits",
             )
         for name in ("rules", "blocked_hosts", "shell_tools"):
             if isinstance(getattr(self, name), str):
@@ -70,7 +71,7 @@ class Permissions:
             if not isinstance(host, str) or not is_host_pattern(host):
                 raise UsageError(
                     f"{host!r} in blocked_hosts is not a host",
-                    todo="Write a name, `*.` followed by a name, an address or a network, such as *.example.com",
+                    todo="Use a host name, a wildcard such as *.example.com, an IP address or a network",
                 )
 
     @property
@@ -114,7 +115,7 @@ class Permissions:
     def _hides(self, other: Rule, rule: Rule, before: Sequence[Rule]) -> bool:
         """Return whether a rule never has an effect because the rule `other` is stricter or equivalent.
 
-        Of two equivalent rules, the first has the effect. `before` are the rules before this rule.
+        Of two equivalent rules, the first takes effect. `before` are the rules before this rule.
         """
         if other == rule or _RANK[other.behavior] > _RANK[rule.behavior]:
             return False

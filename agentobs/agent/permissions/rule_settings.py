@@ -42,7 +42,7 @@ def from_settings(
         settings = read_json(settings, where, _FORMAT_HINT)
     where = where or f"settings of the source {source}"
     if not isinstance(settings, Mapping):
-        raise UsageError("this is not an object", where=where, todo=_FORMAT_HINT)
+        raise UsageError("expected an object", where=where, todo=_FORMAT_HINT)
     for name in settings:
         if name not in BEHAVIORS:
             raise UsageError(f"{name!r} is unknown", where=where, todo=_suggestion(name))

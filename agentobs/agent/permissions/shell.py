@@ -363,7 +363,7 @@ class _Reader:
                 hidden += [
                     command_words,
                     *_with_bare_names(command_words),
-                ]  # at each step, because a quoted word of this form is the command
+                ]  # after each removed word, because the next word is the command if it is quoted
             else:
                 self.guess("too many variables are set before a command")
         name = program(command_words[0].written) if command_words else ""
@@ -401,7 +401,7 @@ class _Reader:
         ):
             self.doubt(f"{name} may do more than search here")
         if len(words_after) > HIDDEN_WORDS_MAX:
-            self.guess(f"{name} has too many words")
+            self.guess(f"the command {name} has too many arguments to check")
         for position in range(min(len(words_after), HIDDEN_WORDS_MAX)):
             hidden += [words_after[position:], *_with_bare_names(words_after[position:])]
         for word in words_after[:HIDDEN_WORDS_MAX]:

@@ -293,7 +293,7 @@ class _Records:
                 try:
                     child = self.conversation(agent_lane, children.get(earlier_id))
                 except RecordingError:
-                    continue  # The other agents do not depend on this one.
+                    continue  # The other agents do not depend on this agent.
                 if earlier_id:
                     child["lanes"] = [*children[earlier_id]["lanes"], *child["lanes"]]
                     children[earlier_id] = {"same": block["id"]}
@@ -303,9 +303,9 @@ class _Records:
     def _latest(self, requests: list[ModelExchange]) -> list[ModelExchange]:
         """Return the requests of the last conversation of a lane.
 
-        The turns of each conversation start from 1, but a repeated turn does not always start a new
-        conversation: a turn may be repeated within its interaction, and by the next interaction if
-        it had no response.
+        The turn numbers of each conversation start from 1. However, a number that occurs again does
+        not always start a new conversation: a turn may be repeated within its interaction, or by the
+        next interaction if the turn had no response.
         """
         start, last_turn, last_interaction = 0, 0, None
         for at, each in enumerate(requests):

@@ -33,8 +33,8 @@ async def resumed(world: World, session_id: str) -> Conversation:
     """Return the conversation of an earlier session, to continue it in the current session.
 
     Tool calls that were running when the earlier session ended have their recorded results, or else
-    a note that they were interrupted. The spending is carried over, including that of sub-agents;
-    grants of a person are not.
+    a note that they were interrupted. The spending is carried over, including the spending of
+    sub-agents. Grants of a person are not carried over.
 
     Args:
         world: the world that reads the session: a `live_world` with `load`, or a replay.
@@ -64,7 +64,9 @@ async def forked(world: World, session_id: str, *, turn: int | None = None) -> C
         RecordingError, HomeError, DamagedError, ForeignError: as for `resumed`.
     """
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 1):
-        raise UsageError(f"{turn!r} is not a turn number", where="turn", todo="Use a number from 1")
+        raise UsageError(
+            f"{turn!r} is not a turn number", where="turn", todo="Use a positive integer"
+        )
     return await _load(world, "fork", session_id, turn)
 
 
@@ -77,7 +79,7 @@ async def _load(
     answer = await telemetry.ask(world, here, "conversation", key, question)
     if answer is None:
         raise RecordingError(
-            "the earlier session was not read: the run was stopped, or reading took too long",
+            "the earlier session could not be read: the run was stopped, or reading took too long",
             where=str(session_id)[:80],
             todo="Try again",
         )

@@ -370,7 +370,7 @@ def _check_settings(tool: Tool) -> None:
         if not isinstance(alias, str) or not _NAME.match(alias):
             raise _settings_error(tool, "aliases", _INVALID_NAME.format(alias))
     if tool.name in tool.aliases or len(set(tool.aliases)) < len(tool.aliases):
-        raise _settings_error(tool, "aliases", "a name is repeated, or is the tool's own")
+        raise _settings_error(tool, "aliases", "an alias is repeated, or is the name of the tool")
     _check_names(tool)
     _check_resource_types(tool)
 

@@ -413,7 +413,9 @@ def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) ->
     for text in assumptions:
         click.echo(f"assumed: {text}" if text != assumptions[-1] else text)
     if any(row.stored_unpriced_calls or row.what_if_unpriced_calls for row in repriced):
-        click.echo("the difference covers only calls that have a price in both")
+        click.echo(
+            "the difference includes only calls that have both a stored and a recomputed price"
+        )
 
 
 def _print_cache(rows: Sequence[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentobs.store.port import Store
 
 
-@click.command(help="List recorded sessions, the newest first.")
+@click.command(help="List recorded sessions, newest first.")
 @click.option(
     "--failed", is_flag=True, help="Only sessions that failed, crashed, or have no recorded end."
 )

@@ -93,7 +93,7 @@ def serve(
 ) -> None:
     """Serve RECORDING: a recorded session, a fixture, or a file of exchanges (JSON lines).
 
-    Stop with Ctrl-C or SIGTERM; the last line then tells how many exchanges were served.
+    Stop with Ctrl-C or SIGTERM; the last line then shows how many exchanges were served.
     """
     from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
 

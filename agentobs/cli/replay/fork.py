@@ -76,7 +76,7 @@ def fork(
         sys.exit(1)
     except AgentobsError:
         raise
-    except Exception as error:  # the agent's own exception; the new session has ended with it
+    except Exception as error:  # raised by the agent; the new session has ended with this exception
         failure = error
     finally:
         stop_recorder()
@@ -151,7 +151,7 @@ def _option(text: str) -> tuple[str, Any]:
         raise UsageError(
             f"expected KEY=JSON, got {text!r}",
             where="--set",
-            todo="Pass for example max_tokens=2000 or service_tier='\"auto\"'",
+            todo="For example, pass max_tokens=2000 or service_tier='\"auto\"'",
         ) from None
 
 

@@ -153,7 +153,7 @@ def _first(verdict: Verdict, failed: Outcome) -> str:
     is_request = failed.result == "differs"
     if changes == ["working directory"]:
         if failed.missing_file:
-            return f"no, only from this directory, because {failed.missing_file}"
+            return f"no, only from this directory: {failed.missing_file}"
         if is_request:
             return f"no, only from this directory: {failed.text} depends on the directory"
         return f"no, only from this directory: in another directory, {_with_site(failed)}"

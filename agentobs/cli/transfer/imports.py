@@ -136,7 +136,7 @@ class _Progress:
 @click.option(
     "--digest",
     metavar="b2:...",
-    help="Reject a file without this digest, which `agentobs bundle` printed.",
+    help="Reject the file unless it has this digest (printed by `agentobs bundle`).",
 )
 @click.pass_context
 def bundle(context: click.Context, path: Path, digest: str | None) -> None:

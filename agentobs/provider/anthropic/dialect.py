@@ -250,6 +250,13 @@ class Anthropic(Dialect):
             or called.endswith(_PREDICTS)
         )
 
+    def platform(self, endpoint: str) -> Literal["bedrock", "vertex"] | None:
+        """Return the cloud platform that has an endpoint: Bedrock, Vertex or None."""
+        called = route(endpoint)
+        if called.startswith("/model/"):
+            return "bedrock"
+        return "vertex" if called.startswith("/projects/") else None
+
     @property
     def options(self) -> frozenset[str]:
         """The parameters of the Messages API that callers set (docs.anthropic.com, 2026-11)."""

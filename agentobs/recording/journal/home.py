@@ -129,7 +129,7 @@ def open_home(path: str | os.PathLike[str] | None = None) -> Home:
 def _check(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise _unusable(path, "it is not a directory (a link is not followed)")
+        raise _unusable(path, "it is not a directory (symbolic links are not followed)")
     if found.st_uid != os.getuid():
         raise _unusable(path, "it belongs to another user")
 

@@ -94,7 +94,7 @@ class Sealer:
             raise RecordingError(
                 f"the content is sealed with a different key ({self.key_id})",
                 where=where,
-                todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to key {value.get('key')}",
+                todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to the key with ID {value.get('key')}",
             )
         try:
             sealed = base64.b64decode(value["sealed"])
@@ -131,8 +131,8 @@ def decrypted_line(value: dict[str, Any], segment_id: str, where: str) -> dict[s
         raise RecordingError(
             "the content is sealed, and there is no key",
             where=where,
-            todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to key {value.get('key')}; costs, spans and events can be "
-            "read without it",
+            todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to the key with ID {value.get('key')}; "
+            "costs, spans and events can be read without it",
         )
     return Sealer(key, segment_id).open(value, where)
 

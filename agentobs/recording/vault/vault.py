@@ -136,7 +136,9 @@ class Vault:
         link: str | None = content_id
         while link is not None and link not in self._bodies:
             if len(chain) > len(self._contents):
-                raise DamagedError("a request body that is based on itself", where=str(self._path))
+                raise DamagedError(
+                    "a request body refers to itself as its base", where=str(self._path)
+                )
             chain.append(link)
             link = self.value(link)["base"]
         body = self._bodies[link] if link is not None else b""
@@ -269,11 +271,11 @@ def read_session(
                 start = fact
                 if fact.get("content") == "off":
                     raise _never_written(session_id)
-                with _part_named("what started the session"):
+                with _part_named("the recorded start of the session"):
                     start_content = json.loads(text_bytes(vault.value(fact["arguments_content"])))
             elif kind == "session_ends":
                 end = fact
-                with _part_named("how the session ended"):
+                with _part_named("the recorded end of the session"):
                     end_content = _end_content(vault, fact)
                     start_content |= end_content.get("started", {})
             elif kind == "attempts":

@@ -144,6 +144,8 @@ def _recording_start(original: Callable[..., Awaitable[Any]]) -> Callable[..., A
         if sent is None:
             return await original(self, connection)
         if isinstance(sent, _Served):
+            if (writer := getattr(self, "_writer", None)) is not None:
+                await asyncio.wait([writer])  # aiohttp would cancel it at the end of the response
             response = await sent.deliver()
             connection.protocol.data_received(_head(response))
             started = await original(self, connection)
@@ -344,6 +346,7 @@ class _NoProtocol:
     """The protocol of a reader that is not filled by a connection."""
 
     connected = True
+    _reading_paused = False  # read by aiohttp before 3.14
 
     def pause_reading(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -137,8 +137,8 @@ def recording_getresponse(original: Callable[..., Any]) -> Callable[..., Any]:
         state = process.state(State)
         try:
             response = original(self, *args, **kwargs)
-        except http.client.ResponseNotReady:
-            raise  # the program called too early, and may call again
+        except (http.client.ResponseNotReady, TypeError):
+            raise  # the program may call again; urllib3 before 2.0 first tries an argument of Python 2
         except BaseException as error:
             if (sending := state.sending.pop(self, None)) is not None:
                 sending.finish(_in_httpx(error))

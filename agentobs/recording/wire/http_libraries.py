@@ -1,4 +1,4 @@
-"""The HTTP libraries whose clients are recorded: httpx2 and httpx, which have the same interface but separate classes.
+"""The HTTP libraries with transports: httpx2 and httpx, which have the same interface but separate classes.
 
 httpx is only used if the program has imported it: its classes are found in `sys.modules`.
 """

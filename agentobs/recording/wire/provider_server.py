@@ -141,6 +141,9 @@ class Script:
     def release(self, question: Question, exchange: ModelExchange) -> None:
         """Note that a response was cut off on purpose; the exchange stays used."""
 
+    def note_sent(self, exchange: ModelExchange) -> None:
+        """Note that the response of an exchange was sent completely; nothing depends on it here."""
+
     def note_rejected(self) -> None:
         """Count a request that the real provider would have rejected."""
         with self._lock:
@@ -308,6 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.cut_after is not None:
             provider.script.release(question, exchange)
         self._send(answer, fault.cut_after if fault else None)
+        provider.script.note_sent(exchange)
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # http.server calls these
 

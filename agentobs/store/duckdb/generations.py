@@ -149,7 +149,9 @@ def current(home: Home) -> Generation | None:
     with duckdb.connect() as connection:
         attach(connection, home)
         if named:
-            raise DamagedError("not the published generation", where=str(home.database))
+            raise DamagedError(
+                "this file is not the published generation", where=str(home.database)
+            )
         archives = listed(connection)
     check_archives(home, archives)
     return Generation(0, size, digest, 0, 0, 0, archives=archives)

@@ -218,7 +218,12 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
     is_counted = last and last.kind == "seal"
     if last and is_counted and _value(last).get("lines") != last.sequence - 1:
         report.findings.append(
-            Finding(path, last.start, "the counts in its last line do not match", "unknown")
+            Finding(
+                path,
+                last.start,
+                "the line count in its last line does not match the file",
+                "unknown",
+            )
         )
 
 

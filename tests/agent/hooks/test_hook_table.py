@@ -208,11 +208,11 @@ def test_settings_can_declare_every_kind_of_hook(tmp_path: Path) -> None:
 
 
 WRONG_SETTINGS: list[tuple[str, Any]] = [
-    ("not an object", []),
+    ("expected an object", []),
     ("'pre_tool' is not a hook event", {"pre_tool": []}),
     ("Did you mean 'stop'", {"stpo": []}),
     ("is not a list", {"stop": {"command": "true"}}),
-    (r"stop\[0\]: this is not an object", {"stop": ["true"]}),
+    (r"stop\[0\]: expected an object", {"stop": ["true"]}),
     (r"stop\[1\]: it specifies nothing", {"stop": [{"command": "true"}, {"once": True}]}),
     ("command and prompt", {"stop": [{"command": "true", "prompt": "x"}]}),
     ("'backgroud' is unknown", {"stop": [{"command": "true", "backgroud": True}]}),

@@ -112,7 +112,7 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
         ),
         ('{"ask": [["shell"]]}', ", ask[0]", "is not a rule", "Write a rule"),
         ('{"deny": ["a"], "deny": []}', "", "the key 'deny' appears twice", "Write {"),
-        ('["shell"]', "", "not an object", "Write {"),
+        ('["shell"]', "", "expected an object", "Write {"),
         ('{"deny": [', "", "not JSON", "Write {"),
         ("", "", "not JSON", "Write {"),
         ("[" * 100_000, "", "nested too deep", "Write {"),
