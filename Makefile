@@ -24,8 +24,8 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-install \
-  compare-openinference
+.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-programs \
+  test-install compare-openinference
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
@@ -78,6 +78,10 @@ compare-openinference: $(READY) .venv/openinference/.ready ## compare our spans 
 
 test-agents: $(READY) ## record and replay agents of third-party frameworks, each in a separate environment; ARGS names some of them
 	$(BIN)/python -m tests.third_party_agents $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m tests.third_party_programs)
+
+test-programs: $(READY) ## record and replay programs such as Claude Code; ARGS names some of them; needs npm, jq and openssl
+	$(BIN)/python -m tests.third_party_programs $(ARGS)
 
 test-install: $(READY) ## resolve third-party frameworks alone and with agentobs, which must not lower their versions
 	$(BIN)/python -m tests.third_party_agents.installation $(ARGS)

@@ -76,7 +76,7 @@ def record(
     with _needed_packages():
         from agentobs.proxy import client_variables, recorded_sessions
         from agentobs.proxy import command as commands
-        from agentobs.proxy.node_redirection import node_variables
+        from agentobs.proxy.node_redirection import node_routes, node_variables
         from agentobs.proxy.recording_proxy import Proxy
     from agentobs.recording.session import stop_recorder
     from agentobs.recording.wire.transport import PROXY_VARIABLE
@@ -87,15 +87,15 @@ def record(
         commands.check(command, environment)
     except commands.CommandError as error:
         _exit_with(error)
-    found = client_variables.upstreams(
-        environment, [client_variables.extra_variable(each) for each in extra]
-    )
+    variables = [client_variables.extra_variable(each) for each in extra]
+    found = client_variables.upstreams(environment, variables)
     turns = recorded_sessions.TurnCounter()
     home = _start(home_option(context), content, turns)
+    names = [each.name for each in variables]
     sessions = recorded_sessions.client_sessions(
         home,
         name or Path(command[0]).name,
-        recorded_sessions.command_entry(command, environment),
+        recorded_sessions.command_entry(command, environment, names, redirects_node=node),
         content=content,
     )
     # The callers of requests are in the command, not in this process.
@@ -106,7 +106,8 @@ def record(
         environment |= proxy.variables | client_variables.without_proxy(environment)
         environment[PROXY_VARIABLE] = proxy.url
         if node:
-            environment |= node_variables(environment, proxy.url, found)
+            routes = node_routes(found, lambda each: f"{proxy.url}/{each.route}")
+            environment |= node_variables(environment, routes)
         try:
             ending = commands.run(command, environment)
         except commands.CommandError as error:

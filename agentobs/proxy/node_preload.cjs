@@ -1,5 +1,5 @@
-// Sends requests for the base URLs in AGENTOBS_NODE_ROUTES to the recording proxy instead: those of `fetch`, and those
-// of `http.request` and `https.request`. All other requests are unchanged.
+// Sends requests for the base URLs in AGENTOBS_NODE_ROUTES to the recording proxy, or to the server of a replay: those
+// of `fetch`, `https.request` and `https.get`. All other requests are unchanged.
 "use strict";
 
 const routes = Object.entries(JSON.parse(process.env.AGENTOBS_NODE_ROUTES || "{}"));

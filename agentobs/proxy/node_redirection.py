@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,26 +11,33 @@ from agentobs.proxy.client_variables import Upstream
 
 SCRIPT = Path(__file__).with_name("node_preload.cjs")
 ROUTES = "AGENTOBS_NODE_ROUTES"
-"""The variable with the routes of the script: for each base URL of a provider, the URL of the proxy."""
+"""The variable with the routes of the script: for each base URL of a provider, the URL to send its requests to."""
 
 
-def node_variables(
-    environment: Mapping[str, str], url: str, found: Sequence[Upstream]
-) -> dict[str, str]:
+def node_variables(environment: Mapping[str, str], routes: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make Node.js load the script.
 
     Args:
         environment: the environment of the program.
-        url: the URL of the proxy.
-        found: where the proxy sends requests.
+        routes: for each base URL of a provider, the URL to send its requests to.
     """
-    routes: dict[str, str] = {}
-    for each in found:
-        if urlsplit(each.url).scheme == "https":
-            routes.setdefault(each.url, f"{url}/{each.route}")
     options = environment.get("NODE_OPTIONS", "")
     quoted = str(SCRIPT).replace("\\", "\\\\").replace('"', '\\"')
     return {
         "NODE_OPTIONS": f'{options} --require "{quoted}"'.strip(),
-        ROUTES: json.dumps(routes),
+        ROUTES: json.dumps(dict(routes)),
     }
+
+
+def node_routes(found: Sequence[Upstream], url: Callable[[Upstream], str]) -> dict[str, str]:
+    """Return the routes of the base URLs that programs may contain; those without TLS are only used in variables.
+
+    Args:
+        found: where clients send requests.
+        url: returns the URL to send the requests for an upstream to.
+    """
+    routes: dict[str, str] = {}
+    for each in found:
+        if urlsplit(each.url).scheme == "https":
+            routes.setdefault(each.url, url(each))
+    return routes

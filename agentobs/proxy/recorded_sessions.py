@@ -37,13 +37,28 @@ class TurnCounter:
             self.turns[fact.session_id] += 1
 
 
-def command_entry(command: Sequence[str], environment: Mapping[str, str]) -> Entry:
-    """Return the entry of the sessions of a command: its arguments are content, its environment is named only."""
+def command_entry(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    variables: Sequence[str] = (),
+    *,
+    redirects_node: bool = False,
+) -> Entry:
+    """Return the entry of the sessions of a command.
+
+    Args:
+        command: the program and its arguments, which are content.
+        environment: its environment, of which only the names are recorded.
+        variables: the names of the variables with base URLs that agentobs does not know by itself.
+        redirects_node: whether the requests of Node.js programs were redirected.
+    """
     name = Path(command[0]).name
     arguments = {
         "argv": list(command),
         "directory": str(Path.cwd()),
         "environment": sorted(environment),
+        **({"base_url_variables": list(variables)} if variables else {}),
+        **({"redirects_node": True} if redirects_node else {}),
     }
     return Entry(COMMAND + (name if is_label(name) else "command"), arguments, {"kind": "command"})
 

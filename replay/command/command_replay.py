@@ -7,6 +7,7 @@ first request that was not recorded ends the run.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import stat
@@ -19,7 +20,8 @@ from typing import Any, Literal
 
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
-from agentobs.proxy.client_variables import base_url_variables
+from agentobs.proxy.client_variables import PROVIDER_URL, base_url_variables, upstreams
+from agentobs.proxy.node_redirection import node_routes, node_variables
 from agentobs.recording.wire.provider_server import (
     Fault,
     ServedProvider,
@@ -216,7 +218,7 @@ def run_command(
         provider = stack.enter_context(ServedProvider(recording, options, script=script))
         network = stack.enter_context(RefusingProxy())
         directory = stack.enter_context(_directory(source, in_place=in_place))
-        environment = _environment(provider.url, network, directory, env or {})
+        environment = _environment(recorded, provider.url, network, directory, env or {})
         argv = recorded.in_directory(str(directory))
         endings: list[str] = []
 
@@ -276,11 +278,11 @@ def _command(
     if recorded is None or command is not None:
         known = recorded or RecordedCommand(())
         argv = tuple(command) if command is not None else known.argv
-        recorded = RecordedCommand(argv, known.exit_code, known.directory)
+        recorded = dataclasses.replace(known, argv=argv)
     if not recorded.argv:
         raise UsageError("the command is empty", todo="Pass the program and its arguments")
     if exit_code is not None:
-        recorded = RecordedCommand(recorded.argv, exit_code, recorded.directory)
+        recorded = dataclasses.replace(recorded, exit_code=exit_code)
     return recorded
 
 
@@ -322,11 +324,19 @@ def _not_copied(folder: str, names: Sequence[str]) -> set[str]:
 
 
 def _environment(
-    url: str, network: RefusingProxy, directory: Path, more: Mapping[str, str]
+    recorded: RecordedCommand,
+    url: str,
+    network: RefusingProxy,
+    directory: Path,
+    more: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the environment of the command."""
     environment = {**world.environment(), **more}
+    if recorded.redirects_node:
+        routes = node_routes(upstreams(environment), lambda _: url)
+        environment |= node_variables(environment, {PROVIDER_URL: url, **routes})
     environment |= {**base_url_variables(url), **network.variables(), "PWD": str(directory)}
+    environment |= dict.fromkeys(recorded.base_url_variables, url)
     if not any(environment.get(name) for name in KEY_VARIABLES):
         environment[KEY_VARIABLES[0]] = DUMMY_KEY
     return environment

@@ -20,6 +20,10 @@ class RecordedCommand:
     """Its recorded exit code; None if it is not known."""
     directory: str | None = None
     """The recorded working directory; None if it is not known."""
+    base_url_variables: tuple[str, ...] = ()
+    """The variables with base URLs that the user named."""
+    redirects_node: bool = False
+    """Whether the requests of Node.js programs are redirected."""
 
     def in_directory(self, directory: str) -> tuple[str, ...]:
         """Return the command with another directory in its arguments in place of the recorded one."""
@@ -31,7 +35,7 @@ class RecordedCommand:
 def command_of(recording: Recording) -> RecordedCommand | None:
     """Return the command of a recording; None if the recording is not from a command."""
     arguments = recording.arguments or {}
-    argv = _command_line(arguments.get("argv"))
+    argv = _texts(arguments.get("argv"))
     if not is_command(recording.entry) or not argv:
         return None
     directory = arguments.get("directory")
@@ -41,11 +45,13 @@ def command_of(recording: Recording) -> RecordedCommand | None:
         argv,
         code if isinstance(code, int) else None,
         directory if isinstance(directory, str) else None,
+        _texts(arguments.get("base_url_variables")),
+        arguments.get("redirects_node") is True,
     )
 
 
-def _command_line(value: Any) -> tuple[str, ...]:
-    """Return the program and its arguments; empty if a value is not a list of texts."""
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return a list of texts; empty if a value is something else."""
     listed = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
     return tuple(listed) if all(isinstance(each, str) for each in listed) else ()
 

@@ -13,10 +13,13 @@ import pytest
 from agentobs.cli import main
 from agentobs.cli.replay.command_output import check_command
 from agentobs.determinism.entry import COMMAND
+from agentobs.proxy.client_variables import PROVIDER_URL
+from agentobs.proxy.recorded_sessions import command_entry
 from agentobs.records.exchanges import Answer, ModelExchange, Recording, ReturnValue
 from replay import CommandDivergenceError, Fixture, load, run_command, says
 from replay.command.child_program import ChildProgram
 from replay.command.recorded_command import RecordedCommand
+from replay.fixture.format import as_recording
 from replay.fixture.writer import write
 from replay.freeze.conversion import freeze
 from tests.replay.coding_agent_provider import (
@@ -165,6 +168,29 @@ def test_a_run_ends_after_a_turn_or_continues_with_scripted_responses(
         1,
         "exit",
     )
+
+
+ENVIRONMENT = """
+import json, os
+names = ("ANTHROPIC_BASE_URL", "MY_URL", "NODE_OPTIONS", "AGENTOBS_NODE_ROUTES")
+print(json.dumps([os.environ.get(name) for name in names]))
+"""
+
+
+def test_a_command_is_directed_as_in_its_recording(fixture: Fixture, folder: Path) -> None:
+    """The variables of `--var` contain the address of the replay, and with `--node`, Node.js is redirected to it."""
+    entry = command_entry(["agent"], {}, ["MY_URL"], redirects_node=True)
+    arguments = {**(entry.arguments or {}), "directory": "/recorded"}
+    recording = dataclasses.replace(as_recording(fixture), arguments=arguments)
+    command = [sys.executable, "-c", ENVIRONMENT]
+    env = environment(folder, ANTHROPIC_BASE_URL="https://gateway.example")
+    ran = run_command(recording, command, cwd=folder / "work", env=env, timeout=60)
+    url, mine, options, routes = json.loads(ran.stdout)
+    assert mine == url
+    assert "node_preload.cjs" in options
+    assert json.loads(routes) == {PROVIDER_URL: url, "https://gateway.example": url}
+    plain = run_command(fixture, command, cwd=folder / "work", env=env, timeout=60)
+    assert json.loads(plain.stdout)[1:] == [None, None, None]
 
 
 def test_the_recorded_directory_moves_in_the_arguments() -> None:

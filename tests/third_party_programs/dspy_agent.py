@@ -15,7 +15,7 @@ def read_file(path: str) -> str:
 lm = dspy.LM(
     "anthropic/claude-sonnet-5",
     # dspy does not read the variable itself.
-    api_base=f"{os.environ['ANTHROPIC_BASE_URL']}/v1",
+    api_base=os.environ["ANTHROPIC_BASE_URL"],
     max_tokens=100,
     cache=False,
 )

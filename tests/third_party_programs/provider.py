@@ -55,8 +55,7 @@ class Provider:
 
     def play(self, call: Call) -> None:
         """Respond to one request."""
-        path = call.path.partition("?")[0]
-        if not path.endswith("/v1/messages"):
+        if call.path.partition("?")[0] != "/v1/messages":
             status = 200 if call.method == "HEAD" else 404
             play_chunks(status, JSON)(call)
             return
