@@ -16,7 +16,9 @@ from pathlib import Path
 
 from tests.third_party_agents.environments import ROOT, environment
 from tests.third_party_programs.provider import (
+    BACKGROUND_PROMPT,
     FOLLOW_UP,
+    OTHER_BACKGROUND_PROMPT,
     OTHER_FOLLOW_UP,
     OTHER_PROMPT,
     OTHER_RESEARCH_PROMPT,
@@ -117,6 +119,12 @@ PROGRAMS = {
         _claude_code(),
         RESEARCH_PROMPT,
         OTHER_RESEARCH_PROMPT,
+    ),
+    "claude_code_background_agents": Program(
+        f"{CLAUDE_CODE}, two sub-agents in the background with equal prompts",
+        _claude_code(),
+        BACKGROUND_PROMPT,
+        OTHER_BACKGROUND_PROMPT,
     ),
     "claude_code_resumed": Program(
         f"{CLAUDE_CODE}, resumed with `--continue`",

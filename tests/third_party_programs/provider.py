@@ -21,6 +21,8 @@ PROMPT = "Read the notes."
 OTHER_PROMPT = "Read the notes aloud."
 RESEARCH_PROMPT = "Start two researchers."
 OTHER_RESEARCH_PROMPT = "Start two researchers now."
+BACKGROUND_PROMPT = "Start two researchers in the background."
+OTHER_BACKGROUND_PROMPT = "Start two researchers in the background now."
 SUB_AGENT_PROMPT = "Research a file."
 FOLLOW_UP = "What did they say?"
 OTHER_FOLLOW_UP = "What did they say about it?"
@@ -112,7 +114,8 @@ class Provider:
         turns, task = _position(messages)
         if RESEARCH_PROMPT.rstrip(".") in task:
             if turns == 0:
-                return [_research(tools), _research(tools)]
+                is_background = BACKGROUND_PROMPT.rstrip(".") in task
+                return [_research(tools, is_background=is_background) for _ in range(2)]
             return [_text(FINAL_TEXT)]
         if SUB_AGENT_PROMPT in task:
             if turns == 0:
@@ -169,11 +172,11 @@ def _read(tools: dict[str, Any], name: str) -> dict[str, Any]:
     return _call("read_file", path=name)
 
 
-def _research(tools: dict[str, Any]) -> dict[str, Any]:
+def _research(tools: dict[str, Any], *, is_background: bool) -> dict[str, Any]:
     return _call(
         "Agent" if "Agent" in tools else "Task",
         description="Research a file",
         prompt=SUB_AGENT_PROMPT,
         subagent_type="general-purpose",
-        run_in_background=False,
+        run_in_background=is_background,
     )
