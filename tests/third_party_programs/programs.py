@@ -55,6 +55,8 @@ class Program:
     """The file in which the replay with another text has that text."""
     first: str | None = None
     """The program of an earlier session, which the recorded one resumes."""
+    is_in_table: bool = True
+    """Whether the program is tested without its name: False for programs whose replays depend on timing."""
     is_hard_coded: bool = False
     """Whether the program sends to the provider's own address."""
 
@@ -125,6 +127,7 @@ PROGRAMS = {
         _claude_code(),
         BACKGROUND_PROMPT,
         OTHER_BACKGROUND_PROMPT,
+        is_in_table=False,
     ),
     "claude_code_resumed": Program(
         f"{CLAUDE_CODE}, resumed with `--continue`",
