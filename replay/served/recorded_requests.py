@@ -107,6 +107,11 @@ class RecordedRequests:
                 found.update(range(start, index))
         return frozenset(found)
 
+    def lanes_with_reports(self) -> frozenset[int]:
+        """Return the lanes in which the client sent reports about background tasks."""
+        bodies = (exchange.question.body for exchange in self.exchanges)
+        return frozenset(self.lanes[at] for at, body in enumerate(bodies) if TASK.search(body))
+
     def _calls_of(self, index: int) -> Sequence[Block]:
         exchange = self.exchanges[index]
         return message_of(exchange.question.path, exchange.answer).calls

@@ -44,8 +44,8 @@ class SpineScript(Script):
             on_end: is called when a request gets no response, with `miss` or `end` (after `until_turn`).
             ends_at_miss: whether nothing is answered after the first request that was not recorded.
             paces_tasks: whether only responses that arrived while a background task ran have the recorded times; all
-                others have no pauses. For a server whose pace is 1. Such a response is also held until the concurrent
-                responses that ended before it have been sent.
+                others have no pauses. For a server whose pace is 1. If its agent gets a report about a task, such a
+                response is also held until the concurrent responses that ended before it have been sent.
             ends_after: for each exchange, by index, the concurrent ones that ended before it; None to derive them from
                 the times of the recording.
         """
@@ -60,6 +60,13 @@ class SpineScript(Script):
         self._paced = self.matcher.recorded.during_tasks() if paces_tasks else None
         """The exchanges whose responses have the recorded times; None for all."""
         self._ends_after = _ends_after(self.exchanges) if ends_after is None else ends_after
+        with_reports = self.matcher.recorded.lanes_with_reports()
+        self._held = {
+            index
+            for index in self._paced or ()
+            if self.matcher.recorded.lanes[index] in with_reports
+        }
+        """The exchanges whose responses wait for concurrent ones: those of agents that get reports about tasks."""
         self._sent: set[int] = set()
         self._sending = threading.Condition()
         self._miss_texts: dict[int, str] = {}
@@ -84,7 +91,7 @@ class SpineScript(Script):
         The wait is bounded, because a program that has changed may never send the requests of these responses.
         """
         index = self._index(taken)
-        earlier = self._ends_after.get(index, frozenset()) if index in (self._paced or ()) else ()
+        earlier = self._ends_after.get(index, frozenset()) if index in self._held else ()
         with self._sending:
             if not earlier or self._sent.issuperset(earlier):
                 return

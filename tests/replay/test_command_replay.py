@@ -123,6 +123,7 @@ def test_a_miss_ends_the_command_and_its_children(
 ) -> None:
     """The client gets a 410 that it must not retry; then the complete process group ends."""
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setattr("replay.command.command_replay.NATURAL_SECONDS", 30.0)
     ran = run_command(fixture, [sys.executable, "-c", LINGERING], cwd=folder / "work", timeout=60)
     child, answered = ran.stdout.splitlines()
     assert (ran.ended_by, answered) == ("miss", "410 false")
