@@ -112,6 +112,28 @@ class RecordedRequests:
         bodies = (exchange.question.body for exchange in self.exchanges)
         return frozenset(self.lanes[at] for at, body in enumerate(bodies) if TASK.search(body))
 
+    def present_at_reports(self) -> dict[int, frozenset[int]]:
+        """Return for the last request of each agent in the background the requests that must arrive before its response
+        is sent, so that the client reports its end in the same request as in the recording.
+
+        These are the last requests of the agents that are reported in the same request, and the earlier requests of the
+        agent that gets the report.
+        """
+        lane_of = {starter.call: lane for lane, starter in self.starters.items()}
+        reported: dict[int, int] = {}
+        for index, exchange in enumerate(self.exchanges):
+            for report in TASK.finditer(exchange.question.body):
+                lane = lane_of.get((report["call"] or b"").decode())
+                if lane is not None and lane < index:
+                    last = max(each for each in self.members(lane) if each < index)
+                    reported.setdefault(last, index)
+        found = {}
+        for last, index in reported.items():
+            together = {other for other, at in reported.items() if at == index}
+            before = {each for each in self.members(self.lanes[index]) if each < index}
+            found[last] = frozenset(together | before)
+        return found
+
     def _calls_of(self, index: int) -> Sequence[Block]:
         exchange = self.exchanges[index]
         return message_of(exchange.question.path, exchange.answer).calls

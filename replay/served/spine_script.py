@@ -67,6 +67,9 @@ class SpineScript(Script):
             if self.matcher.recorded.lanes[index] in with_reports
         }
         """The exchanges whose responses wait for concurrent ones: those of agents that get reports about tasks."""
+        self._present = self.matcher.recorded.present_at_reports() if paces_tasks else {}
+        """The requests that must have arrived before a response is sent that ends an agent in the background."""
+        self._taken: set[int] = set()
         self._sent: set[int] = set()
         self._sending = threading.Condition()
         self._miss_texts: dict[int, str] = {}
@@ -88,9 +91,18 @@ class SpineScript(Script):
     def _hold(self, taken: ModelExchange) -> None:
         """Wait until the responses that must precede a response have been sent and the client has seen them.
 
+        A response that ends an agent in the background waits instead for requests, see `present_at_reports`.
+
         The wait is bounded, because a program that has changed may never send the requests of these responses.
         """
         index = self._index(taken)
+        with self._sending:
+            self._taken.add(index)
+            self._sending.notify_all()
+            if index in self._present:
+                present = self._present[index]
+                self._sending.wait_for(lambda: self._taken >= present, HOLD_SECONDS)
+                return
         earlier = self._ends_after.get(index, frozenset()) if index in self._held else ()
         with self._sending:
             if not earlier or self._sent.issuperset(earlier):

@@ -314,6 +314,50 @@ def test_a_response_waits_for_concurrent_ones_that_ended_earlier(
     assert order == ["sub-agent", "main agent"]
 
 
+@pytest.mark.parametrize("are_together", [True, False])
+def test_agents_in_the_background_end_so_that_their_reports_come_as_recorded(
+    are_together: bool,
+) -> None:
+    """Two agents that one request reports end together; otherwise the second one ends after the first report."""
+    notes = [
+        f"<task-notification><task-id>a{n}</task-id><tool-use-id>toolu_{n}</tool-use-id></task-notification>"
+        for n in (1, 2)
+    ]
+    calls = [call(n, "Agent", prompt=prompt) for n, prompt in ((1, "One"), (2, "Two"))]
+    started = [user("Hi"), assistant(*calls), user(result(1, "started"), result(2, "started"))]
+    waiting = [*started, assistant("Waiting.")]
+    one, two = asked(user("One")), asked(user("Two"))
+    requests = [
+        (asked(user("Hi")), streamed(*calls)),
+        (asked(*started), streamed(text("Waiting."))),
+        (one, streamed(text("1."))),
+        (two, streamed(text("2."))),
+    ]
+    if are_together:
+        requests.append((asked(*waiting, user(*notes)), streamed(text("End."))))
+    else:
+        first = [*waiting, user(notes[0])]
+        requests.append((asked(*first), streamed(text("One more."))))
+        second = [*first, assistant("One more."), user(notes[1])]
+        requests.append((asked(*second), streamed(text("End."))))
+    answering, order = SpineScript(made(*requests), paces_tasks=True), []
+    held, then = (one, two) if are_together else (two, requests[4][0])
+    for question in [requests[0][0], requests[1][0], *([] if are_together else [one])]:
+        assert answering.take(question) is not None
+
+    def held_agent() -> None:
+        answering.take(held)
+        order.append("held")
+
+    thread = threading.Thread(target=held_agent)
+    thread.start()
+    thread.join(0.05)
+    order.append("arrives")
+    assert answering.take(then) is not None
+    thread.join(30)
+    assert order == ["arrives", "held"]
+
+
 def test_a_response_that_was_cut_on_purpose_is_sent_again() -> None:
     """The retry of the client gets the complete response."""
     question = asked(user("Hello"))

@@ -22,8 +22,10 @@ from tests.third_party_programs.provider import (
     OTHER_FOLLOW_UP,
     OTHER_PROMPT,
     OTHER_RESEARCH_PROMPT,
+    OTHER_SLOW_PROMPT,
     PROMPT,
     RESEARCH_PROMPT,
+    SLOW_PROMPT,
 )
 
 FOLDER = ROOT / ".venv" / "programs"
@@ -56,7 +58,7 @@ class Program:
     first: str | None = None
     """The program of an earlier session, which the recorded one resumes."""
     is_in_table: bool = True
-    """Whether the program is tested without its name: False for programs whose replays depend on timing."""
+    """Whether the program is tested without its name: False for programs whose number of requests depends on timing."""
     is_hard_coded: bool = False
     """Whether the program sends to the provider's own address."""
 
@@ -128,6 +130,12 @@ PROGRAMS = {
         BACKGROUND_PROMPT,
         OTHER_BACKGROUND_PROMPT,
         is_in_table=False,
+    ),
+    "claude_code_slow_background_agent": Program(
+        f"{CLAUDE_CODE}, two sub-agents in the background, one reported before the other ends",
+        _claude_code(),
+        SLOW_PROMPT,
+        OTHER_SLOW_PROMPT,
     ),
     "claude_code_resumed": Program(
         f"{CLAUDE_CODE}, resumed with `--continue`",

@@ -23,10 +23,16 @@ RESEARCH_PROMPT = "Start two researchers."
 OTHER_RESEARCH_PROMPT = "Start two researchers now."
 BACKGROUND_PROMPT = "Start two researchers in the background."
 OTHER_BACKGROUND_PROMPT = "Start two researchers in the background now."
+SLOW_PROMPT = "Start two researchers in the background, one of them slow."
+OTHER_SLOW_PROMPT = "Start two researchers in the background now, one of them slow."
 SUB_AGENT_PROMPT = "Research a file."
 FOLLOW_UP = "What did they say?"
 OTHER_FOLLOW_UP = "What did they say about it?"
 FINAL_TEXT = "The notes are about the sun."
+LATE_TEXT = "I have read it as well."
+"""The last text of the second sub-agent. If it is slow, it ends after the report about the first one."""
+SECONDS_MAX = 60.0
+"""The longest wait for a report."""
 FILES = {
     "notes.txt": "The sun shines in Rome.\n",
     "more.txt": "It rains in Oslo.\n",
@@ -47,6 +53,9 @@ class Provider:
         self._researchers = 0
         self._threads: dict[str, tuple[list[Any], list[Any]]] = {}
         """The history and the tools of each response, which a client of the beta `thread` does not send again."""
+        self._is_slow = False
+        self._has_report = threading.Event()
+        """Is set when the agent has got the report about a sub-agent in the background."""
         self.bodies: list[bytes] = []
         """The body of each request for a message."""
         self.responses: list[bytes] = []
@@ -73,6 +82,10 @@ class Provider:
             self.turns += 1
             self.tool_calls += sum(block["type"] == "tool_use" for block in content)
             self.responses.append(b"".join(chunks))
+        if b"<task-id>" in call.body:
+            self._has_report.set()
+        if self._is_slow and content == [_text(LATE_TEXT)]:
+            self._has_report.wait(SECONDS_MAX)
         headers = {**headers, "request-id": f"req_{number}"}
         if "gzip" in call.headers.get("accept-encoding", ""):
             headers["content-encoding"] = "gzip"
@@ -114,7 +127,8 @@ class Provider:
         turns, task = _position(messages)
         if RESEARCH_PROMPT.rstrip(".") in task:
             if turns == 0:
-                is_background = BACKGROUND_PROMPT.rstrip(".") in task
+                is_background = "in the background" in task
+                self._is_slow = "slow" in task
                 return [_research(tools, is_background=is_background) for _ in range(2)]
             return [_text(FINAL_TEXT)]
         if SUB_AGENT_PROMPT in task:
@@ -122,7 +136,8 @@ class Provider:
                 self._researchers += 1
                 name = ("notes.txt", "more.txt")[(self._researchers - 1) % 2]
                 return [_text("I read it."), _read(tools, name)]
-            return [_text("I have read it.")]
+            is_second = FILES["more.txt"].strip() in json.dumps(messages)
+            return [_text(LATE_TEXT if is_second else "I have read it.")]
         if FOLLOW_UP.rstrip("?") in task and turns == 0:
             return [_read(tools, "wind.txt")]
         if FOLLOW_UP.rstrip("?") not in task and turns == 0:
