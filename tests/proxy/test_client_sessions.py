@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 import agentobs
+from agentobs import world
 from tests.provider_script import call, streamed, text
 from tests.proxy.proxies import VERSION, Proxied, proxied
 from tests.replay.raw_provider import play, raw_provider
@@ -131,6 +132,12 @@ def test_resumed_and_forked_conversations_link_to_their_session(tmp_path: Path) 
     assert rows[1][0] == earlier.session_id
 
 
+def wait_until_idle(recorded: Proxied) -> None:
+    """Wait until the proxy has noticed the end of all requests, which may be after their client has."""
+    while any(each.in_progress for each in recorded.sessions._opened.values()):
+        world.pause(0.01)
+
+
 def test_idle_sessions_end(tmp_path: Path) -> None:
     """A later request of the same client opens a new session that continues nothing."""
     with (
@@ -141,6 +148,7 @@ def test_idle_sessions_end(tmp_path: Path) -> None:
         [first] = recorded.sessions.sessions()
         recorded.sessions.close_idle(3600)
         assert recorded.sessions.sessions() == [first]
+        wait_until_idle(recorded)
         recorded.sessions.close_idle(0)
         assert recorded.sessions.sessions() == []
         send(recorded, x_claude_code_session_id=FIRST)
