@@ -106,8 +106,12 @@ class Answer:
         return b"".join(chunk.data for chunk in self.chunks)
 
 
-QuerySource = Literal["main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary"]
+QuerySource = Literal[
+    "main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary", "side"
+]
 """The source of an LLM request: the main agent, a sub-agent, or a maintenance request.
+
+A `side` request of another client is beside its conversation, see `recording.facts.positions`.
 
 The agent loop sends `compaction` requests automatically, and `summary` requests when a caller compacts a conversation.
 The loop never sends `memory` requests, because the session's memory comes from a function of the caller.

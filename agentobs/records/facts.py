@@ -147,6 +147,7 @@ class Attempt:
     claims_success: bool | None = None
     adopted_span: str | None = None
     origin: Label = _LIVE
+    reported_lane: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)

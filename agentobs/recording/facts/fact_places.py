@@ -36,6 +36,9 @@ def placed(facts: Iterable[Fact], record: object) -> Iterable[Fact]:
 def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
     """Yield the facts of an attempt; results in its request belong to the previous turn."""
     attempt = next((fact for fact in facts if isinstance(fact, Attempt)), None)
+    lane = place.lane
+    if attempt is not None:
+        place = dataclasses.replace(place, query_source=attempt.query_source)
     for fact in facts:
         if isinstance(fact, ToolResult) and attempt is not None:
             turn = attempt.turn - 1 if attempt.turn and fact.lane == attempt.lane else None
@@ -53,7 +56,8 @@ def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             )
         elif isinstance(fact, InteractionEnd):
             source = Label(place.query_source)
-            yield dataclasses.replace(fact, lane=unchecked(place.lane), query_source=source)
+            ended = fact.lane or unchecked(lane)
+            yield dataclasses.replace(fact, lane=ended, query_source=source)
         else:
             yield _with_query_source(fact, place) if isinstance(fact, ToolUse) else fact
 

@@ -181,7 +181,7 @@ COMMENT ON COLUMN interaction_starts.interaction_id IS 'The ID of the interactio
 COMMENT ON COLUMN interaction_starts.lane IS 'The lane of the interaction: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN interaction_starts.started_ns IS 'When the prompt was received. [ns since 1970 UTC]';
 COMMENT ON COLUMN interaction_starts.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
-COMMENT ON COLUMN interaction_starts.query_source IS 'The purpose of the interaction: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN interaction_starts.query_source IS 'The purpose of the interaction: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 
 CREATE TABLE interaction_ends (
     segment_id VARCHAR,
@@ -205,7 +205,7 @@ COMMENT ON COLUMN interaction_ends.result IS 'How the interaction ended, such as
 COMMENT ON COLUMN interaction_ends.is_error IS 'Whether this result is an error.';
 COMMENT ON COLUMN interaction_ends.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
 COMMENT ON COLUMN interaction_ends.lane IS 'The lane: `main`, or the lane of a sub-agent.';
-COMMENT ON COLUMN interaction_ends.query_source IS 'The purpose of the interaction: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN interaction_ends.query_source IS 'The purpose of the interaction: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 
 CREATE TABLE attempts (
     segment_id VARCHAR,
@@ -250,7 +250,8 @@ CREATE TABLE attempts (
     session_sequence BIGINT,
     claims_success BOOLEAN,
     adopted_span VARCHAR,
-    origin VARCHAR
+    origin VARCHAR,
+    reported_lane VARCHAR
 );
 COMMENT ON TABLE attempts IS 'HTTP requests to the provider, one row for each attempt.';
 COMMENT ON COLUMN attempts.segment_id IS 'The segment that contains the record.';
@@ -270,7 +271,7 @@ COMMENT ON COLUMN attempts.first_chunk_ns IS 'When the first chunk of the respon
 COMMENT ON COLUMN attempts.duration_ns IS 'Time from the request to the end of the response. [ns]';
 COMMENT ON COLUMN attempts.method IS 'The HTTP method.';
 COMMENT ON COLUMN attempts.endpoint IS 'The path of the request without its query; each ID in the path is replaced by `:id`.';
-COMMENT ON COLUMN attempts.makes_turns IS 'Whether the request is a turn of a conversation, as the provider''s dialect defines it; false for token counts, batches and files, for example.';
+COMMENT ON COLUMN attempts.makes_turns IS 'Whether the request is a turn of a conversation, as the provider''s dialect defines it; false for token counts, batches and files, for example, and for side requests.';
 COMMENT ON COLUMN attempts.streamed IS 'Whether the response was a stream of events.';
 COMMENT ON COLUMN attempts.model_requested IS 'The model in the request, or NULL.';
 COMMENT ON COLUMN attempts.model IS 'The model in the response, or NULL.';
@@ -289,13 +290,14 @@ COMMENT ON COLUMN attempts.chunk_count IS 'The number of chunks in which the bod
 COMMENT ON COLUMN attempts.redactions IS 'The number of secrets that were redacted in the request body.';
 COMMENT ON COLUMN attempts.request_content IS 'Content ID of the request, or NULL.';
 COMMENT ON COLUMN attempts.response_content IS 'Content ID of the response, or NULL.';
-COMMENT ON COLUMN attempts.query_source IS 'The purpose of the request: `main` or `sub_agent`, or for an auxiliary request `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN attempts.query_source IS 'The purpose of the request: `main` or `sub_agent`, or for an auxiliary request `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN attempts.chain_id IS 'The ID of the chain: all requests of one turn, including auxiliary requests (a summary, a hook); NULL if unknown.';
 COMMENT ON COLUMN attempts.depth IS 'The depth of the LLM request in its chain, from 1. A request that serves another request is one level deeper.';
 COMMENT ON COLUMN attempts.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
 COMMENT ON COLUMN attempts.claims_success IS 'Whether the text of the response claims success and mentions no failure. Only set if the request contains the result of a failed call and the response has no tool calls; else NULL.';
 COMMENT ON COLUMN attempts.adopted_span IS 'The OpenTelemetry span that the SDK or the program created for the call, as a W3C `traceparent`; NULL if there was none.';
 COMMENT ON COLUMN attempts.origin IS '`live`: the attempt was sent to the provider; `replayed`: a fork answered it from a recording, and its usage is not billed.';
+COMMENT ON COLUMN attempts.reported_lane IS 'The lane that the client reported, if `lane` was derived from the requests, as for sub-agents of clients that do not report their structure; otherwise NULL.';
 
 CREATE TABLE usage (
     segment_id VARCHAR,
@@ -389,7 +391,7 @@ COMMENT ON COLUMN tool_uses.requested_ns IS 'When the response that contains the
 COMMENT ON COLUMN tool_uses.input_bytes IS 'Size of the input of the call. [bytes]';
 COMMENT ON COLUMN tool_uses.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
 COMMENT ON COLUMN tool_uses.input_similarity IS 'A keyed 64-bit similarity hash of the input. The distance bit_count(xor(a, b)) is small for similar inputs and about 32 for unrelated inputs.';
-COMMENT ON COLUMN tool_uses.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN tool_uses.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN tool_uses.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN tool_uses.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 
@@ -445,7 +447,7 @@ COMMENT ON COLUMN tool_results.error_kind IS 'The kind of error, derived from th
 COMMENT ON COLUMN tool_results.span_id IS 'The ID of the call''s span. NULL if the row was derived from requests.';
 COMMENT ON COLUMN tool_results.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
 COMMENT ON COLUMN tool_results.turn IS 'The turn of the call within the lane, from 1.';
-COMMENT ON COLUMN tool_results.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN tool_results.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN tool_results.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN tool_results.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 COMMENT ON COLUMN tool_results.tool IS 'The canonical name of the tool; the model may have used a former name. NULL if there is no such tool, or if the row was derived from requests.';
@@ -485,7 +487,7 @@ COMMENT ON COLUMN events.kind IS 'The kind of event; docs/events.md describes ea
 COMMENT ON COLUMN events.label IS 'The label of the event; its meaning depends on the kind; NULL if there is none.';
 COMMENT ON COLUMN events.numbers IS 'The numbers of the event, by name; the suffix of the name is the unit.';
 COMMENT ON COLUMN events.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
-COMMENT ON COLUMN events.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN events.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN events.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN events.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 COMMENT ON COLUMN events.labels IS 'Additional labels, by name; NULL if there are none.';
@@ -531,7 +533,7 @@ COMMENT ON COLUMN span_starts.numbers IS 'Numbers set by the author, by name; NU
 COMMENT ON COLUMN span_starts.labels IS 'Labels set by the author, by name; NULL if there are none.';
 COMMENT ON COLUMN span_starts.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
 COMMENT ON COLUMN span_starts.turn IS 'The turn within the lane, from 1; NULL outside of a turn.';
-COMMENT ON COLUMN span_starts.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN span_starts.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN span_starts.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN span_starts.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 
@@ -599,7 +601,7 @@ COMMENT ON COLUMN permissions.rule IS 'The rule that made the decision, or a key
 COMMENT ON COLUMN permissions.approval_requested IS 'Whether the loop requested an approval, for example from a person.';
 COMMENT ON COLUMN permissions.approval_wait_ns IS 'The duration of the approval wait; 0 if no approval was requested. [ns]';
 COMMENT ON COLUMN permissions.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
-COMMENT ON COLUMN permissions.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN permissions.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN permissions.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN permissions.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 
@@ -635,7 +637,7 @@ COMMENT ON COLUMN world_answers.duration_ns IS 'How long the answer took. [ns]';
 COMMENT ON COLUMN world_answers.answer_bytes IS 'Size of the answer. [bytes]';
 COMMENT ON COLUMN world_answers.content IS 'Content ID of question and answer.';
 COMMENT ON COLUMN world_answers.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
-COMMENT ON COLUMN world_answers.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`.';
+COMMENT ON COLUMN world_answers.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN world_answers.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN world_answers.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 
