@@ -111,7 +111,7 @@ QuerySource = Literal[
 ]
 """The source of an LLM request: the main agent, a sub-agent, or a maintenance request.
 
-A `side` request of another client is beside its conversation, see `recording.facts.positions`.
+A `side` request of another client is not part of a conversation, see `recording.facts.positions`.
 
 The agent loop sends `compaction` requests automatically, and `summary` requests when a caller compacts a conversation.
 The loop never sends `memory` requests, because the session's memory comes from a function of the caller.
@@ -242,6 +242,10 @@ class ModelExchange:
     """
     is_replayed: bool = False
     """Whether the response is from a recording, so that the provider was not called and nothing was billed."""
+    in_flight: tuple[bytes, ...] = field(default=(), repr=False)
+    """If the request declares no tools: the bodies of other requests of its session that had no complete response when
+    this one ended.
+    """
     job: RecordedJob | None = None
     """In an exchange that was read from a recording: the task, work item or thread that sent the request; None if
     unknown.

@@ -1,4 +1,4 @@
-"""Agents on the SDK that start other agents, and a provider whose responses depend only on the messages of a request."""
+"""Agents on the SDK that start other agents, and a provider that responds according to the messages of a request."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class AsyncAgents:
             message = await self._client.messages.create(**sent)
             calls = [block for block in message.content if block.type == "tool_use"]
             if not calls:
-                return message.content[0].text  # type: ignore[union-attr]
+                return message.content[0].text
             results = await asyncio.gather(*(self.run(b.name, b.input["text"]) for b in calls))
             sent = _with_results(sent, message, results)
 
@@ -144,7 +144,7 @@ class ThreadAgents:
             message = self._client.messages.create(**sent)
             calls = [block for block in message.content if block.type == "tool_use"]
             if not calls:
-                return message.content[0].text  # type: ignore[union-attr]
+                return message.content[0].text
             sent = _with_results(sent, message, self._results(calls))
 
     def _results(self, calls: Sequence[Any]) -> list[str]:

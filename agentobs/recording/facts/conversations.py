@@ -54,7 +54,7 @@ class StartedCall:
     is_forced: bool
     """Whether the request allowed only a tool call as response, so that the call may be the final answer."""
     closed_ns: int | None = None
-    """When the conversation went on, in nanoseconds since 1970; None if it has not."""
+    """When the next request of the conversation was sent, in nanoseconds since 1970; None if there is none."""
 
     def is_open_at(self, at_ns: int) -> bool:
         """Return whether the call was waiting for its result at a time, in nanoseconds since 1970."""

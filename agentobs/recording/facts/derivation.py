@@ -29,7 +29,7 @@ from agentobs.records.facts import (
     UsageRow,
     WorldAnswer,
 )
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label
 from agentobs.records.usage import Usage
 
 Labeller = Callable[[str], Label]

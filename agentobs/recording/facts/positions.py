@@ -2,11 +2,13 @@
 
 The agent loop of agentobs names its position. For every other client, it follows from the conversations of the session:
 a sub-agent is a lane of the interaction that started it, and a prompt at the top level opens an interaction. A side
-request, such as the generation of a title, is not a turn and does not end an interaction.
+request, such as the generation of a title or a quota check, is not a turn and does not end an interaction: its response
+is limited to one token, or it declares no tools, has no history, and is sent while a conversation with tools is active.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,8 +96,12 @@ class Positions:
             return Position(replace(place, turn=turn), makes_turn)
         sent = self._sent(exchange, body, sent_turns, dialect, continued)
         if not makes_turn or dialect.is_probe(body.settings):
-            return self._beside(place, makes_turn, sent)
-        return self._of_turn(place, sent)
+            return self._not_a_turn(place, makes_turn, sent)
+        position = self._of_turn(place, sent)
+        is_new = position.conversation is None and position.parent is None
+        if is_new and self._is_side_request(sent, exchange, dialect):
+            return self._not_a_turn(place, makes_turn, sent)
+        return position
 
     def enter(self, position: Position, exchange: ModelExchange) -> tuple[Position, list[Fact]]:
         """Enter the position of an attempt; return it with its conversation and its interaction, and the ends and the
@@ -144,11 +150,10 @@ class Positions:
         ]
         key = _key_of(exchange, response, dialect) if response.is_message else None
         self._conversations.note(sent, conversation, key, calls)
-        interaction = conversation.interaction
         is_final = response.is_message and not calls and conversation.parent is None
-        if is_final and interaction is not None and interaction.lane == conversation.lane:
-            if interaction.is_open:
-                yield self._end(interaction, ended_ns, "success", False)
+        interaction = conversation.interaction
+        if is_final and interaction is not None and _is_open_in(interaction, conversation.lane):
+            yield self._end(interaction, ended_ns, "success", False)
         for each in self._conversations.forget_oldest():
             if each.parent is None and each.interaction is not None and each.interaction.is_open:
                 yield self._end(each.interaction, each.interaction.last_ns, "interrupted", True)
@@ -163,7 +168,23 @@ class Positions:
     def _next_turn(self, lane: str) -> int:
         return self._turns.get(lane, 0) + 1
 
-    def _beside(self, place: Place, makes_turn: bool, sent: Sent) -> Position:
+    def _is_side_request(self, sent: Sent, exchange: ModelExchange, dialect: Dialect) -> bool:
+        """Return whether a request that starts a conversation is only an addition to an agent's conversation.
+
+        Such a request declares no tools and has no history, while a request with tools is in flight or an interaction
+        with tools is open. If the callers are known, independent conversations can be recognized, so none is taken for
+        a side request.
+        """
+        has_history = len(sent.histories) > 2 or "assistant" in sent.roles.values()
+        if sent.tools or has_history or sent.steps or sent.agent_id is not None:
+            return False
+        for each in self._conversations:
+            interaction = each.interaction
+            if interaction is not None and interaction.is_open and each.tools:
+                return True
+        return any(_declares_tools(each, dialect) for each in exchange.in_flight)
+
+    def _not_a_turn(self, place: Place, makes_turn: bool, sent: Sent) -> Position:
         """Return the position of a request that is not a turn: in the lane and the interaction of its conversation."""
         conversation = self._conversations.continued_by(sent) if sent.agent_id else None
         latest = conversation.interaction if conversation else self._latest.get(place.lane)
@@ -245,7 +266,7 @@ class Positions:
         """Yield the ends of the interactions that a prompt at the top level interrupts.
 
         These are the interactions of conversations whose job has ended, or sends the prompt. A conversation that may
-        still go on in another job is not interrupted.
+        continue in another job is not interrupted.
         """
         job_end = partial(jobs.end_of, self.session_id)
         for each in self._conversations:
@@ -306,6 +327,18 @@ class Positions:
             stack=tuple(where for where, name, *_ in values if not name),
             call_ids=tuple(value for _, _, value, *_ in values if isinstance(value, str)),
         )
+
+
+def _is_open_in(interaction: Interaction, lane: str) -> bool:
+    return interaction.is_open and interaction.lane == lane
+
+
+def _declares_tools(body: bytes, dialect: Dialect) -> bool:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and bool(dialect.tool_names(value))
 
 
 def _texts(turns: Sequence[Turn]) -> Iterator[str]:

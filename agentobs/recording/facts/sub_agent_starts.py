@@ -6,7 +6,8 @@ the call; the job that sends the request, which was started inside the job of th
 known about the jobs, as in another process, only the time is left. Then the conversation must declare other tools than
 the one whose call is open, because a server answers many users with one agent.
 
-A conversation is independent if its job was started before the call, or runs beside the job that waits for the call.
+A conversation is independent if its job was started before the call, or runs in parallel with the job that waits for
+the call.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ NOTED_NS = 10_000_000
 """How long after the end of a job its end may be noted: the code that waits for its result may run first. Our choice.
 """
 
-_Relation = Literal["inside", "deeper", "same", "beside", "apart", "unknown"]
+_Relation = Literal["inside", "deeper", "same", "parallel", "apart", "unknown"]
 """How the job of a request relates to the job of a conversation with an open call.
 
 `inside`: it was started by it, after the call; `deeper`: it is the same job, in other functions; `same`: it is the same
-job and the same functions; `beside`: it was started elsewhere, after the call; `apart`: it was started before the call.
+job and the same functions; `parallel`: it was started elsewhere, after the call; `apart`: it was started before the
+call.
 """
 
 EndOfJob = Callable[[int], int | None]
@@ -107,7 +109,7 @@ def _strength(
         return 3
     if quoted:
         return 2
-    if sent.names_agents or relation in ("same", "beside") or all(c.is_forced for c in calls):
+    if sent.names_agents or relation in ("same", "parallel") or all(c.is_forced for c in calls):
         return 0
     is_deeper = relation == "deeper" and bool(sent.stack)
     return int(is_deeper or sent.tools != parent.tools)
@@ -122,7 +124,7 @@ def _relation(
     if not shared:
         return "unknown"  # the jobs were started by unknown jobs, or too many levels apart
     if sent.is_worker:
-        return "beside"  # the work may be from any job
+        return "parallel"  # the work may be from any job
     branch = sent.steps[shared:]
     if branch and 0 < branch[0][2] < requested_ns:
         return "apart"
@@ -132,13 +134,13 @@ def _relation(
             return "inside"
         return "same" if is_same_stack else "deeper"
     if not has_ended(parent.steps[shared], sent.started_ns, end_of_job):
-        return "beside"
+        return "parallel"
     # A framework may run each step of one agent in a job of its own.
     return "same" if is_same_stack else "inside"
 
 
 def are_concurrent(sent: Sent, other: Conversation, end_of_job: EndOfJob) -> bool:
-    """Return whether a conversation may go on while another one is sent: its job has not ended, or is unknown."""
+    """Return whether a conversation may continue after a request: its job has not ended, or is unknown."""
     shared = _shared(sent.steps, other.steps)
     if not shared:
         return True

@@ -8,6 +8,7 @@ reach it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from itertools import starmap
@@ -20,6 +21,7 @@ from agentobs.determinism.callers import follow_jobs, origin_here
 from agentobs.errors import UsageError, error_kind, warn_once
 from agentobs.provider.registry import (
     credentials,
+    dialect_of,
     recorded_request_headers,
     recorded_response_headers,
 )
@@ -209,6 +211,7 @@ class _OpenExchange:
         error: BaseException | None = None,
         chunks: Sequence[Chunk] | None = None,
     ) -> ModelExchange:
+        is_partial = chunks is not None
         if chunks is None:
             chunks = tuple(starmap(Chunk, self.arrived.copy()))
         answer = Answer(
@@ -220,6 +223,7 @@ class _OpenExchange:
             encoding=self.encoding,
         )
         question = self.question or question_of(self.request, self.request_chunks, self.origin)
+        in_flight = () if is_partial else _in_flight(self.place, question)
         return ModelExchange(
             place=self.place,
             attempt_id=self.attempt_id,
@@ -233,6 +237,7 @@ class _OpenExchange:
             lost_bytes=self.lost,
             adopted_span=self.adopted_span,
             is_replayed=self.is_replayed,
+            in_flight=in_flight,
         )
 
 
@@ -302,6 +307,24 @@ def forget_open() -> None:
         each.is_taken = True
     # Another thread of the parent may have been iterating over the old set.
     process.open_exchanges = weakref.WeakSet()
+
+
+IN_FLIGHT_MAX = 8
+"""How many requests in flight are kept with an exchange. Our choice."""
+
+
+def _in_flight(place: Place, question: Question) -> tuple[bytes, ...]:
+    """Return the bodies of requests in flight in a session, for a request without tools that is not from the loop."""
+    if not process.open_exchanges or place.interaction_id is not None:
+        return ()
+    key = dialect_of(question.path).prompt_keys.get("tools")
+    if key is None or f'"{key}"'.encode() in question.body:
+        return ()
+    same = (each for each in _open_exchanges() if each.place.session_id == place.session_id)
+    return tuple(
+        question_of(each.request, list(each.request_chunks)).body
+        for each in itertools.islice(same, IN_FLIGHT_MAX)
+    )
 
 
 def _open_exchanges() -> list[_OpenExchange]:
