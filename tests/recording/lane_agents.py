@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -103,23 +103,33 @@ def _with_results(sent: Mapping[str, Any], message: Any, results: Sequence[str])
     return {**sent, "messages": [*sent["messages"], response, answer]}
 
 
+async def _all(*runs: Coroutine[Any, Any, str]) -> list[str]:
+    return list(await asyncio.gather(*runs))
+
+
 class AsyncAgents:
     """Agents that run their tools, and thus the agents that they start, as concurrent tasks."""
 
-    def __init__(self, client: AsyncAnthropic) -> None:
-        """Create agents that use a client."""
-        self._client = client
+    def __init__(self, client: AsyncAnthropic, *, in_steps: bool = False) -> None:
+        """Create agents that use a client; with `in_steps`, requests and tools run in tasks of their own, as in some
+        frameworks.
+        """
+        self._client, self._in_steps = client, in_steps
 
     async def answer(self, prompt: str, *tools: str) -> str:
         """Run an agent until its final answer."""
         sent = request(prompt, *tools)
         while True:
-            message = await self._client.messages.create(**sent)
+            message = await self._step(self._step(self._client.messages.create(**sent)))
             calls = [block for block in message.content if block.type == "tool_use"]
             if not calls:
-                return message.content[0].text
-            results = await asyncio.gather(*(self.run(b.name, b.input["text"]) for b in calls))
+                return str(message.content[0].text)
+            runs = (self.run(block.name, block.input["text"]) for block in calls)
+            results = await self._step(_all(*runs))
             sent = _with_results(sent, message, results)
+
+    async def _step(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return await (asyncio.create_task(work) if self._in_steps else work)
 
     async def run(self, tool: str, text: str) -> str:
         """Run a tool; two of the tools start an agent."""
@@ -162,9 +172,12 @@ class ThreadAgents:
         return f"sun in {text}"
 
 
-def run_tasks(url: str, *prompts: str, tools: Sequence[str] = ("ask",)) -> list[str]:
+def run_tasks(
+    url: str, *prompts: str, tools: Sequence[str] = ("ask",), in_steps: bool = False
+) -> list[str]:
     """Run one agent for each prompt, concurrently in one session."""
-    agents = AsyncAgents(agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url)))
+    client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
+    agents = AsyncAgents(client, in_steps=in_steps)
 
     async def run_all() -> list[str]:
         return list(await asyncio.gather(*(agents.answer(each, *tools) for each in prompts)))

@@ -96,6 +96,12 @@ def test_parallel_sub_agents_are_lanes_of_one_interaction(
         assert found == TRIP
 
 
+def test_sub_agents_of_frameworks_with_many_tasks_are_lanes(tmp_path: Path) -> None:
+    """A framework may send each request, and run each set of tools, in tasks that end before the next step."""
+    run = partial(run_tasks, in_steps=True)
+    assert recorded(tmp_path, lambda url: run(url, "Plan a trip")) == TRIP
+
+
 @pytest.mark.parametrize("threads", [False, True], ids=["sequential", "threads"])
 def test_sub_agents_of_threads_are_lanes_of_one_interaction(tmp_path: Path, threads: bool) -> None:
     """It does not matter whether sub-agents run in a pool of threads or one after another."""

@@ -133,9 +133,9 @@ def _relation(
         if branch:
             return "inside"
         return "same" if is_same_stack else "deeper"
-    if not has_ended(parent.steps[shared], sent.started_ns, end_of_job):
+    # A framework may run each step of one agent in jobs of its own. Only the ends of jobs that send requests are known.
+    if not any(has_ended(each, sent.started_ns, end_of_job) for each in parent.steps[shared:]):
         return "parallel"
-    # A framework may run each step of one agent in a job of its own.
     return "same" if is_same_stack else "inside"
 
 
