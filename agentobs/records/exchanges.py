@@ -500,7 +500,8 @@ class Recording:
 def queue_bytes(record: object) -> int:
     """Return the approximate size of a record in a queue, in bytes."""
     if isinstance(record, ModelExchange):
-        return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
+        response_bytes = sum([len(each.data) for each in record.answer.chunks])
+        return 1024 + len(record.question.body) + response_bytes + sum(map(len, record.in_flight))
     if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
         return 1024 + len(record.answer.content)
     if isinstance(record, ToolExchange) and record.is_function:

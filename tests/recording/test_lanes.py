@@ -148,23 +148,29 @@ def test_independent_conversations_are_separate_interactions(
     assert len(found.turns) == (3 if not tools else 3 + 2 + 2)
 
 
-def test_a_delayed_conversation_is_not_a_sub_agent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_own_task", [True, False], ids=["two tasks", "task and parent"])
+def test_a_delayed_conversation_is_not_a_sub_agent(tmp_path: Path, in_own_task: bool) -> None:
     """A conversation is independent of a tool call that is open when it starts, if its task was started before."""
 
     async def run_all(agents: AsyncAgents) -> None:
-        is_called = asyncio.Event()
+        is_called, is_answered = asyncio.Event(), asyncio.Event()
         run = agents.run
 
         async def late() -> None:
             await is_called.wait()
             await agents.answer("What is the time?")
+            is_answered.set()
 
         async def noted(tool: str, text: str) -> str:
             is_called.set()
+            await is_answered.wait()
             return await run(tool, text)
 
         agents.run = noted  # type: ignore[method-assign]
-        await asyncio.gather(agents.answer("Study Rome", "look"), late())
+        other = asyncio.create_task(late())
+        answer = agents.answer("Study Rome", "look")
+        await (asyncio.create_task(answer) if in_own_task else answer)
+        await other
 
     def run(url: str) -> None:
         agents = AsyncAgents(agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url)))

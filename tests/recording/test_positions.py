@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentobs.recording.facts import conversations
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.records.facts import Attempt, Fact, InteractionEnd, InteractionStart, SessionEnd
@@ -273,6 +274,19 @@ def test_prompts_without_tools_are_not_side_requests(wire: Wire) -> None:
             [[text(each)]], [text("Yes.")], tools=(), takes=20, ends=1, in_flight=tuple(bodies)
         )
     assert wire.end() == [("success", 20)] * 3
+
+
+def test_a_forgotten_conversation_can_be_continued(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there are too many conversations, the oldest is forgotten and its interaction ends; it can still continue."""
+    monkeypatch.setattr(conversations, "CONVERSATIONS_MAX", 2)
+    wire.send([PLAN], CALLS)
+    for prompt in ("One?", "Two?"):
+        wire.send([[text(prompt)]], [text("Yes.")])
+    last = wire.send([PLAN, CALLS, RESULTS], [text("Done.")])
+    assert (last.lane, last.turn) == ("main", 4)
+    assert [name for name, _ in wire.end()] == ["success", "success", "interrupted", "success"]
 
 
 def test_durations_are_never_negative(wire: Wire) -> None:

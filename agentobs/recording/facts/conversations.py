@@ -197,6 +197,7 @@ class Conversations:
         )
         conversation.history = sent.histories[-1] if sent.histories else None
         conversation.is_answered = response is not None
+        self._all[conversation.number] = conversation  # it may have been forgotten
         self._all.move_to_end(conversation.number)
         if response is None:
             return
