@@ -135,13 +135,18 @@ def test_equal_prompts_of_sub_agents_have_their_own_lanes(
     assert sorted(found.turns.values()) == [[1, 2]] * 3
 
 
-@pytest.mark.parametrize("tools", [(), ("ask",)], ids=["answers", "agents"])
+@pytest.mark.parametrize(
+    ("tools", "in_steps"),
+    [((), False), (("ask",), False), (("ask",), True)],
+    ids=["answers", "agents", "agents with many tasks"],
+)
 def test_independent_conversations_are_separate_interactions(
-    tmp_path: Path, tools: Sequence[str]
+    tmp_path: Path, tools: Sequence[str], in_steps: bool
 ) -> None:
     """Concurrent prompts of one task are separate interactions, whether or not they use tools."""
     prompts = ("Plan a trip", "Study Rome", "Plan one trip twice")
-    found = recorded(tmp_path, lambda url: run_tasks(url, *prompts, tools=tools))
+    run = partial(run_tasks, tools=tools, in_steps=in_steps)
+    found = recorded(tmp_path, lambda url: run(url, *prompts))
     assert found.interactions == [("main", "success")] * 3
     in_main = [number for number, lane in found.turns if lane == "main"]
     assert sorted(in_main) == [0, 1, 2]
