@@ -30,7 +30,7 @@ import agentobs
 
 client = agentobs.record(client)  # the SDK and its tool runner, instructor, httpx, httpx2
 agent = agentobs.record(agent)  # pydantic-ai
-model = agentobs.record(model)  # langchain, Strands, CrewAI's and llama-index' LLM, Inspect AI, Haystack's generator
+model = agentobs.record(model)  # langchain, Strands, CrewAI, llama-index, Inspect AI, Haystack
 with agentobs.record_all():  # all that send through litellm, llm, Agno, mcp-agent
     ...
 ```
