@@ -1,4 +1,4 @@
-"""The overlay and the user's price file: their effects, their precedence, and the error messages for typos."""
+"""The overlay and the user's price file: their effects, their precedence, and their error messages for typos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT = 1_795_000_000_000_000_000
 
 
 def prices_of(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, str | None]:
-    """Return (input, output, certainty, note) for a price file."""
+    """Return (input, output, certainty, note) of a price from a price file."""
     unit = PriceBook(own.encode()).at(context, AT, prompt)
     if unit.rates is None:
         return "", "", unit.certainty, unit.note
@@ -44,7 +44,9 @@ def test_the_built_in_overlay_has_dates_and_sources() -> None:
 
 
 def test_the_user_file_prices_an_unlisted_model() -> None:
-    """The user's file sets the price of an unlisted model; factors such as the batch factor also apply to it."""
+    """The user's file sets the price of an unlisted model; factors, such as the batch factor, also apply to this
+    price.
+    """
     cache = "cache_read = 1\ncache_write_5m = 1\ncache_write_1h = 1\n"
     own = f'[[price]]\nmodels = ["my-model"]\ninput = 1.5\noutput = 2\n{cache}{SOURCE}'
     assert prices_of(own, Context("my-model")) == ("1.5", "2", "exact", "from our contract")
@@ -55,8 +57,9 @@ def test_the_user_file_prices_an_unlisted_model() -> None:
 
 
 def test_a_price_replaces_listed_prices() -> None:
-    """A price without a context replaces the standard price and the listed batch price; classes that it does not set
-    keep their price. A price for a context applies only in that context.
+    """A price without a context replaces the standard price and the listed batch price of the classes that it sets.
+
+    Other classes keep their listed price. A price for a context applies only in that context.
     """  # fmt: skip
     plain = f'[[price]]\nmodels = ["claude-opus-5-5"]\ninput = 3\n{SOURCE}'
     assert prices_of(plain, Context("claude-opus-5-5-20260922")) == (
@@ -80,8 +83,10 @@ def test_a_price_replaces_listed_prices() -> None:
 
 
 def test_a_class_without_a_price_is_an_estimate() -> None:
-    """A class without a price uses the input price, or that of the shorter lifetime, with a note; classes with a listed
-    price keep it.
+    """A class without a price uses the input price, or the price of the shorter lifetime, and is an estimate with a
+    note.
+
+    Classes with a listed price keep it.
     """
     own = f'[[price]]\nmodels = ["my-model"]\ninput = 1\noutput = 2\ncache_read = 0.1\n{SOURCE}'
     assert prices_of(own, Context("my-model")) == (
@@ -95,7 +100,7 @@ def test_a_class_without_a_price_is_an_estimate() -> None:
 
 
 def test_the_user_file_takes_precedence() -> None:
-    """A price of the user without a context replaces all listed prices, even those with more conditions."""
+    """A price in the user's file without a context replaces all listed prices, even prices with more conditions."""
     fast = Context("claude-opus-4-6", None, None, "fast")
     plain = f'[[price]]\nmodels = ["claude-opus-4-6"]\ninput = 3\noutput = 4\n{SOURCE}'
     assert prices_of("", fast)[:2] == ("30", "150")
@@ -105,7 +110,7 @@ def test_the_user_file_takes_precedence() -> None:
 
 
 def test_factors_with_the_same_name_apply_by_day() -> None:
-    """A discount that changes is two entries with the same name; each applies on its days."""
+    """A discount that changes is two entries with the same name, each of which applies on its own days."""
     one = f'[[factor]]\nname = "discount"\ntimes = 0.5\nuntil = 2027-01-01\n{SOURCE}'
     own = f'{one}[[factor]]\nname = "discount"\ntimes = 0.9\nsince = 2027-01-01\n{SOURCE}'
     book, model = PriceBook(own.encode()), Context("claude-opus-5-5")
@@ -114,7 +119,7 @@ def test_factors_with_the_same_name_apply_by_day() -> None:
 
 
 def test_model_names_match_in_all_spellings() -> None:
-    """A name matches the model in all spellings; a dated ID only matches itself."""
+    """A name in a price file matches the model in all spellings, but a dated ID matches only itself."""
     for name, usd in (("claude-opus-5.5", "1"), ("claude-opus-5-5-20260922", "4")):
         own = f'[[price]]\nmodels = ["{name}"]\ninput = 1\n{SOURCE}'
         assert prices_of(own, Context("claude-opus-5-5"))[0] == usd
@@ -124,14 +129,14 @@ def test_model_names_match_in_all_spellings() -> None:
 
 
 def test_a_byte_order_mark_is_ignored() -> None:
-    """A byte order mark, which some editors write, is ignored."""
+    """A byte order mark, which some editors write, is ignored in a price file."""
     parse(
         b"\xef\xbb\xbf" + f'[[price]]\nmodels = ["a"]\ninput = 1\n{SOURCE}'.encode(), "prices.toml"
     )
 
 
 def test_a_price_is_limited_by_day_and_prompt_size() -> None:
-    """`since`, `until` and `prompt_tokens_above` limit a price; otherwise the listed price applies."""
+    """`since`, `until` and `prompt_tokens_above` limit a price; outside of these limits, the listed price applies."""
     own = (
         '[[price]]\nmodels = ["claude-opus-5-5"]\nsince = 2026-11-01\nuntil = 2026-12-01\n'
         f"prompt_tokens_above = 1000\ninput = 7\n{SOURCE}"
@@ -145,7 +150,7 @@ def test_a_price_is_limited_by_day_and_prompt_size() -> None:
 
 
 def test_a_factor_multiplies_all_token_prices() -> None:
-    """A discount in the user's file multiplies all token prices; it replaces an earlier factor with the same name."""
+    """A discount in the user's file multiplies all token prices, and replaces an earlier factor with the same name."""
     discount = f'[[factor]]\nname = "discount"\ntimes = 0.9\n{SOURCE}'
     assert prices_of(discount, Context("claude-opus-5-5"))[:3] == ("3.6", "18.0", "exact")
     at_home = f'[[factor]]\nname = "us"\ninference_geo = "us"\ntimes = 1\n{SOURCE}'
@@ -190,7 +195,7 @@ def test_a_factor_multiplies_all_token_prices() -> None:
     ],
 )  # fmt: skip
 def test_a_typo_is_one_clear_error(text: str, line: int, words: str) -> None:
-    """A typo is one error with the file, the line, the value found and the value expected."""
+    """A typo in a price file is one error with the file, the line, the value that was found, and the expected value."""
     with pytest.raises(UsageError) as caught:
         parse(text.encode(), "prices.toml")
     assert caught.value.where == f"prices.toml, line {line}"
@@ -200,14 +205,15 @@ def test_a_typo_is_one_clear_error(text: str, line: int, words: str) -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00", b"[" * 100_000])
 def test_bytes_that_are_not_toml_are_one_error(data: bytes) -> None:
-    """Bytes that are not TOML are also one error."""
+    """A price file that is not TOML is one error."""
     with pytest.raises(UsageError):
         parse(data, "prices.toml")
 
 
 def test_the_version_identifies_the_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version identifies genai-prices, the overlay of agentobs, and the user's file; the file in the environment
-    takes precedence over the one in the home.
+    """The version identifies genai-prices, the overlay of agentobs, and the user's file.
+
+    The file in the environment takes precedence over the file in the home.
     """
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     plain = book_of(tmp_path)
@@ -227,7 +233,7 @@ def test_the_version_identifies_the_prices(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_typo_does_not_stop_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the price file of a running agent is invalid, this is reported once, and the listed prices apply."""
+    """If the price file of a running agent is invalid, one warning reports this, and the listed prices apply."""
     path = tmp_path / FILE
     path.write_text("[[price]]\nmodel = 3\n")
     monkeypatch.setenv(ENVIRONMENT, str(path))
@@ -246,7 +252,7 @@ def test_a_typo_does_not_stop_an_agent(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_prices_never_come_from_the_network() -> None:
-    """No socket is opened to price a call, and the updater of genai-prices does not change the prices."""
+    """Pricing a call opens no socket, and the updater of genai-prices does not change the prices."""
     code = """
 import socket
 def refuse(*args, **kwargs):
@@ -279,7 +285,7 @@ def test_the_price_of_a_cloud_platform() -> None:
 
 
 def test_the_example_in_the_document_works(capsys: pytest.CaptureFixture[str]) -> None:
-    """The price file in docs/prices.md is valid, and the code prints the documented output."""
+    """The price file in docs/prices.md is valid, and the code in the document prints the documented output."""
     text = (Path(__file__).parents[2] / "docs" / "prices.md").read_text()
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL))
     assert prices_of(blocks["toml"], Context("claude-opus-5-5"))[:3] == ("2.880", "14.4", "exact")
