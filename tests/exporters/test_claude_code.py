@@ -7,7 +7,7 @@ import os
 import signal
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -525,6 +525,31 @@ def test_a_session_that_was_recorded_completely_is_not_imported(tmp_path: Path) 
     assert look() == (0, 1)
     assert messages(home) == []
     assert look() == (0, 0)
+
+
+def test_following_continues_if_a_directory_disappears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that is deleted while it is listed does not end `--follow`: later lines are still imported."""
+    home, log = open_home(tmp_path / "home"), written(tmp_path / "log.jsonl", CONVERSATION[:2])
+    checks = 0
+
+    def pause(_: float) -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            raise KeyboardInterrupt
+        written(log, CONVERSATION)
+
+    def listed(paths: Iterable[Path]) -> list[Path]:
+        if checks == 1:
+            raise FileNotFoundError(str(tmp_path / "deleted"))
+        return logs_in(paths)
+
+    monkeypatch.setattr("agentobs.world.pause", pause)
+    monkeypatch.setattr("agentobs.importers.claude_code.transcript_import.logs_in", listed)
+    command(home, log, Path("--follow"))
+    assert (checks, messages(home)) == (3, ["msg_1", "msg_4"])
 
 
 def test_a_repeated_import_reads_only_changed_sessions(tmp_path: Path) -> None:

@@ -54,7 +54,12 @@ def claude_code(
     unreadable = report.unreadable
     while follow:
         world.pause(interval)
-        report = _import_logs(home, logs_in(path for path in paths if path.exists()), seen)
+        try:
+            logs = logs_in(path for path in paths if path.exists())
+        except FileNotFoundError:
+            # The client deleted a directory while it was listed; the next check lists again.
+            continue
+        report = _import_logs(home, logs, seen)
         if report.sessions or report.unreadable != unreadable:
             _summarize(report, ())
         unreadable = report.unreadable
