@@ -509,3 +509,12 @@ def close_session(session_id: str) -> list[tuple[int, int]]:
         for job in known.jobs:
             job.sessions -= {session_id}
         return list(known.ended)
+
+
+def end_of(session_id: str, serial: int) -> int | None:
+    """Return when a job of an open session ended, in nanoseconds since 1970; None if it has not, or is unknown."""
+    state = process.state(State)
+    with state.lock:
+        known = state.sessions.get(session_id)
+        ended = reversed(known.ended) if known is not None else ()
+        return next((at_ns for each, at_ns in ended if each == serial), None)

@@ -297,6 +297,20 @@ class Dialect(Protocol):
         """Return the names of the tools that a request declares."""
         return []
 
+    def forces_call(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request allows only a tool call as response."""
+        return False
+
+    def is_probe(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request limits its response so much that it can only be a probe, not a turn."""
+        return False
+
+    def agent_id(self, headers: Mapping[str, str]) -> tuple[str | None, bool]:
+        """Return the client's ID of the sub-agent that sends a request, or None, and whether the client names its
+        sub-agents at all.
+        """
+        return None, False
+
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body at a path of keys; None if the path is empty."""
 

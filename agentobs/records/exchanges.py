@@ -106,8 +106,12 @@ class Answer:
         return b"".join(chunk.data for chunk in self.chunks)
 
 
-QuerySource = Literal["main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary"]
+QuerySource = Literal[
+    "main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary", "side"
+]
 """The source of an LLM request: the main agent, a sub-agent, or a maintenance request.
+
+A `side` request of another client is not part of a conversation, see `recording.facts.positions`.
 
 The agent loop sends `compaction` requests automatically, and `summary` requests when a caller compacts a conversation.
 The loop never sends `memory` requests, because the session's memory comes from a function of the caller.
@@ -238,6 +242,10 @@ class ModelExchange:
     """
     is_replayed: bool = False
     """Whether the response is from a recording, so that the provider was not called and nothing was billed."""
+    in_flight: tuple[bytes, ...] = field(default=(), repr=False)
+    """If the request declares no tools: the bodies of other requests of its session that had no complete response when
+    this one ended.
+    """
     job: RecordedJob | None = None
     """In an exchange that was read from a recording: the task, work item or thread that sent the request; None if
     unknown.
@@ -492,7 +500,8 @@ class Recording:
 def queue_bytes(record: object) -> int:
     """Return the approximate size of a record in a queue, in bytes."""
     if isinstance(record, ModelExchange):
-        return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
+        response_bytes = sum([len(each.data) for each in record.answer.chunks])
+        return 1024 + len(record.question.body) + response_bytes + sum(map(len, record.in_flight))
     if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
         return 1024 + len(record.answer.content)
     if isinstance(record, ToolExchange) and record.is_function:

@@ -148,6 +148,7 @@ class Attempt:
     adopted_span: str | None = None
     origin: Label = _LIVE
     parameters: Mapping[str, Label] | None = None
+    reported_lane: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import agentobs
 from agentobs import errors, world
 from agentobs.cli.maintenance.doctor import INSTRUMENTATIONS, content, instrumentation
 from agentobs.recording.journal.home import Home
-from agentobs.records.facts import Event, SpanEnd, SpanStart
+from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.checkup import Finding, check_home
 from agentobs.store.duckdb.connection import connect, named
@@ -254,6 +254,29 @@ def test_clock_jumps(trouble: Home) -> None:
         (session_id(14), "end_before_start", 2 * SECOND),
         (session_id(13), "backwards", int(1.1 * SECOND)),
     ]
+
+
+@pytest.mark.parametrize("is_derived", [True, False])
+def test_derived_interactions_are_no_evidence_of_a_clock_jump(
+    tmp_path: Path, is_derived: bool
+) -> None:
+    """Only an interaction with its own span was timed by the agent; others may be wrong in older recordings."""
+    session, interaction = session_id(2), "7" * 32
+    facts: list[Any] = [
+        InteractionStart(session, interaction, Label("main"), NOW + 2 * SECOND),
+        InteractionEnd(session, interaction, NOW + SECOND, Label("interrupted"), True),
+    ]
+    if not is_derived:
+        name = Label("interaction")
+        facts.append(
+            SpanStart(session, interaction, "7" * 16, None, Label("main"), name, None, NOW + SECOND)
+        )
+    home = a_home(tmp_path)
+    record(home, [start(2, at=NOW), end(2, NOW + 3 * SECOND)])
+    write_facts(home, facts)
+    with connect(home) as connection:
+        rows = named(connection, "clock_jumps", now_ns=NOW).fetchall()
+    assert [row[1] for row in rows] == ([] if is_derived else ["end_before_start"])
 
 
 def test_no_recent_recordings(home: Home) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,14 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
+from agentobs.sink import Record
 from agentobs.store.duckdb.connection import named
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
 from agentobs.store.named_queries import query_names
 from replay.freeze.conversion import freeze
 from tests.exporters.recount import TABLE, count, folder
+from tests.store.recordings import attempt, end, record, session_id, start
 
 TRANSCRIPTS = folder()
 NEEDED = pytest.mark.skipif(
@@ -451,6 +453,103 @@ def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
     bad_lines = [(bad.line, bad.found) for bad in report.bad_lines]
     assert bad_lines == [(3, "a line of 3,000,001 bytes"), (6, "a line of 5,000 bytes")]
     assert [each.responses for each in report.sessions] == [2]
+
+
+def counted(home: Home) -> tuple[list[str], list[str], int]:
+    """Return the messages, the tool calls and the output tokens of a home, each as often as it counts."""
+    with agentobs.connect(home.path) as connection:
+        calls = connection.execute("SELECT tool_use_id FROM tool_uses ORDER BY ALL").fetchall()
+        tokens = connection.execute("SELECT sum(output_tokens) FROM usage").fetchone()
+    assert tokens is not None
+    return sorted(messages(home)), [each[0] for each in calls], tokens[0]
+
+
+PROXIED = json.loads(json.dumps(CONVERSATION).replace('"msg_', '"msg_1_'))
+"""A log whose two responses have the message IDs of the recorded attempts 1 and 4."""
+
+
+@pytest.mark.parametrize("order", ["recorded first", "imported first", "imported in between"])
+def test_responses_that_a_proxy_recorded_count_once(tmp_path: Path, order: str) -> None:
+    """Log and recording of one session count once, in both orders and at the same time; both have the client's ID."""
+    home = open_home(tmp_path / "home")
+    own = written(tmp_path / "logs" / "own.jsonl", PROXIED)
+    agent = written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
+    parts: list[list[Record]] = [
+        [start(1, client_session=SESSION), attempt(1, 1, content=[TASK], output_tokens=5)],
+        [attempt(1, 4, output_tokens=5), end(1)],
+    ]
+    if order == "recorded first":
+        record(home, [each for part in parts for each in part])
+    elif order == "imported first":
+        assert command(home, own, agent).exit_code == 0
+        record(home, [each for part in parts for each in part])
+    else:
+        record(home, parts[0])
+        assert command(home, own, agent).exit_code == 0
+        record(home, parts[1])
+    for _ in range(2):
+        assert command(home, own, agent).exit_code == 0
+        assert counted(home) == (
+            ["msg_1_1", "msg_1_4", "msg_2", "msg_3"],
+            ["toolu_read", "toolu_task"],
+            20,
+        )
+    sql = "SELECT session_id FROM session_starts WHERE tags['client_session'] = ? ORDER BY ALL"
+    with agentobs.connect(home.path) as connection:
+        joined = connection.execute(sql, [SESSION]).fetchall()
+    assert joined == sorted([(session_id(1),), (our_id(SESSION),)])
+
+
+def test_a_session_that_was_recorded_completely_is_not_imported(tmp_path: Path) -> None:
+    """An import is removed once all of its responses are recorded, although its log has not changed."""
+    home = open_home(tmp_path / "home")
+    log = written(tmp_path / "log.jsonl", PROXIED)
+    seen, recorded = Seen(), frozenset[str]()
+
+    def take_out(of: Home, taken: str) -> None:
+        prune(of, sessions=[taken])
+
+    def look() -> tuple[int, int]:
+        report = import_logs(
+            home,
+            logs_in([log]),
+            remove_session=take_out,
+            recorded_messages=lambda: recorded,
+            seen=seen,
+        )
+        return len(report.sessions), report.recorded
+
+    assert look() == (1, 0)
+    assert messages(home) == ["msg_1_1", "msg_1_4"]
+    recorded = frozenset({"msg_1_1", "msg_1_4"})
+    assert look() == (0, 1)
+    assert messages(home) == []
+    assert look() == (0, 0)
+
+
+def test_following_continues_if_a_directory_disappears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that is deleted while it is listed does not end `--follow`: later lines are still imported."""
+    home, log = open_home(tmp_path / "home"), written(tmp_path / "log.jsonl", CONVERSATION[:2])
+    checks = 0
+
+    def pause(_: float) -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            raise KeyboardInterrupt
+        written(log, CONVERSATION)
+
+    def listed(paths: Iterable[Path]) -> list[Path]:
+        if checks == 1:
+            raise FileNotFoundError(str(tmp_path / "deleted"))
+        return logs_in(paths)
+
+    monkeypatch.setattr("agentobs.world.pause", pause)
+    monkeypatch.setattr("agentobs.importers.claude_code.transcript_import.logs_in", listed)
+    command(home, log, Path("--follow"))
+    assert (checks, messages(home)) == (3, ["msg_1", "msg_4"])
 
 
 def test_a_repeated_import_reads_only_changed_sessions(tmp_path: Path) -> None:

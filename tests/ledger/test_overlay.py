@@ -274,13 +274,14 @@ print([n for n in sys.modules if n == "genai_prices.update_prices" and threading
     assert socket.socket.connect is not None
 
 
-def test_the_price_of_a_cloud_platform_is_an_estimate() -> None:
-    """The price of a call through a cloud platform is the provider's price, as an estimate with a note.
-
-    The cloud platform has its own price list.
+def test_the_price_of_a_cloud_platform() -> None:
+    """Bedrock has a list of its own, in which a regional profile costs 10 % more. For a name that is in no list, the
+    provider's price is used as an estimate, with a note.
     """
-    found = prices_of("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
-    assert found == ("3", "15", "estimated", "the listed price of claude-sonnet-4-5")
+    regional = prices_of("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
+    assert regional == ("3.3", "16.5", "exact", None)
+    unlisted = prices_of("", Context("gateway/anthropic/claude-sonnet-4-5-v9"))
+    assert unlisted == ("3", "15", "estimated", "the listed price of claude-sonnet-4-5")
 
 
 def test_the_example_in_the_document_works(capsys: pytest.CaptureFixture[str]) -> None:

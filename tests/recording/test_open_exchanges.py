@@ -27,6 +27,7 @@ from agentobs.recording.journal.home import existing_home
 from agentobs.recording.wire import transport
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Place
+from agentobs.runtime import process
 from agentobs.sink import sink
 from tests.provider_script import message_events, script, streamed, text
 from tests.recording.test_wire import ASK, KEY, client, exchanges, facts, home, recorded
@@ -283,3 +284,42 @@ def test_arguments_with_the_name_of_a_secret_are_not_written(home: Path) -> None
         "password": 0,
         "options": {"unit": "km"},
     }
+
+
+def test_a_request_without_tools_names_the_requests_in_flight(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exchange of a request that ends while others are in flight contains their bodies, unless it has tools."""
+    found: list[ModelExchange] = []
+    monkeypatch.setattr(process, "listener", found.append)
+
+    async def main() -> None:
+        is_done = asyncio.Event()
+
+        async def answer(request: httpx2.Request) -> httpx2.Response:
+            if b"first" in request.content:
+                await is_done.wait()
+            return httpx2.Response(
+                200, headers=STREAM, content=b"".join(message_events(text("ok")))
+            )
+
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        recorded_client = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
+
+        async def ask(prompt: str, **more: Any) -> None:
+            messages = [{"role": "user", "content": prompt}]
+            async for _ in await recorded_client.messages.create(
+                **{**ASK, "messages": messages, **more}, stream=True
+            ):
+                pass
+
+        async def others() -> None:
+            await ask("second")
+            await ask("third", tools=[{"name": "a", "input_schema": {"type": "object"}}])
+            is_done.set()
+
+        await asyncio.gather(ask("first"), others())
+
+    with agentobs.session("parallel"):
+        asyncio.run(main())
+    assert [[b"first" in body for body in each.in_flight] for each in found] == [[True], [], []]

@@ -311,7 +311,7 @@ def test_an_object_that_holds_clients_can_be_recorded(tmp_path: Path) -> None:
     assert replayed(fixture, run) == live
     with recording(tmp_path / "nothing"):
         for nothing in (object(), None, MagicMock()):
-            with pytest.raises(UsageError, match="it contains no client of httpx2 or httpx"):
+            with pytest.raises(UsageError, match="it contains no client of the anthropic SDK"):
                 agentobs.record(nothing)
 
 

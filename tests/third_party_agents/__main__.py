@@ -30,7 +30,7 @@ import agentobs
 
 client = agentobs.record(client)  # the SDK and its tool runner, instructor, httpx, httpx2, aiohttp
 agent = agentobs.record(agent)  # pydantic-ai
-model = agentobs.record(model)  # langchain, Strands, CrewAI's and llama-index' LLM, Inspect AI, Haystack's generator
+model = agentobs.record(model)  # langchain, Strands, CrewAI, llama-index, Inspect AI, Haystack
 with agentobs.record_all():  # all that send through litellm, llm, Agno, mcp-agent, boto3, requests, urllib
     ...
 ```
@@ -71,9 +71,11 @@ do: configure the framework to use one of the clients above, or run the program 
 - Every version of the SDK from 0.40 on can be recorded and replayed. SDKs before 1.0 use httpx, later ones use httpx2.
 - litellm does not retry an overload error by itself. The frameworks that send through it retry with `num_retries`,
   which needs the package tenacity, or themselves; the agent of litellm in the table repeats the request.
-- CrewAI also sends requests that count tokens, so its trip takes more than 8 requests. Such requests are no turns and
+- CrewAI also sends requests that count tokens, so its trip takes more than 8 requests. Such requests are not turns and
   cost nothing.
 - Agents of smolagents and dspy end with a tool call, so their trips have 10 tool calls.
+- smolagents sends the history as text, without tool calls and results. Each of its requests therefore looks like a new
+  prompt and counts as an interaction, so its row in the table differs, and `make test-agents` reports it.
 - Haystack creates its client at first use. Call `warm_up()` before `record`.
 - llama-index-llms-anthropic 0.12 and mcp-agent 0.2 fail with the newest SDK, also without agentobs. The table has the
   newest versions of the SDK with which they work.

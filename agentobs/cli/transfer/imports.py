@@ -54,7 +54,12 @@ def claude_code(
     unreadable = report.unreadable
     while follow:
         world.pause(interval)
-        report = _import_logs(home, logs_in(path for path in paths if path.exists()), seen)
+        try:
+            logs = logs_in(path for path in paths if path.exists())
+        except FileNotFoundError:
+            # The client deleted a directory while it was listed; the next check lists again.
+            continue
+        report = _import_logs(home, logs, seen)
         if report.sessions or report.unreadable != unreadable:
             _summarize(report, ())
         unreadable = report.unreadable
@@ -201,6 +206,13 @@ def _delete_session(home: Home, session_id: str) -> None:
     prune(home, sessions=[session_id])
 
 
+def _recorded_messages(home: Home) -> frozenset[str]:
+    from agentobs.store.backend import open_store
+
+    with open_store(home) as store:
+        return frozenset(str(row[0]) for row in store.rows("internal/proxied_messages").rows)
+
+
 def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
     from agentobs.importers.claude_code.transcript_import import import_logs
     from agentobs.store.maintenance import ingest
@@ -218,6 +230,7 @@ def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
             home,
             logs,
             remove_session=_delete_session,
+            recorded_messages=lambda: _recorded_messages(home),
             seen=seen,
             on_imported=print_imported,
             progress=progress,
@@ -234,6 +247,7 @@ def _summarize(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
     click.echo(
         f"{new} sessions imported, {len(report.sessions) - new - len(kept)} already imported"
         + (f", {report.without_responses} without a response" if report.without_responses else "")
+        + (f", {report.recorded} recorded by a proxy" if report.recorded else "")
     )
     for each in kept:
         click.echo(

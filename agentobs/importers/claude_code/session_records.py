@@ -24,6 +24,7 @@ from agentobs.importers.claude_code.transcript_entries import Entry, as_dict
 from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.dialect import Block
 from agentobs.provider.registry import ANTHROPIC
+from agentobs.proxy.client_sessions import CLIENT_TAG
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -47,7 +48,7 @@ from agentobs.records.facts import (
     SpanEnd,
     SpanStart,
 )
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label, is_label, unchecked
 from agentobs.sink import Record
 
 SOURCE = Label("claude-code")
@@ -126,7 +127,7 @@ def rebuild(
         _emit_thread(builder, each)
     times = [at for at, _, _ in builder.timed]
     first, last = min(times), max(times)
-    started, ended = _start(session_id, entries, first), _end(session_id, last)
+    started, ended = _start(client_id, entries, first), _end(session_id, last)
     return Rebuilt(
         session_id=session_id,
         records=_Records(started, sorted(builder.timed, key=lambda each: each[:2]), ended),
@@ -470,12 +471,15 @@ def _close(builder: _Builder, inside: Place, at_ns: int, *, is_error: bool) -> N
     )
 
 
-def _start(session_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall:
+def _start(client_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall:
     versions = [e.value["version"] for e in entries if isinstance(e.value.get("version"), str)]
     unknown = Label("unknown")
+    tags = {"client": f"claude-code/{versions[-1]}"} if versions else {}
+    if is_label(client_id):
+        tags[CLIENT_TAG] = client_id
     return SessionCall(
         SessionStart(
-            session_id=session_id,
+            session_id=our_id(client_id),
             name=SOURCE,
             started_ns=at_ns,
             entry=None,
@@ -483,7 +487,7 @@ def _start(session_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall
             sdk_version=None,
             python_version=unknown,
             platform=unknown,
-            tags={"client": f"claude-code/{versions[-1]}"} if versions else {},
+            tags=tags,
             arguments_content=None,
             source=SOURCE,
         ),

@@ -36,6 +36,8 @@ from agentobs.records.labels import Label
 
 RemoveSession = Callable[[Home, str], None]
 """A function that removes all records of a session, given its ID in agentobs, from a home and its store."""
+RecordedMessages = Callable[[], frozenset[str]]
+"""A function that returns the message IDs of all responses that a proxy recorded for a client with logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class ImportReport:
     """Files that could not be read."""
     without_responses: int = 0
     """Number of sessions without a response of the model, which were skipped."""
+    recorded: int = 0
+    """Number of sessions that a proxy recorded completely, which were skipped."""
     session_files: set[Path] = field(default_factory=set)
     """The files that contain a session, new or not."""
 
@@ -80,9 +84,18 @@ class Seen:
         self._files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def changed_sessions(
-        self, paths: Iterable[Path], report: ImportReport
+        self,
+        paths: Iterable[Path],
+        report: ImportReport,
+        is_outdated: Callable[[str], bool] = lambda _: False,
     ) -> dict[str, list[Path]]:
-        """Return all files of each session with changed files, by the client's ID of the session."""
+        """Return all files of each session with changed files, by the client's ID of the session.
+
+        Args:
+            paths: all logs.
+            report: receives the files that contain a session, and those that cannot be read.
+            is_outdated: returns whether a session, given the client's ID, is returned although no file has changed.
+        """
         changed: dict[str, None] = {}
         files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         for path in paths:
@@ -98,6 +111,7 @@ class Seen:
                 report.unreadable.append(Unreadable(path, reason(error)))
                 continue
             files[path] = stamp, named
+            changed |= dict.fromkeys(each for each in named if is_outdated(each))
             if named:
                 report.session_files.add(path)
         self._files = files
@@ -123,6 +137,7 @@ def import_logs(
     paths: Sequence[Path],
     *,
     remove_session: RemoveSession,
+    recorded_messages: RecordedMessages = frozenset,
     seen: Seen | None = None,
     on_imported: Callable[[Imported], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda *_: None,
@@ -136,6 +151,8 @@ def import_logs(
         paths: the logs, from `logs_in`; sub-agents of a session may have separate files.
         remove_session: a function that removes a session from the home; called for a session that was imported when
             its log was shorter, before it is replaced.
+        recorded_messages: a function that returns the message IDs of the responses that a proxy recorded. They do not
+            count in imported sessions; an earlier import of them is replaced.
         seen: the state after earlier imports; unchanged files are not read again.
         on_imported: a function that is called with the outcome of each session when the session is finished.
         progress: a function that is called with the number of finished sessions and the total.
@@ -147,7 +164,10 @@ def import_logs(
     clear_staging(home)
     known = _Known(home)
     bad: dict[tuple[Path, int], BadLine] = {}
-    by_session = (seen or Seen()).changed_sessions(paths, report)
+    recorded = recorded_messages()
+    by_session = (seen or Seen()).changed_sessions(
+        paths, report, lambda client_id: known.has_any(our_id(client_id), recorded)
+    )
     for number, (client_id, files) in enumerate(by_session.items(), 1):
         progress(number, len(by_session))
         entries = []
@@ -156,11 +176,12 @@ def import_logs(
                 bad[each.path, each.line] = each
             elif each.session_id == client_id:
                 entries.append(each)
-        rebuilt = rebuild(client_id, entries, known.in_other_session(our_id(client_id)))
+        rebuilt = rebuild(client_id, entries, known.in_other_session(our_id(client_id), recorded))
         if rebuilt is None:
-            report.without_responses += 1
+            _skip(home, our_id(client_id), entries, recorded, report, known, remove_session)
             continue
-        version = _StoredVersion(_digest(client_id, entries), _marks(entries))
+        left_out = recorded.intersection(_message_ids(entries))
+        version = _StoredVersion(_digest(client_id, entries, left_out), _marks(entries))
         state = _import(home, rebuilt, version, known, remove_session)
         imported = Imported(
             client_id,
@@ -176,6 +197,30 @@ def import_logs(
         on_imported(imported)
     report.bad_lines = list(bad.values())
     return report
+
+
+def _skip(
+    home: Home,
+    session_id: str,
+    entries: Sequence[Entry],
+    recorded: frozenset[str],
+    report: ImportReport,
+    known: _Known,
+    remove_session: RemoveSession,
+) -> None:
+    """Count a session without responses of its own, and remove an import of responses that were recorded since."""
+    if recorded.isdisjoint(_message_ids(entries)):
+        report.without_responses += 1
+        return
+    report.recorded += 1
+    if known.has_any(session_id, recorded):
+        remove_session(home, session_id)
+        known.forget(session_id)
+
+
+def _message_ids(entries: Iterable[Entry]) -> set[str]:
+    """Return the message IDs of the model's responses in a log."""
+    return {e.message.id for e in entries if e.kind == "assistant" and e.message.id is not None}
 
 
 _SESSION = re.compile(rb'"sessionId" ?: ?"([^"\\]{1,200})"')
@@ -223,14 +268,34 @@ class _Known:
         self._folder = home.path / "imports"
         self.versions: dict[str, _StoredVersion] = {}
         self._owners: dict[str, str] = {}
+        self._messages: dict[str, frozenset[str]] = {}
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             value = json.loads(path.read_text("utf-8"))
             version = _StoredVersion(value["segment_id"], frozenset(value.get("entries", ())))
             self._note(path.stem, version, value["message_ids"])
 
-    def in_other_session(self, session_id: str) -> Callable[[str], bool]:
-        """Return a function that returns whether a response, given its message ID, belongs to another session."""
-        return lambda message_id: self._owners.get(message_id, session_id) != session_id
+    def in_other_session(self, session_id: str, recorded: frozenset[str]) -> Callable[[str], bool]:
+        """Return a function that returns whether a response, given its message ID, belongs to another session.
+
+        Args:
+            session_id: the imported session.
+            recorded: the message IDs of recorded responses, which belong to the recorded sessions.
+        """
+        return lambda message_id: (
+            message_id in recorded or self._owners.get(message_id, session_id) != session_id
+        )
+
+    def has_any(self, session_id: str, message_ids: frozenset[str]) -> bool:
+        """Return whether the imported version of a session contains any of these responses."""
+        return not message_ids.isdisjoint(self._messages.get(session_id, ()))
+
+    def forget(self, session_id: str) -> None:
+        """Forget that a session was imported."""
+        (self._folder / f"{session_id}.json").unlink(missing_ok=True)
+        del self.versions[session_id]
+        for message_id in self._messages.pop(session_id):
+            if self._owners.get(message_id) == session_id:
+                del self._owners[message_id]
 
     def remember(
         self, session_id: str, version: _StoredVersion, message_ids: Sequence[str]
@@ -247,15 +312,18 @@ class _Known:
 
     def _note(self, session_id: str, version: _StoredVersion, message_ids: Sequence[str]) -> None:
         self.versions[session_id] = version
+        self._messages[session_id] = frozenset(message_ids)
         self._owners |= dict.fromkeys(message_ids, session_id)
 
 
-def _digest(client_id: str, entries: Sequence[Entry]) -> str:
-    """Return a digest of a session's log contents, 32 hex digits."""
+def _digest(client_id: str, entries: Sequence[Entry], left_out: Iterable[str]) -> str:
+    """Return a digest of a session's log contents and of the responses that are left out, 32 hex digits."""
     hashed = hashlib.blake2b(client_id.encode("utf-8", "surrogatepass"), digest_size=16)
     for entry in entries:
         line = json.dumps([entry.agent_id, entry.started_by, entry.value], sort_keys=True)
         hashed.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    for message_id in sorted(left_out):
+        hashed.update(message_id.encode("utf-8", "surrogatepass") + b"\n")
     return hashed.hexdigest()
 
 

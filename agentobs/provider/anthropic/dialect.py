@@ -79,6 +79,9 @@ HOSTS = tuple(
 )
 """The hosts of the provider and of the platforms (anthropic 2.12, lib; boto3 1.43)."""
 
+SESSION_HEADER, AGENT_HEADER = "x-claude-code-session-id", "x-claude-code-agent-id"
+"""Request headers of Claude Code (2.1.330): its session, and the sub-agent that sends the request, if it is one."""
+
 _NOT_SENT = frozenset(
     {
         "ConnectError",
@@ -129,6 +132,8 @@ class Anthropic(Dialect):
         "anthropic-version",
         "anthropic-beta",
         "x-stainless-retry-count",
+        SESSION_HEADER,
+        AGENT_HEADER,
     )
     meaningful_headers = ("anthropic-beta", "anthropic-version")
     response_headers = (
@@ -197,6 +202,20 @@ class Anthropic(Dialect):
     def turn(self, message: Any) -> Turn:
         """Return one entry of `messages`."""
         return turn(message)
+
+    def forces_call(self, body: Mapping[str, Any]) -> bool:
+        """Return whether `tool_choice` allows only a tool call as response."""
+        choice = body.get("tool_choice")
+        return isinstance(choice, dict) and choice.get("type") in ("tool", "any")
+
+    def is_probe(self, body: Mapping[str, Any]) -> bool:
+        """Return whether the response may have one token at most, as in the quota checks of some clients."""
+        limit = body.get(self.output_limit_key)
+        return isinstance(limit, int) and limit <= 1
+
+    def agent_id(self, headers: Mapping[str, str]) -> tuple[str | None, bool]:
+        """Return the ID in the headers of Claude Code (2.1.330), and whether the client sends such headers."""
+        return headers.get(AGENT_HEADER), SESSION_HEADER in headers or AGENT_HEADER in headers
 
     def tool_names(self, body: Mapping[str, Any]) -> list[str]:
         """Return the names of the tools that a request declares."""

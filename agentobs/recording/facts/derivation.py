@@ -1,8 +1,7 @@
 """Derivation: the facts about turns, tools, usage and interactions that follow from HTTP attempts.
 
-A `SessionView` follows one session. The agent loop of agentobs names its position. For any other client, the position
-is derived from the requests: a request that continues an earlier response continues its conversation, a new prompt
-opens an interaction, and a `tool_result` answers a call of an earlier response.
+A `SessionView` follows one session. The agent loop of agentobs names the position of its requests. For any other
+client, the position is derived (see `positions`), and a `tool_result` answers a call of an earlier response.
 """
 
 from __future__ import annotations
@@ -10,29 +9,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from agentobs.provider.dialect import Dialect, ResponseFacts, Turn, json_bytes
+from agentobs.provider.dialect import Dialect, ResponseFacts, json_bytes
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
 from agentobs.recording.facts.input_similarity import similarity
 from agentobs.recording.facts.open_calls import OpenCalls
+from agentobs.recording.facts.positions import Position, Positions
 from agentobs.recording.facts.prompt_prefixes import Prefixes
 from agentobs.recording.facts.request_spans import Requests
+from agentobs.recording.facts.sent_turns import SentTurns, sent_turns
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
     Fact,
-    InteractionEnd,
-    InteractionStart,
     ToolResult,
     ToolUse,
     UsageRow,
     WorldAnswer,
 )
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label
 from agentobs.records.usage import Usage
 
 Labeller = Callable[[str], Label]
@@ -40,14 +38,6 @@ Labeller = Callable[[str], Label]
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(slots=True)
-class _Lane:
-    turns: int = 0
-    interaction_id: str | None = None
-    derived: bool = False
-    interaction_started_ns: int = 0
 
 
 _RetryKey = tuple[int, object, int | str]
@@ -64,7 +54,7 @@ class SessionView:
     label: Labeller
     new_id: Callable[[], str]
     prefixes: Prefixes
-    _lanes: dict[str, _Lane] = field(default_factory=dict)
+    _positions: Positions = field(init=False)
     _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
     """Calls whose results were recorded before the end of the response that contains the call."""
     _open_calls: OpenCalls = field(default_factory=OpenCalls)
@@ -72,37 +62,40 @@ class SessionView:
     _retries: dict[_RetryKey, tuple[str, int]] = field(default_factory=dict)
     _requests: Requests = field(default_factory=Requests)
 
+    def __post_init__(self) -> None:
+        """Start without positions."""
+        self._positions = Positions(self.session_id, self.new_id, self.prefixes)
+
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
     ) -> Iterator[Fact]:
         """Yield the facts of an attempt; `contents` are the content IDs of its request and response, if stored."""
-        lane = self._lanes.setdefault(exchange.place.lane, _Lane())
         dialect = dialect_of(exchange.question.path)
         response = dialect.facts(exchange.answer)
-        makes_turn = dialect.makes_turns(exchange.question.path)
-        sent = _sent_turns(body, dialect)
-        yield from self._interaction(exchange, lane, makes_turn, sent)
-        yield from self._results(exchange, sent)
-        turn = exchange.place.turn or (lane.turns + 1 if makes_turn else None)
-        place = self._place(exchange, lane, turn)
+        sent = sent_turns(body, dialect)
+        continued = self._continues(body, dialect, sent)
+        position = self._positions.of(exchange, body, sent, dialect, continued)
+        position, ends_and_start = self._positions.enter(position, exchange)
+        yield from ends_and_start
+        yield from self._results(exchange, position, sent)
         request = self._llm_request(exchange, response.outcome)
-        fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
+        fact = self._fact(exchange, body, contents, position, response, request, dialect, sent)
+        fact = replace(fact, continues_attempt_id=continued)
         yield fact
         yield from self._usage(exchange, fact, response, dialect)
         # The usage of an attempt precedes the end of its span, because backends export the span with its cost.
         yield from self._requests.attempt(exchange, fact)
-        if makes_turn and body.message_count:
+        if position.makes_turn and body.message_count:
             yield from self._prefix(exchange, body, fact, response, dialect)
         elif body.message_count:
-            self.prefixes.remember_messages(body, dialect)
-        if makes_turn and response.is_message:
-            lane.turns = max(lane.turns, turn or 0)
+            self.prefixes.histories(body, dialect)
+        if position.makes_turn and response.is_message:
             _remember(self._attempt_of, str(response.id), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
             for block_id in response.block_ids:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
-            yield from self._calls(exchange, place, response)
-            yield from self._interaction_end(exchange, lane, response)
+            yield from self._calls(exchange, position.place, response)
+        yield from self._positions.leave(position, exchange, response, dialect)
 
     def drafts(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
@@ -111,24 +104,27 @@ class SessionView:
 
         This does not change the state of the session.
         """
-        lane = self._lanes.get(exchange.place.lane, _Lane())
         dialect = dialect_of(exchange.question.path)
         response = dialect.facts(exchange.answer)
-        makes_turn = dialect.makes_turns(exchange.question.path)
-        turn = exchange.place.turn or (lane.turns + 1 if makes_turn else None)
         request_id, number = self._retries.get(_retry_key(exchange), (exchange.attempt_id, 0))
-        place, request = self._place(exchange, lane, turn), (request_id, number + 1)
-        sent = _sent_turns(body, dialect)
-        fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
+        request = request_id, number + 1
+        sent = sent_turns(body, dialect)
+        continued = self._continues(body, dialect, sent)
+        position = self._positions.of(exchange, body, sent, dialect, continued)
+        fact = self._fact(exchange, body, contents, position, response, request, dialect, sent)
+        fact = replace(fact, continues_attempt_id=continued)
         yield replace(fact, outcome="crashed", error_type=None)
         yield from self._usage(exchange, fact, response, dialect)
 
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that the agent loop of agentobs executed."""
-        call = exchange.place.lane, exchange.called_id or exchange.question.tool_use_id
-        attempt_id, ordinal = self._open_calls.take(*call) or (None, None)
+        lane, called_id = exchange.place.lane, exchange.called_id or exchange.question.tool_use_id
+        reported_turn = exchange.place.turn
+        closed = self._close_call(exchange.place, reported_turn, called_id)
+        attempt_id, ordinal = closed[1:] if closed else (None, None)
+        lane = closed[0] if closed else lane
         if attempt_id is None:
-            _remember(self._ran_early, call, "")
+            _remember(self._ran_early, (lane, called_id), "")
         elif exchange.called_id:
             # The next request contains the call under its new ID.
             block = f"block:{exchange.question.tool_use_id}"
@@ -146,7 +142,7 @@ class SessionView:
             result_bytes=json_bytes(exchange.answer.content),
             content=content,
             attempts=exchange.answer.attempts,
-            lane=self.label(exchange.place.lane),
+            lane=self.label(lane),
             text_characters=characters(exchange.answer.content),
             span_id=exchange.place.span_id,
             attempt_id=attempt_id,
@@ -172,59 +168,15 @@ class SessionView:
     def end_session(self, at_ns: int) -> Iterator[Fact]:
         """Yield the ends of the requests and interactions that are open when the session ends."""
         yield from self._requests.end_all()
-        for name, lane in self._lanes.items():
-            if lane.derived and lane.interaction_id:
-                end = self._end(lane, at_ns, "interrupted", True)
-                yield replace(end, lane=self.label(name))
+        yield from self._positions.end_session(at_ns)
 
-    def _place(self, exchange: ModelExchange, lane: _Lane, turn: int | None) -> Place:
-        interaction_id = exchange.place.interaction_id or lane.interaction_id
-        return replace(
-            exchange.place, session_id=self.session_id, interaction_id=interaction_id, turn=turn
-        )
-
-    def _interaction(
-        self, exchange: ModelExchange, lane: _Lane, makes_turn: bool, sent: _SentTurns
+    def _results(
+        self, exchange: ModelExchange, position: Position, sent: SentTurns
     ) -> Iterator[Fact]:
-        """Open an interaction when a new prompt arrives, for a client that does not name its interactions."""
-        if exchange.place.interaction_id or not makes_turn:
-            return
-        if lane.interaction_id and not _is_prompt(sent):
-            return
-        if lane.interaction_id and lane.derived and self._is_retry(exchange):
-            return
-        if lane.interaction_id and lane.derived:
-            # Of two concurrent requests, the one that ends later may have started earlier.
-            at_ns = max(exchange.started_ns, lane.interaction_started_ns)
-            yield self._end(lane, at_ns, "interrupted", True)
-        lane.interaction_id, lane.derived = self.new_id(), True
-        lane.interaction_started_ns = exchange.started_ns
-        yield InteractionStart(
-            self.session_id,
-            lane.interaction_id,
-            unchecked(exchange.place.lane),
-            exchange.started_ns,
-        )
-
-    def _interaction_end(
-        self, exchange: ModelExchange, lane: _Lane, response: ResponseFacts
-    ) -> Iterator[Fact]:
-        """Yield the end of a derived interaction if a response has no tool calls."""
-        if lane.derived and lane.interaction_id and not response.calls:
-            yield self._end(lane, exchange.started_ns + exchange.ended_ns, "success", False)
-
-    def _end(self, lane: _Lane, at_ns: int, result: str, is_error: bool) -> InteractionEnd:
-        end = InteractionEnd(
-            self.session_id, lane.interaction_id or "", at_ns, Label(result), is_error
-        )
-        lane.interaction_id, lane.derived = None, False
-        return end
-
-    def _results(self, exchange: ModelExchange, sent: _SentTurns) -> Iterator[Fact]:
         """Yield a result for each open tool call that this request answers."""
         for turn in sent.new:
             for block in turn.results:
-                closed = self._close_call(exchange.place, str(block.id))
+                closed = self._close_call(position.place, exchange.place.turn, str(block.id))
                 if closed is None:
                     continue
                 lane, attempt_id, ordinal = closed
@@ -246,7 +198,9 @@ class SessionView:
                     ordinal=ordinal,
                 )
 
-    def _close_call(self, place: Place, tool_use_id: str) -> tuple[str, str, int] | None:
+    def _close_call(
+        self, place: Place, reported_turn: int | None, tool_use_id: str
+    ) -> tuple[str, str, int] | None:
         """Close an open call, and return its lane, its attempt, and its position in the response; None if the call is
         unknown.
 
@@ -254,7 +208,7 @@ class SessionView:
         clients may send them in another lane.
         """
         lanes = [place.lane]
-        if place.turn is None:
+        if reported_turn is None:
             lanes += self._open_calls.lanes(tool_use_id)
         for lane in lanes:
             if found := self._open_calls.take(lane, tool_use_id):
@@ -266,13 +220,13 @@ class SessionView:
         exchange: ModelExchange,
         body: Body,
         contents: tuple[str | None, str | None],
-        place: Place,
+        position: Position,
         response: ResponseFacts,
         request: tuple[str, int],
         dialect: Dialect,
-        sent: _SentTurns,
+        sent: SentTurns,
     ) -> Attempt:
-        question, answer = exchange.question, exchange.answer
+        question, answer, place = exchange.question, exchange.answer, position.place
         request_id, number = request
         named = dialect.model_in(question.path)
         model = body.settings.get("model") or named
@@ -284,7 +238,7 @@ class SessionView:
             llm_request_id=request_id,
             attempt_id=exchange.attempt_id,
             attempt=number,
-            continues_attempt_id=self._continues(body, dialect, sent),
+            continues_attempt_id=None,
             span_id=place.span_id,
             started_ns=exchange.started_ns,
             headers_ns=exchange.headers_ns,
@@ -292,7 +246,7 @@ class SessionView:
             duration_ns=exchange.ended_ns,
             method=self.label(question.method),
             endpoint=dialect.endpoint(question.path),
-            makes_turns=dialect.makes_turns(question.path),
+            makes_turns=position.makes_turn,
             streamed=dialect.is_stream(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
             model=self._optional_label(response.model or (named if response.is_message else None)),
@@ -318,6 +272,7 @@ class SessionView:
             adopted_span=exchange.adopted_span,
             origin=Label("replayed" if exchange.is_replayed else "live"),
             parameters=self._parameters(dialect.parameters(body.settings)),
+            reported_lane=self.label(position.reported_lane) if position.reported_lane else None,
         )
 
     def _llm_request(self, exchange: ModelExchange, outcome: str) -> tuple[str, int]:
@@ -333,10 +288,7 @@ class SessionView:
             _remember(self._retries, key, (request_id, number + 1))
         return request_id, number + 1
 
-    def _is_retry(self, exchange: ModelExchange) -> bool:
-        return _retry_number(exchange) != 0 and _retry_key(exchange) in self._retries
-
-    def _continues(self, body: Body, dialect: Dialect, sent: _SentTurns) -> str | None:
+    def _continues(self, body: Body, dialect: Dialect, sent: SentTurns) -> str | None:
         """Return the ID of the attempt whose response a request continues; None if it continues none."""
         if (response_id := dialect.continues(body.settings)) is not None:
             return self._attempt_of.get(response_id)
@@ -411,7 +363,7 @@ class SessionView:
         requested_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(response.calls, 1):
             tool_use_id = call.id
-            key = exchange.place.lane, tool_use_id
+            key = place.lane, tool_use_id
             if self._ran_early.pop(key, None) is None:
                 self._open_calls.add(*key, exchange.attempt_id, ordinal)
             yield ToolUse(
@@ -437,38 +389,6 @@ class SessionView:
 
     def _optional_label(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None
-
-
-class _SentTurns(NamedTuple):
-    """The turns that a request adds to an earlier one."""
-
-    new: list[Turn]
-    """The turns after the messages that the request shares with its base."""
-    later: list[Turn]
-    """The turns after the messages of the request's origin."""
-    last: list[Turn]
-    """The new turns after the last response, latest first."""
-
-
-def _sent_turns(body: Body, dialect: Dialect) -> _SentTurns:
-    new = [dialect.turn(each) for each in body.new_messages if isinstance(each, dict)]
-    known = {id(turn.raw): turn for turn in new}
-    later = [
-        known.get(id(each)) or dialect.turn(each)
-        for each in body.later_messages
-        if isinstance(each, dict)
-    ]
-    last = list(takewhile(lambda turn: turn.role != "assistant", reversed(new)))
-    return _SentTurns(new, later, last)
-
-
-def _is_prompt(sent: _SentTurns) -> bool:
-    """Return whether a request ends with a prompt: its user messages after the last response contain no tool results.
-
-    Clients may split them into several messages, such as results in one and instructions in the next.
-    """
-    has_user_turn = any(turn.role == "user" for turn in sent.last)
-    return has_user_turn and not any(turn.results for turn in sent.last)
 
 
 def _is_from_agent_loop(exchange: ModelExchange) -> bool:

@@ -36,32 +36,34 @@ def placed(facts: Iterable[Fact], record: object) -> Iterable[Fact]:
 def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
     """Yield the facts of an attempt; results in its request belong to the previous turn."""
     attempt = next((fact for fact in facts if isinstance(fact, Attempt)), None)
+    source = attempt.query_source if attempt is not None else Label(place.query_source)
     for fact in facts:
         if isinstance(fact, ToolResult) and attempt is not None:
             turn = attempt.turn - 1 if attempt.turn and fact.lane == attempt.lane else None
             yield dataclasses.replace(
-                _with_query_source(fact, place),
+                _with_query_source(fact, place, source),
                 interaction_id=attempt.interaction_id,
                 turn=turn or None,
             )
         elif isinstance(fact, InteractionStart):
-            yield dataclasses.replace(fact, query_source=Label(place.query_source))
+            yield dataclasses.replace(fact, query_source=source)
         elif isinstance(fact, SpanStart) and attempt is not None:
-            inner: SpanStart = _with_query_source(fact, place)
+            inner: SpanStart = _with_query_source(fact, place, source)
             yield dataclasses.replace(
                 inner, interaction_id=attempt.interaction_id, turn=attempt.turn
             )
         elif isinstance(fact, InteractionEnd):
-            source = Label(place.query_source)
-            yield dataclasses.replace(fact, lane=unchecked(place.lane), query_source=source)
+            lane = fact.lane or unchecked(place.lane)
+            yield dataclasses.replace(fact, lane=lane, query_source=source)
         else:
-            yield _with_query_source(fact, place) if isinstance(fact, ToolUse) else fact
+            is_call = isinstance(fact, ToolUse)
+            yield _with_query_source(fact, place, source) if is_call else fact
 
 
-def _with_query_source(fact: Any, place: Place) -> Any:
+def _with_query_source(fact: Any, place: Place, source: Label | None = None) -> Any:
     return dataclasses.replace(
         fact,
-        query_source=Label(place.query_source),
+        query_source=source or Label(place.query_source),
         chain_id=place.chain_id,
         depth=place.depth,
     )

@@ -87,9 +87,11 @@ class Prefixes:
         )
         return prompt, before, fact
 
-    def remember_messages(self, body: Body, dialect: Dialect) -> None:
-        """Remember the messages of a body that is not a prompt, such as a token count request."""
-        self._chain(body, dialect)
+    def histories(self, body: Body, dialect: Dialect) -> list[bytes] | None:
+        """Return a digest for each message of a body, which includes the digests of all messages before it; None if an
+        earlier body is no longer in memory. The digests are remembered.
+        """
+        return self._chain(body, dialect)
 
     def compare(
         self,
@@ -154,7 +156,9 @@ class Prefixes:
         """Return a digest for each message, which includes the previous digest; the digests of shared messages are
         reused.
         """
-        chain: list[bytes] = []
+        if (chain := self._messages.get(body.content_id)) is not None:
+            return chain
+        chain = []
         if body.shared_messages:
             known = self._messages.get(body.base or "")
             if known is None or len(known) < body.shared_messages:

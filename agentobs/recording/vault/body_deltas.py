@@ -65,6 +65,8 @@ class Body:
     """
     later_messages: tuple[Any, ...] = field(repr=False)
     """The messages after those of the origin, parsed; if there is no origin, the same as `new_messages`."""
+    last_message: Any = field(default=None, repr=False)
+    """The last message, parsed; None if there are no messages."""
 
 
 @dataclass(slots=True)
@@ -147,6 +149,7 @@ class Bodies:
             new_messages=tuple(parts.new),
             origin=origin,
             later_messages=tuple(_later(raw, parts, repeated) if origin else parts.new),
+            last_message=_last(raw, parts),
         )
 
     def written(self, content_id: str) -> bytes:
@@ -344,6 +347,12 @@ def _later(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
     shared = range(max(repeated, parts.shared - BREAKPOINT_MESSAGES_MAX), parts.shared)
     before = [json.loads(_message(raw, parts, number)) for number in shared]
     return before + parts.new[max(repeated - parts.shared, 0) :]
+
+
+def _last(raw: bytes, parts: _Parts) -> Any:
+    if parts.new or not parts.ends:
+        return parts.new[-1] if parts.new else None
+    return json.loads(_message(raw, parts, len(parts.ends) - 1))
 
 
 def _message(raw: bytes, parts: _Parts, number: int) -> bytes:

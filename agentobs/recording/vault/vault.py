@@ -476,12 +476,14 @@ def _part_named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[No
 def _attempt(vault: Vault, fact: dict[str, Any], with_body: bool) -> ModelExchange:
     without_body = Question(fact["method"], fact["endpoint"], {}, b"")
     caller, task_previous, job = vault.origin(fact["response_content"])
+    # A replay knows only the lanes that the client reports. A derived lane counts its own turns.
+    reported_lane = fact.get("reported_lane")
     return ModelExchange(
         place=Place(
             fact["session_id"],
             fact["interaction_id"],
-            fact["lane"],
-            fact["turn"],
+            reported_lane or fact["lane"],
+            None if reported_lane else fact["turn"],
             fact["span_id"],
             fact.get("query_source", "main"),
         ),

@@ -27,13 +27,13 @@ from agentobs import tracing
 from agentobs.determinism.callers import follow_jobs
 from agentobs.provider.registry import is_model_call
 from agentobs.recording.wire.all_clients import place_for
+from agentobs.recording.wire.nested_transports import is_below_recorded
 from agentobs.recording.wire.responses import RECORDED_HEADERS, ForwardRequest, deliver_async
 from agentobs.recording.wire.transport import (
     OpenExchange,
     PlaceOf,
     ending_of,
     guarded,
-    is_below_recorded,
     recorded_answer,
     replayed_ending,
     start_exchange,

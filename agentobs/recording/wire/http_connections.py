@@ -25,13 +25,13 @@ from agentobs.provider.registry import may_be_model_call
 from agentobs.recording.wire.all_clients import State as AllState
 from agentobs.recording.wire.all_clients import place_for
 from agentobs.recording.wire.http_framing import BodyReader, RequestReader, starts_request
+from agentobs.recording.wire.nested_transports import is_below_recorded
 from agentobs.recording.wire.responses import ForwardRequest, deliver
 from agentobs.recording.wire.transport import (
     OpenExchange,
     PlaceOf,
     ending_of,
     guarded,
-    is_below_recorded,
     recorded_answer,
     replayed_ending,
     start_exchange,

@@ -8,10 +8,10 @@ reach it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from itertools import starmap
 from typing import Any, TypeVar, overload
@@ -23,6 +23,7 @@ from agentobs.determinism.callers import follow_jobs, origin_here
 from agentobs.errors import UsageError, error_kind, warn_once
 from agentobs.provider.registry import (
     credentials,
+    dialect_of,
     recorded_request_headers,
     recorded_response_headers,
 )
@@ -32,6 +33,7 @@ from agentobs.recording.wire.http_libraries import (
     library_of,
     stream_class,
 )
+from agentobs.recording.wire.nested_transports import below_recorded
 from agentobs.recording.wire.responses import (
     RECORDED_HEADERS,
     ForwardRequest,
@@ -67,26 +69,6 @@ PROXY_VARIABLE = "AGENTOBS_PROXY_URL"
 """The environment variable with the URL of the recording proxy that a program was started with."""
 RECORDED_HEADER = "x-agentobs-recorded"
 """The header of requests to that proxy that this process records itself. The proxy does not forward it."""
-
-_is_below: ContextVar[bool] = ContextVar("agentobs_below_recorded_transport", default=False)
-
-
-@contextlib.contextmanager
-def below_recorded() -> Iterator[None]:
-    """Mark the code in the context as a transport that sends a request which is already recorded."""
-    token = _is_below.set(True)
-    try:
-        yield
-    finally:
-        _is_below.reset(token)
-
-
-def is_below_recorded() -> bool:
-    """Return whether the current code is a transport that sends a request which is already recorded.
-
-    Transports of httpx may use other libraries, such as aiohttp, whose requests are recorded otherwise.
-    """
-    return _is_below.get()
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
@@ -261,6 +243,7 @@ class OpenExchange:
         error: BaseException | None = None,
         chunks: Sequence[Chunk] | None = None,
     ) -> ModelExchange:
+        is_partial = chunks is not None
         if chunks is None:
             chunks = tuple(starmap(Chunk, self.arrived.copy()))
         answer = Answer(
@@ -272,6 +255,7 @@ class OpenExchange:
             encoding=self.encoding,
         )
         question = self.question or question_of(self.request, self.request_chunks, self.origin)
+        in_flight = () if is_partial else _in_flight(self.place, question)
         return ModelExchange(
             place=self.place,
             attempt_id=self.attempt_id,
@@ -285,6 +269,7 @@ class OpenExchange:
             lost_bytes=self.lost,
             adopted_span=self.adopted_span,
             is_replayed=self.is_replayed,
+            in_flight=in_flight,
         )
 
 
@@ -354,6 +339,24 @@ def forget_open() -> None:
         each.is_taken = True
     # Another thread of the parent may have been iterating over the old set.
     process.open_exchanges = weakref.WeakSet()
+
+
+IN_FLIGHT_MAX = 8
+"""How many requests in flight are kept with an exchange. Our choice."""
+
+
+def _in_flight(place: Place, question: Question) -> tuple[bytes, ...]:
+    """Return the bodies of requests in flight in a session, for a request without tools that is not from the loop."""
+    if not process.open_exchanges or place.interaction_id is not None:
+        return ()
+    key = dialect_of(question.path).prompt_keys.get("tools")
+    if key is None or f'"{key}"'.encode() in question.body:
+        return ()
+    same = (each for each in _open_exchanges() if each.place.session_id == place.session_id)
+    return tuple(
+        question_of(each.request, list(each.request_chunks)).body
+        for each in itertools.islice(same, IN_FLIGHT_MAX)
+    )
 
 
 def _open_exchanges() -> list[OpenExchange]:

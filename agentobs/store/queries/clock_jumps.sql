@@ -3,7 +3,8 @@
 -- $since_ns: only sessions that started at or after this time, or NULL. $now_ns: the current time, or NULL. what is the
 -- kind of jump: `backwards` if the time of a later record is more than a second earlier; `end_before_start`; or
 -- `future` if a session starts more than a minute after the current time. A jump forward within a session cannot be
--- distinguished from a wait.
+-- distinguished from a wait. Interactions without a span of their own were derived from requests, and may be wrong in
+-- recordings of older versions, so they say nothing about the clock.
 WITH chosen AS (
     SELECT session_id, min(started_ns) AS started_ns
     FROM session_starts
@@ -41,6 +42,9 @@ WITH chosen AS (
     SELECT interactions.session_id, 'end_before_start' AS what, started_ns, started_ns - ended_ns AS jump_ns
     FROM interactions
     SEMI JOIN chosen USING (session_id)
+    SEMI JOIN span_starts AS own
+        ON interactions.session_id = own.session_id AND own.name = 'interaction'
+        AND interactions.interaction_id = coalesce(own.interaction_id, own.trace_id)
     WHERE ended_ns < started_ns
     UNION ALL
     SELECT session_id, 'future' AS what, started_ns, started_ns - $now_ns::BIGINT AS jump_ns

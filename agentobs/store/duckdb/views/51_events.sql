@@ -5,7 +5,7 @@ COMMENT ON COLUMN event_log.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN event_log.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
 COMMENT ON COLUMN event_log.turn IS 'The turn within the lane, from 1, or NULL.';
 COMMENT ON COLUMN event_log.lane IS 'The lane: `main`, or the lane of a sub-agent; NULL if unknown.';
-COMMENT ON COLUMN event_log.query_source IS 'The purpose of the LLM request to which the event belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`; NULL if unknown.';
+COMMENT ON COLUMN event_log.query_source IS 'The purpose of the LLM request to which the event belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`; NULL if unknown.';
 COMMENT ON COLUMN event_log.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN event_log.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 COMMENT ON COLUMN event_log.session_sequence IS 'The number of the event among the facts of the session, from 1.';

@@ -1,0 +1,12 @@
+ALTER TABLE attempts ADD COLUMN reported_lane VARCHAR;
+COMMENT ON COLUMN interaction_starts.query_source IS 'The purpose of the interaction: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN interaction_ends.query_source IS 'The purpose of the interaction: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN attempts.makes_turns IS 'Whether the request is a turn of a conversation, as the provider''s dialect defines it; false for token counts, batches and files, for example, and for side requests.';
+COMMENT ON COLUMN attempts.query_source IS 'The purpose of the request: `main` or `sub_agent`, or for an auxiliary request `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN attempts.reported_lane IS 'The lane that the client reported, if `lane` was derived from the requests, as for sub-agents of clients that do not report their structure; otherwise NULL.';
+COMMENT ON COLUMN tool_uses.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN tool_results.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN events.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN span_starts.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN permissions.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
+COMMENT ON COLUMN world_answers.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
