@@ -31,7 +31,7 @@ import agentobs
 client = agentobs.record(client)  # the SDK and its tool runner, instructor, httpx, httpx2, aiohttp
 agent = agentobs.record(agent)  # pydantic-ai
 model = agentobs.record(model)  # langchain, Strands, CrewAI, llama-index, Inspect AI, Haystack
-with agentobs.record_all():  # all that send through litellm, llm, Agno, mcp-agent, boto3, requests, urllib
+with agentobs.record_all():  # litellm, llm, Agno, mcp-agent, boto3, requests, urllib
     ...
 ```
 
