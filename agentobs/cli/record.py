@@ -98,31 +98,31 @@ def record(
         recorded_sessions.command_entry(command, environment, names, redirects_node=node),
         content=content,
     )
-    # The callers of requests are in the command, not in this process.
-    with (
-        replaced(identifies_callers=False),
-        Proxy(found, sessions, environment=environment) as proxy,
-    ):
-        environment |= proxy.variables | client_variables.without_proxy(environment)
-        environment[PROXY_VARIABLE] = proxy.url
-        if node:
-            routes = node_routes(found, lambda each: f"{proxy.url}/{each.route}")
-            environment |= node_variables(environment, routes)
+    with commands.SignalsPassedOn() as signals:
+        # The callers of requests are in the command, not in this process.
+        with (
+            replaced(identifies_callers=False),
+            Proxy(found, sessions, environment=environment) as proxy,
+        ):
+            environment |= proxy.variables | client_variables.without_proxy(environment)
+            environment[PROXY_VARIABLE] = proxy.url
+            if node:
+                routes = node_routes(found, lambda each: f"{proxy.url}/{each.route}")
+                environment |= node_variables(environment, routes)
+            try:
+                ending = commands.run(command, environment, signals)
+            except commands.CommandError as error:
+                _exit_with(error)
         try:
-            ending = commands.run(command, environment)
-        except commands.CommandError as error:
-            _exit_with(error)
-    try:
-        recorded = sessions.sessions()
-        lines = _summaries(recorded, turns) or [_nothing_recorded(proxy, node=node)]
-        recorded_sessions.close_all(recorded, ending)
-        stop_recorder()
-        if proxy.counts.unreachable:
-            lines.append(f"no response from {proxy.counts.unreachable}")
-    except Exception as error:  # the exit code of the command counts, whatever happens here
-        lines = [f"the end of the recording failed: {error_kind(error)}"]
-    for line in lines:
-        click.echo(f"agentobs: {printable(line)}", err=True)
+            recorded = sessions.sessions()
+            lines = _summaries(recorded, turns) or [_nothing_recorded(proxy, node=node)]
+            recorded_sessions.close_all(recorded, ending)
+            stop_recorder()
+            lines += [f"no response from {each}" for each in proxy.counts.unreachable.values()]
+        except Exception as error:  # the exit code of the command counts, whatever happens here
+            lines = [f"the end of the recording failed: {error_kind(error)}"]
+        for line in lines:
+            click.echo(f"agentobs: {printable(line)}", err=True)
     sys.exit(ending.exit_code)
 
 

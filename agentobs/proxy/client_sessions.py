@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs import world
 from agentobs.errors import error_kind, warn_once
-from agentobs.provider.registry import turns
+from agentobs.provider.registry import credentials, turns
 from agentobs.recording.session import Link, Session
 from agentobs.records.canonical_json import parse
 from agentobs.records.exchanges import Place
@@ -29,9 +29,9 @@ CLIENT_TAG = "client_session"
 _ID = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-OpenSession = Callable[[str | None, str | None, Link], Session]
-"""Opens a session, given the client's ID of it, the name that the client gave it, and the earlier session that it
-continues.
+OpenSession = Callable[[str | None, str | None, Link, Sequence[str]], Session]
+"""Opens a session, given the client's ID of it, the name that the client gave it, the earlier session that it
+continues, and the credentials of its first request.
 """
 FindEarlier = Callable[[str, list[str]], Link]
 """Finds the recorded session that a conversation continues, given the client's ID and the IDs of its tool calls."""
@@ -66,7 +66,7 @@ class ClientSessions:
         parsed = _parsed(body)
         client_id = f"name:{named}" if named else _client_id(headers, parsed) or ""
         with self._lock:
-            opened = self._session(client_id, named or None, parsed)
+            opened = self._session(client_id, named or None, parsed, headers)
             opened.last_ns = world.monotonic()
             opened.in_progress += 1
             return opened.session.place(), client_id
@@ -78,7 +78,9 @@ class ClientSessions:
                 opened.in_progress -= 1
                 opened.last_ns = world.monotonic()
 
-    def _session(self, client_id: str, named: str | None, parsed: Any) -> _Opened:
+    def _session(
+        self, client_id: str, named: str | None, parsed: Any, headers: Mapping[str, str]
+    ) -> _Opened:
         if client_id in self._opened:
             return self._opened[client_id]
         main = next(iter(self._opened.values()), None)
@@ -86,7 +88,8 @@ class ClientSessions:
             opened = main
         else:
             link = self._earlier(client_id, parsed)
-            session = self.open_session(None if named else client_id or None, named, link)
+            keys = [key for key in credentials(headers) if key]
+            session = self.open_session(None if named else client_id or None, named, link, keys)
             opened = _Opened(session, world.monotonic())
         self._opened[client_id] = opened
         return opened

@@ -70,27 +70,29 @@ def check(command: Sequence[str], environment: Mapping[str, str]) -> None:
     )
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> Ending:
+def run(command: Sequence[str], environment: Mapping[str, str], signals: SignalsPassedOn) -> Ending:
     """Run a command until it ends.
 
     Args:
         command: the program and its arguments.
         environment: its environment variables.
+        signals: passes signals on to the command; it stays active until its end was recorded.
 
     Raises:
         CommandError: the operating system cannot start it.
     """
-    with _SignalsPassedOn() as signals:
-        try:
-            process = subprocess.Popen(list(command), env=dict(environment))
-        except OSError as error:
-            raise CommandError(
-                f"cannot run {command[0][:200]!r}: {(error.strerror or str(error)).lower()}",
-                exit_code=NOT_EXECUTABLE,
-                todo="Check that the file is a program for this machine, or a script with a `#!` line",
-            ) from error
-        signals.started(process)
-        code = process.wait()
+    signals.is_starting = True
+    try:
+        # Inherited file descriptors stay open, as those of `<(...)` in a shell.
+        process = subprocess.Popen(list(command), env=dict(environment), close_fds=False)
+    except OSError as error:
+        raise CommandError(
+            f"cannot run {command[0][:200]!r}: {(error.strerror or str(error)).lower()}",
+            exit_code=NOT_EXECUTABLE,
+            todo="Check that the file is a program for this machine, or a script with a `#!` line",
+        ) from error
+    signals.started(process)
+    code = process.wait()
     if code >= 0:
         return Ending(code)
     try:
@@ -100,10 +102,13 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> Ending:
     return Ending(128 - code, name)
 
 
-class _SignalsPassedOn:
-    """A context that passes signals on to a process, and leaves those of the terminal to it."""
+class SignalsPassedOn:
+    """A context that passes signals on to a process, and leaves those of the terminal to it; also when it has ended."""
 
     def __init__(self) -> None:
+        """Prepare to pass on signals."""
+        self.is_starting = False
+        """Whether the command is being started, or was started; from then on, Ctrl-C is its to handle."""
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         """The signals that arrived before the process was started."""
@@ -115,9 +120,11 @@ class _SignalsPassedOn:
         for number in self._early:
             self._pass_on(number, None)
 
-    def __enter__(self) -> _SignalsPassedOn:
+    def __enter__(self) -> SignalsPassedOn:
         """Replace the handlers, except those of signals that this process was started to ignore (`nohup`)."""
-        handlers = dict.fromkeys(PASSED_ON, self._pass_on) | dict.fromkeys(LEFT_TO_COMMAND, _leave)
+        handlers = dict.fromkeys(PASSED_ON, self._pass_on) | dict.fromkeys(
+            LEFT_TO_COMMAND, self._leave
+        )
         for number, handler in handlers.items():
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, handler)
@@ -134,6 +141,7 @@ class _SignalsPassedOn:
             return
         self._process.send_signal(number)
 
-
-def _leave(number: int, _: FrameType | None) -> None:
-    """Do nothing. Unlike SIG_IGN, the command does not inherit a handler."""
+    def _leave(self, number: int, _: FrameType | None) -> None:
+        """Do nothing, unless there is no command yet. Unlike SIG_IGN, the command does not inherit a handler."""
+        if not self.is_starting:
+            raise KeyboardInterrupt

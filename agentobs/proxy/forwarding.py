@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import httpx2
 from starlette.applications import Starlette
@@ -64,8 +65,8 @@ class Counts:
     """Requests that were recorded."""
     recorded_by_client: int = 0
     """Requests that their client recorded itself, because it uses agentobs."""
-    unreachable: str = ""
-    """The last upstream that could not be reached, and why."""
+    unreachable: dict[str, str] = field(default_factory=dict)
+    """The upstreams whose last request got no response: their URLs without credentials, and why."""
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ class Forwarder:
         target = rest + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         _warn_if_signed(headers, upstream)
         by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        is_call = is_model_call(target.decode("latin-1"), by_name)
+        is_call = is_model_call(target.decode("latin-1"), by_name) or _makes_turns(rest)
         is_recorded = is_call and RECORDED_HEADER not in by_name
         body = _Body(receive)
         try:
@@ -124,9 +125,14 @@ class Forwarder:
         self.counts.forwarded += 1
         self.counts.recorded += is_recorded
         self.counts.recorded_by_client += is_call and not is_recorded
+        try:
+            url = _url(upstream.url, target)
+        except (ValueError, httpx2.InvalidURL):
+            await _refuse(send, 400, "the path of the request is not valid", "")
+            return
         request = httpx2.Request(
             scope["method"],
-            _url(upstream.url, target),
+            url,
             headers=_forwarded_headers(headers),
             content=body.remaining() if whole is None else whole,
         )
@@ -134,7 +140,8 @@ class Forwarder:
         if not is_recorded:
             await self._exchange(self._plain, request, body, send, upstream)
             return
-        place, key = self.sessions.place_of(by_name, whole)
+        # In a thread, because a resumed conversation is looked up in the store.
+        place, key = await asyncio.to_thread(self.sessions.place_of, by_name, whole)
         token = _place.set(place)
         try:
             await self._exchange(self._recorded, request, body, send, upstream)
@@ -176,11 +183,15 @@ class Forwarder:
     ) -> None:
         try:
             response = await client.send(request, stream=True)
+        except ConnectionAbortedError:  # the client has disconnected during its request
+            return
         except (httpx2.TransportError, OSError) as error:
-            self.counts.unreachable = f"{upstream.url}: {error_kind(error)}"
-            text = f"the agentobs proxy got no response from {upstream.url}: {error_kind(error)}"
+            shown = f"{_without_user(upstream.url)}: {error_kind(error)}"
+            self.counts.unreachable[upstream.url] = shown
+            text = f"the agentobs proxy got no response from {shown}"
             await _refuse(send, 502, text, request.url.path)
             return
+        self.counts.unreachable.pop(upstream.url, None)
         try:
             start = {
                 "type": "http.response.start",
@@ -254,7 +265,15 @@ class _Body:
 
 
 def _url(base: str, target: bytes) -> httpx2.URL:
-    """Return the URL of a request: the base URL of the provider and the path of the client, unchanged."""
+    """Return the URL of a request: the base URL of the provider and the path of the client.
+
+    Raises:
+        ValueError: the path contains segments that lead out of the base URL.
+        httpx2.InvalidURL: the path contains characters that a URL cannot have.
+    """
+    segments = unquote_to_bytes(target.partition(b"?")[0]).split(b"/")
+    if b"." in segments or b".." in segments:
+        raise ValueError("the path contains dot segments")
     root = httpx2.URL(base)
     return root.copy_with(raw_path=root.raw_path.rstrip(b"/") + target)
 
@@ -271,9 +290,17 @@ def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
     return [(key, value) for key, value in found if key.lower() not in HOP_BY_HOP | named]
 
 
+def _without_user(url: str) -> str:
+    """Return a URL without the name and the password of a user."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def _forwarded_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return the headers to send to the provider, without those of the proxy and of the connection."""
     dropped = {b"host", b"expect", SESSION_HEADER.encode(), RECORDED_HEADER.encode()}
+    if any(key == b"transfer-encoding" for key, _ in headers):
+        dropped.add(b"content-length")  # it is not the length of the body (RFC 9112, section 6.3)
     return [(key, value) for key, value in _end_to_end(headers) if key not in dropped]
 
 

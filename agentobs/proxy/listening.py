@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from agentobs.errors import UsageError
 BACKLOG = 1024
 """How many connections may wait to be accepted. Our choice."""
 SECRET_LENGTH = 16
-"""The minimum length of a secret for access from other machines. Our choice."""
+"""The minimum length of a secret. Our choice."""
+_SECRET = re.compile(rf"[A-Za-z0-9._~-]{{{SECRET_LENGTH},}}")
+"""A secret is a part of the URL, so it has only characters that need no encoding there (RFC 3986, section 2.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ def check(address: Address) -> None:
             where="--bind",
             todo="Pass an address of this machine, such as 127.0.0.1 or 0.0.0.0",
         ) from error
+    if address.secret is not None and not _SECRET.fullmatch(address.secret):
+        raise UsageError(
+            f"the secret needs at least {SECRET_LENGTH} characters: letters, digits and `._~-`",
+            where="AGENTOBS_PROXY_SECRET",
+            todo="Choose another one, for example with `openssl rand -hex 16`",
+        )
     if is_loopback and address.remote is None:
         return
     if address.remote is None:
@@ -61,7 +70,7 @@ def check(address: Address) -> None:
             where=f"--bind {address.bind}",
             todo="Pass --allow-remote NAME with the name under which they connect; it requires a secret and TLS",
         )
-    if not address.secret or len(address.secret) < SECRET_LENGTH:
+    if not address.secret:
         raise UsageError(
             f"other machines need a secret of at least {SECRET_LENGTH} characters",
             where="--allow-remote",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from agentobs.records.facts import Attempt
 from agentobs.records.labels import is_label
 from agentobs.store.backend import open_store
 
+REDACTED = "[redacted:key]"
+KEY_LENGTH = 8
+"""The minimum length of a credential that is replaced in arguments; shorter ones are dummies. Our choice."""
 CALLS_MAX = 200
 """How many tool calls of a conversation are looked up, from its start. Our choice: one of them is enough."""
 
@@ -81,10 +85,17 @@ def client_sessions(
         tags: labels of all sessions.
     """
 
-    def open_session(client_id: str | None, named: str | None, link: Link) -> Session:
+    def open_session(
+        client_id: str | None, named: str | None, link: Link, keys: Sequence[str]
+    ) -> Session:
         told = {CLIENT_TAG: client_id} if client_id else {}
         session = Session(
-            named or name, {**(tags or {}), **told}, None, link=link, content=content, entry=entry
+            named or name,
+            {**(tags or {}), **told},
+            None,
+            link=link,
+            content=content,
+            entry=_without_keys(entry, keys),
         )
         session.open()
         return session
@@ -99,6 +110,16 @@ def client_sessions(
         return (found[0][1], str(found[0][0])) if found else None
 
     return ClientSessions(open_session, find_earlier)
+
+
+def _without_keys(entry: Entry, keys: Sequence[str]) -> Entry:
+    """Return an entry without the credentials of requests in the arguments of its command."""
+    if entry.arguments is None:
+        return entry
+    argv = entry.arguments["argv"]
+    for key in keys:
+        argv = [each.replace(key, REDACTED) if len(key) >= KEY_LENGTH else each for each in argv]
+    return dataclasses.replace(entry, arguments={**entry.arguments, "argv": argv})
 
 
 def close_all(

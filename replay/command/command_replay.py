@@ -10,12 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import signal
 import stat
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from agentobs import world
@@ -227,6 +232,7 @@ def run_command(
             child.has_ended.set()
 
         stop.append(end)
+        stack.enter_context(_stopped_by_signals())
         child = ChildProgram(argv, directory, environment, stdin)
         try:
             has_ended = child.has_ended.wait(timeout)
@@ -248,6 +254,25 @@ def run_command(
         refused_hosts=network.refused,
         ended_by=ended_by,
     )
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """End this process in order on SIGTERM and SIGHUP, so that the command is ended and its directory deleted."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) == signal.SIG_DFL:
+                before[each] = signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ends_after(loaded: Fixture | Recording) -> dict[int, frozenset[int]] | None:
@@ -296,6 +321,12 @@ def _directory(source: Path, *, in_place: bool) -> Iterator[Path]:
     source = source.resolve()
     if not source.is_dir():
         raise UsageError("this is not a directory", where=str(source))
+    if source == Path(source.anchor) and not in_place:
+        raise UsageError(
+            "the root directory cannot be copied",
+            where=str(source),
+            todo="Change to the directory of the program first",
+        )
     if in_place:
         yield source
         return
@@ -303,24 +334,25 @@ def _directory(source: Path, *, in_place: bool) -> Iterator[Path]:
     try:
         copy = scratch / (source.name or "root")
         try:
-            shutil.copytree(source, copy, symlinks=True, ignore=_not_copied)
+            shutil.copytree(source, copy, symlinks=True, ignore=partial(_not_copied, scratch))
         except (OSError, shutil.Error) as error:
             raise UsageError(
                 f"the directory cannot be copied: {str(error)[:200]}",
                 where=str(source),
-                todo="Choose another directory, or run the command in place",
+                todo="Choose another directory, for example with `cd`",
             ) from error
         yield copy
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _not_copied(folder: str, names: Sequence[str]) -> set[str]:
-    """Return the names in a folder that are not copied: recordings, sockets, pipes and devices."""
+def _not_copied(scratch: Path, folder: str, names: Sequence[str]) -> set[str]:
+    """Return the names in a folder that are not copied: the copy itself, recordings, sockets, pipes and devices."""
     kinds = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
     modes = {name: Path(folder, name).lstat().st_mode for name in names}
     special = {name for name, mode in modes.items() if not any(is_kind(mode) for is_kind in kinds)}
-    return special | ({HOME_FOLDER} & set(names))
+    copies = {scratch.name} if Path(folder).resolve() == scratch.parent else set()
+    return special | (({HOME_FOLDER} | copies) & set(names))
 
 
 def _environment(

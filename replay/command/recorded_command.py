@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,6 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _moved(argument: str, old: str, new: str) -> str:
-    """Return an argument with another directory, if it is or contains the recorded one as a complete path."""
-    before, found, after = argument.partition(old)
-    return f"{before}{new}{after}" if found and after[:1] in ("", "/", ":", ",") else argument
+    """Return an argument with another directory wherever it contains the recorded one as a complete path."""
+    pattern = rf"(?:(?<=://)|(?<![\w.~/-])){re.escape(old)}(?![\w.-])"
+    return re.sub(pattern, lambda _: new, argument)

@@ -32,8 +32,8 @@ TASK = re.compile(
 _REPORT = re.compile(r".*?</task-notification>", re.DOTALL)
 
 _INSERTED = re.compile(
-    r"<system-reminder>.*?</system-reminder>"
-    r"|<env>.*?</env>"
+    r"<system-reminder>\n.*?\n</system-reminder>[ \t]*$"
+    r"|<env>(?:(?!</env>).)*?^Working directory:.*?</env>"
     r"|^x-anthropic-billing-header:[^\n]*"
     r"|^# Environment\nYou have been invoked in the following environment:.*?(?=^# |\Z)"
     r"|^gitStatus: This is the git status.*?(?=^# |\Z)",
@@ -44,15 +44,17 @@ _PHRASES = (
     *("You have been invoked", "gitStatus:", "uration", "URATION"),
 )
 """Each text that changes contains one of these phrases, which are found faster than the patterns."""
+_USAGE = re.compile(r"<usage>.*?</usage>", re.DOTALL)
+"""The usage of a sub-agent, which its client inserts into its result."""
 _DURATION = re.compile(r"(\b(?:total_?)?duration_?ms\b(?:\"?\s*[:=]\s*|>))\d+", re.IGNORECASE)
-"""A measured duration in the result of a sub-agent."""
+"""A measured duration in a usage."""
 
 
 def without_inserted_text(text: str) -> str:
     """Return a text without what the client inserted, and with measured durations replaced by 0."""
     if not any(phrase in text for phrase in _PHRASES):
         return text
-    return _DURATION.sub(r"\g<1>0", _INSERTED.sub("", text))
+    return _USAGE.sub(lambda found: _DURATION.sub(r"\g<1>0", found[0]), _INSERTED.sub("", text))
 
 
 def with_sorted_notifications(text: str) -> str:

@@ -225,14 +225,15 @@ _PROMPT: tuple[Any, Any] = ("system", "tools")
 
 
 def _spine_part(message: _Message) -> str:
-    """Return the digest of a message: its role, texts, calls, and the IDs of its results."""
+    """Return the digest of a message: its role, texts, calls, images and documents, and the IDs of its results."""
     calls = [
         [b.id, b.name, canonical(b.value)]
         for b in message.blocks
         if b.kind in ("call", "provider_call")
     ]
     results = sorted(str(b.id) for b in message.blocks if b.kind == "result")
-    return _digest([message.role, bare(message.text), calls, results])
+    other = [canonical(b.raw) for b in message.blocks if b.kind == "other"]
+    return _digest([message.role, bare(message.text), calls, results, other])
 
 
 def anchor_of(response: Turn) -> tuple[str, ...]:

@@ -226,7 +226,7 @@ def test_a_provider_that_is_down_is_named(tmp_path: Path) -> None:
             counts = recorded.proxy.counts
     assert response.status_code == 502
     assert url in response.json()["error"]["message"]
-    assert url in counts.unreachable
+    assert url in counts.unreachable[url]
     assert exchange.answer.failure is not None
 
 
@@ -313,3 +313,43 @@ def test_a_client_may_leave_out_the_version(tmp_path: Path) -> None:
         httpx2.post(f"{recorded.url}/v1/messages", json=BODY, headers=VERSION, timeout=60)
         assert len(recorded.exchanges()) == 2
     assert [each.path for each in provider.requests] == ["/v1/messages"] * 2
+
+
+@pytest.mark.parametrize("path", ["/v1/../../secret", "/v1/%2e%2e/secret"])
+def test_a_path_stays_below_the_base_url(tmp_path: Path, path: str) -> None:
+    """A path that leads out of the base URL of a gateway is refused."""
+    with raw_provider([]) as provider, proxied(f"{provider.url}/tenant", tmp_path) as recorded:
+        address = urlsplit(recorded.url)
+        with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+            head = f"GET {address.path}{path} HTTP/1.1\r\nhost: {address.netloc}\r\n\r\n"
+            client.sendall(head.encode())
+            assert client.recv(1024).startswith(b"HTTP/1.1 400")
+    assert provider.requests == []
+
+
+def test_a_contradicting_length_is_not_forwarded(tmp_path: Path) -> None:
+    """If a request has a length and chunks, the chunks count (RFC 9112, section 6.3)."""
+    body = json.dumps(BODY).encode()
+    with (
+        raw_provider([play(streamed(text("ok")))]) as provider,
+        proxied(provider.url, tmp_path) as recorded,
+    ):
+        address = urlsplit(recorded.url)
+        head = (
+            f"POST {address.path}/v1/messages HTTP/1.1\r\nhost: {address.netloc}\r\n"
+            "content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+            client.sendall(head.encode() + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+            assert client.recv(1024).startswith(b"HTTP/1.1 200")
+    assert provider.requests[0].body == body
+
+
+def test_the_password_of_a_base_url_is_not_shown(tmp_path: Path) -> None:
+    """Neither to the client nor at the end."""
+    with proxied("http://user:s3cret-password@127.0.0.1:9", tmp_path) as recorded:
+        response = post(recorded.url)
+        shown = list(recorded.proxy.counts.unreachable.values())
+    assert "127.0.0.1:9" in response.text
+    assert "s3cret" not in response.text
+    assert "s3cret" not in shown[0]

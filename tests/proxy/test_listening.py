@@ -23,6 +23,8 @@ SECRET = "a-secret-of-more-than-16-characters"
         (Address("0.0.0.0", remote="host.example"), "AGENTOBS_PROXY_SECRET"),
         (Address("127.0.0.1", remote="host.example"), "AGENTOBS_PROXY_SECRET"),
         (Address("0.0.0.0", remote="host.example", secret="short"), "at least 16 characters"),
+        (Address(secret="x"), "at least 16 characters"),
+        (Address(secret="with/slashes?and#others"), "letters, digits"),
         (Address("0.0.0.0", remote="host.example", secret=SECRET), "unencrypted"),
     ],
 )

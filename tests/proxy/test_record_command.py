@@ -17,7 +17,7 @@ import pytest
 
 import agentobs
 from agentobs.errors import UsageError
-from agentobs.proxy.command import CommandError, Ending, check, run
+from agentobs.proxy.command import CommandError, Ending, SignalsPassedOn, check, run
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_executable(tmp_path: Path) -> None:
     assert caught.value.exit_code == 126
     file.chmod(0o700)
     with pytest.raises(UsageError, match="exec format error"):
-        run([str(file)], {})
+        run([str(file)], {}, SignalsPassedOn())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,8 @@ def test_a_file_that_is_not_executable(tmp_path: Path) -> None:
 )
 def test_endings(script: str, expected: Ending) -> None:
     """A signal becomes the exit code of shells."""
-    found = run(["sh", "-c", script], dict(os.environ))
+    with SignalsPassedOn() as signals:
+        found = run(["sh", "-c", script], dict(os.environ), signals)
     assert found == expected
     assert found.is_interrupted == (script == "kill -INT $$")
 
@@ -251,3 +252,35 @@ def test_a_proxy_without_a_command(home: Path) -> None:
         assert store.sql("SELECT name, status FROM sessions").fetchall() == [
             ("shared", "completed")
         ]
+
+
+def test_inherited_files_stay_open() -> None:
+    """A shell passes the output of `<(...)` as an open file descriptor."""
+    reading, writing = os.pipe()
+    os.write(writing, b"from the shell")
+    os.close(writing)
+    os.set_inheritable(reading, True)
+    script = f"test \"$(cat /dev/fd/{reading})\" = 'from the shell'"
+    try:
+        with SignalsPassedOn() as signals:
+            assert run(["sh", "-c", script], dict(os.environ), signals) == Ending(0)
+    finally:
+        os.close(reading)
+
+
+def test_the_key_of_a_gateway_in_the_arguments_is_not_written(home: Path) -> None:
+    """A key of any form is recognized, because the request has it in a header."""
+    key = "gateway-key-0123456789"
+    with raw_provider([play(streamed(text("ok")))]) as provider:
+        script = (
+            "import os, sys, urllib.request as u\n"
+            "url = os.environ['ANTHROPIC_BASE_URL'] + '/v1/messages'\n"
+            "headers = {'x-api-key': sys.argv[1]}\n"
+            'u.urlopen(u.Request(url, b\'{"model":"claude-sonnet-5","messages":[]}\', headers)).read()'
+        )
+        ended = record(home, provider.url, "--", sys.executable, "-c", script, key)
+    assert ": 1 turn, " in ended.stderr  # also without the version of the API
+    assert provider.requests[0].headers["x-api-key"] == key
+    written = [each.read_bytes() for each in home.rglob("*") if each.is_file()]
+    assert any(b"urllib.request" in each for each in written)
+    assert not any(key.encode() in each for each in written)

@@ -200,6 +200,9 @@ def test_the_recorded_directory_moves_in_the_arguments() -> None:
         ("agent", "/a/b/x.py", "--dir=/a/b", "/a/bc", "/a/b:/c"), None, "/a/b"
     )
     assert command.in_directory("/new") == ("agent", "/new/x.py", "--dir=/new", "/a/bc", "/new:/c")
+    script = "cd /a/b && cat '/a/b'/x > \"/a/b/y\"; ls /x/a/b /a/b.old file:///a/b"
+    moved = "cd /new && cat '/new'/x > \"/new/y\"; ls /x/a/b /a/b.old file:///new"
+    assert RecordedCommand((script,), directory="/a/b").in_directory("/new") == (moved,)
 
 
 def test_the_command_line_replays_a_command(

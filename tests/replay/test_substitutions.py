@@ -163,3 +163,13 @@ def test_a_mark_is_read_and_removed(number: int) -> None:
     marked = f"Look around.{mark(number)}".strip()
     assert mark_in(marked) == number
     assert without_marks(marked) == "Look around."
+
+
+def test_text_of_the_user_is_never_left_out() -> None:
+    """Tags and durations that the user wrote are not those of the client."""
+    texts = [
+        "Deploy to <env>staging</env> with duration_ms: 100",
+        "What does <system-reminder>x</system-reminder> mean?",
+        '{"duration_ms": 5}',
+    ]
+    assert [without_inserted_text(each) for each in texts] == texts
