@@ -1,4 +1,4 @@
-"""Positions of requests whose callers are unknown, as in another process: the evidence is in the requests."""
+"""Positions of requests. The callers of most are unknown, as in another process: the evidence is in the requests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from agentobs.determinism.jobs import Job
 from agentobs.recording.facts import conversations
 from agentobs.recording.facts.interpreter import Interpreter
-from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Origin, Place, Question
 from agentobs.records.facts import Attempt, Fact, InteractionEnd, InteractionStart, SessionEnd
 
 SESSION = "5" * 32
@@ -53,6 +54,8 @@ class Wire:
         takes: int = 10,
         ends: int = 0,
         in_flight: tuple[bytes, ...] = (),
+        job: Job | None = None,
+        stack: Sequence[str] = (),
         **settings: Any,
     ) -> Attempt:
         """Add an exchange and return its attempt.
@@ -65,6 +68,8 @@ class Wire:
             takes: the duration.
             ends: when the exchange ends, as a time since the end of the previous exchange.
             in_flight: the bodies of requests in flight.
+            job: the job that sends the request; None if it is unknown.
+            stack: the functions of the caller, innermost first.
             settings: other keys of the body.
         """
         self._count += 1
@@ -77,13 +82,17 @@ class Wire:
                 "id": f"msg_{self._count}", "type": "message", "role": "assistant", "model": "m",
                 "content": response, "stop_reason": stop, "usage": {"output_tokens": 1},
             }  # fmt: skip
+        attempt_id = f"{self._count:032x}"
+        origin = Origin(attempt_id, tuple((each, "", "") for each in stack), None, job)
         exchange = ModelExchange(
             place=Place(SESSION),
-            attempt_id=f"{self._count:032x}",
+            attempt_id=attempt_id,
             started_ns=self._at_ns - takes,
             headers_ns=None,
             ended_ns=takes,
-            question=Question("POST", "/v1/messages", headers or {}, body),
+            question=Question(
+                "POST", "/v1/messages", headers or {}, body, origin=origin if job else None
+            ),
             answer=Answer(
                 200 if response is not None else 529,
                 {"content-type": "application/json"},
@@ -295,3 +304,113 @@ def test_durations_are_never_negative(wire: Wire) -> None:
     wire.send([[text("Two?")]], [text("Yes.")], takes=50, ends=1)
     wire.send([[text("One?")], [call("a", "x")], [result("a")]], None, takes=60, ends=1)
     assert all(duration >= 0 for _, duration in wire.end())
+
+
+def as_text(*calls: Block) -> list[Block]:
+    """Return a message that contains calls as text."""
+    return [text(f"Calling tools: {[each['id'] for each in calls]}")]
+
+
+FOUND = [text("Observation: high, dry")]
+
+
+def test_calls_and_results_may_be_texts(wire: Wire) -> None:
+    """A request that goes on after calls belongs to their interaction, also without results, and after a retry."""
+    history, attempts = [PLAN], [wire.send([PLAN], CALLS)]
+    for name, said in (("c", as_text(*CALLS)), ("d", [text("(empty)")])):
+        history = [*history, said, FOUND]
+        attempts += [wire.send(history, answer) for answer in (None, [call(name, "x")])]
+    final = wire.send([*history, as_text(call("d", "x")), FOUND], [text("Done.")])
+    assert lanes([*attempts, final]) == [("main", turn) for turn in (1, 2, 2, 3, 3, 4)]
+    assert {each.interaction_id for each in attempts} == {final.interaction_id}
+    assert wire.end() == [("success", 65)]
+
+
+def test_calls_of_sub_agents_may_be_texts(wire: Wire) -> None:
+    """Sub-agents that send their calls and results as text keep their lanes, also if a result quotes the call."""
+    main = wire.send([PLAN], CALLS)
+    asks = {"a": [text("Study the mountains.")], "b": [text("Study the desert.")]}
+    look = {name: call(f"look_{name}", "all of the weather", "look") for name in asks}
+    first = [wire.send([asks[name]], [look[name]], tools=("look",)) for name in asks]
+    quoted = [text("Observation: all of the weather is fine")]
+    second = [
+        wire.send([asks[name], as_text(look[name]), quoted], [text("High.")], tools=("look",))
+        for name in asks
+    ]
+    last = wire.send([PLAN, as_text(*CALLS), FOUND], [text("Done.")])
+    assert lanes([main, *first, *second, last]) == [
+        ("main", 1),
+        *(("main/toolu_a", 1), ("main/toolu_b", 1)),
+        *(("main/toolu_a", 2), ("main/toolu_b", 2)),
+        ("main", 2),
+    ]
+    assert {each.interaction_id for each in (main, *first, *second)} == {last.interaction_id}
+    assert wire.end() == [("success", 65)]
+
+
+def test_a_prompt_after_a_final_answer_opens_an_interaction(wire: Wire) -> None:
+    """A final answer is a text, or a call that was forced; what follows it is a prompt."""
+    done, more = [text("Done.")], [text("And then?")]
+    history = [PLAN, as_text(*CALLS), FOUND]
+    forced: dict[str, Any] = {"tool_choice": {"type": "tool", "name": "ask"}}
+    sent = [
+        wire.send([PLAN], CALLS),
+        wire.send(history, done),
+        wire.send([*history, done, more], [call("c", "x")], **forced),
+        wire.send([*history, done, more, as_text(call("c", "x")), more], done),
+    ]
+    first, second, third, fourth = (each.interaction_id for each in sent)
+    assert first == second
+    assert len({first, third, fourth}) == 3
+    assert [name for name, _ in wire.end()] == ["success", "interrupted", "success"]
+
+
+def test_a_shortened_history_is_followed_by_a_prompt(wire: Wire) -> None:
+    """A chat that keeps only the final answer of its last interaction does not go on after its calls."""
+    more = [text("And then?")]
+    sent = [
+        wire.send([PLAN], CALLS),
+        wire.send([PLAN, CALLS, RESULTS], [call("answer", "x")]),
+        wire.send([PLAN, [text("x")], more], [text("Done.")]),
+    ]
+    first, second, third = (each.interaction_id for each in sent)
+    assert first == second != third
+    assert [name for name, _ in wire.end()] == ["interrupted", "success"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "calls", "is_inside", "stack", "is_sub_agent"),
+    [
+        (("ask", "end"), 2, True, ["run"], True),
+        (("ask", "end"), 1, True, ["run"], False),
+        (("ask",), 2, True, ["run"], False),
+        (("ask", "end"), 1, False, ["run", "ask", "run", "main"], True),
+        (("ask", "end"), 2, False, ["summarize", "main"], False),
+        (("ask",), 1, False, ["run", "ask", "run", "main"], False),
+    ],
+)
+def test_a_forced_call_may_start_a_sub_agent(
+    wire: Wire,
+    tools: Sequence[str],
+    calls: int,
+    is_inside: bool,
+    stack: Sequence[str],
+    is_sub_agent: bool,
+) -> None:
+    """Agents with several tools may have to call one in each step; a final answer is one call, and runs nothing."""
+    job = Job(None, "main")
+    any_tool: dict[str, Any] = {"tool_choice": {"type": "any"}}
+    wire.send([PLAN], CALLS[:calls], tools=tools, job=job, stack=["run", "main"], **any_tool)
+    own = Job(job, "work") if is_inside else job
+    sent = wire.send([[text("Hello.")]], [text("Yes.")], tools=("look",), job=own, stack=stack)
+    assert (sent.lane != "main") == is_sub_agent
+
+
+def test_a_step_with_a_forced_call_is_continued(wire: Wire) -> None:
+    """Agents with several tools that must call one in each step may send the calls and results as text."""
+    settings: dict[str, Any] = {"tools": ("ask", "end"), "tool_choice": {"type": "any"}}
+    first = wire.send([PLAN], CALLS, **settings)
+    second = wire.send([PLAN, as_text(*CALLS), FOUND], [call("c", "x", "end")], **settings)
+    other = wire.send([[text("Plan a walk.")]], [call("d", "x", "end")], **settings)
+    assert first.interaction_id == second.interaction_id != other.interaction_id
+    assert lanes([first, second, other]) == [("main", 1), ("main", 2), ("main", 3)]

@@ -74,8 +74,8 @@ do: configure the framework to use one of the clients above, or run the program 
 - CrewAI also sends requests that count tokens, so its trip takes more than 8 requests. Such requests are not turns and
   cost nothing.
 - Agents of smolagents and dspy end with a tool call, so their trips have 10 tool calls.
-- smolagents sends the history as text, without tool calls and results. Each of its requests therefore looks like a new
-  prompt and counts as an interaction, so its row in the table differs, and `make test-agents` reports it.
+- smolagents sends its history as text, without tool calls and results. Its `ToolCallingAgent` is one interaction
+  nevertheless; each request of its `CodeAgent` is an interaction ([lanes](lanes.md)).
 - Haystack creates its client at first use. Call `warm_up()` before `record`.
 - llama-index-llms-anthropic 0.12 and mcp-agent 0.2 fail with the newest SDK, also without agentobs. The table has the
   newest versions of the SDK with which they work.

@@ -267,6 +267,22 @@ class Conversations:
         return next(iter(of_job or waiting), None)
 
 
+def continues_calls(sent: Sent, conversation: Conversation) -> bool:
+    """Return whether a request follows the last response of its conversation, and this response called tools.
+
+    The request needs no tool results: smolagents 1.26 sends calls and results as text, and only the error if a tool
+    failed. It must repeat all messages of the request before it, because a chat may go on with only the prompts and
+    final texts of earlier turns. If an agent has only one tool and must call it, the call may be the final answer, so
+    what follows may be a prompt.
+    """
+    if conversation.history not in sent.histories[:-1]:
+        return False
+    follows = sent.histories.index(conversation.history) + 1
+    waiting = [call for call in conversation.calls if call.closed_ns is None]
+    is_step = len(conversation.tools) > 1 or not all(call.is_forced for call in waiting)
+    return bool(waiting) and is_step and sent.roles.get(follows) == "assistant"
+
+
 def response_key(turn: Turn) -> str:
     """Return a key of a response, or of a message that repeats it: its calls, or its text if there are none."""
     if calls := turn.calls:

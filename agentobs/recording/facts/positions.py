@@ -23,6 +23,7 @@ from agentobs.recording.facts.conversations import (
     Sent,
     StartedCall,
     calls_key,
+    continues_calls,
     response_key,
 )
 from agentobs.recording.facts.prompt_prefixes import Prefixes
@@ -199,6 +200,8 @@ class Positions:
     def _of_turn(self, place: Place, sent: Sent) -> Position:
         """Return the position of a turn."""
         conversation = self._conversations.continued_by(sent)
+        if sent.is_prompt and conversation is not None and continues_calls(sent, conversation):
+            sent = replace(sent, is_prompt=False)
         parent, call = self._starter(sent, conversation)
         if conversation is not None:
             lane = conversation.lane

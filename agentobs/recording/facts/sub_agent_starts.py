@@ -109,10 +109,33 @@ def _strength(
         return 3
     if quoted:
         return 2
-    if sent.names_agents or relation in ("same", "parallel") or all(c.is_forced for c in calls):
+    if sent.names_agents or relation in ("same", "parallel"):
+        return 0
+    if all(call.is_forced for call in calls) and not _is_step(sent, parent, calls, relation):
         return 0
     is_deeper = relation == "deeper" and bool(sent.stack)
     return int(is_deeper or sent.tools != parent.tools)
+
+
+def _is_step(
+    sent: Sent, parent: Conversation, calls: list[StartedCall], relation: _Relation
+) -> bool:
+    """Return whether forced calls are a step of an agent, not its final answer.
+
+    The agent must have several tools. A final answer is a single call, so the tools of several calls may run in jobs
+    inside the agent's own. In the same job, the functions of the agent must still be running. smolagents 1.26 sends
+    `tool_choice` `any` in each request; it runs the tool of a single call in the same job, and other tools in threads.
+    """
+    if len(parent.tools) < 2:
+        return False
+    if relation == "inside":
+        return len(calls) > 1
+    return relation == "deeper" and _encloses(parent.stack, sent.stack)
+
+
+def _encloses(outer: tuple[str, ...], stack: tuple[str, ...]) -> bool:
+    """Return whether the functions of one request run those of another; False if they are unknown or incomplete."""
+    return 0 < len(outer) < len(stack) and stack[-len(outer) :] == outer
 
 
 def _relation(
