@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     SESSION is an ID, a suffix of it (4 characters or more), or a name. Each fixture is replayed twice in fresh
     processes, the second time with a different working directory, date, time zone and hash seed. The line `replays`
     shows whether both replays matched, and what to do if not. A fixture that does not replay is kept, and the exit code
-    is 0.
+    is 0. A recorded command is run once, with all its tools, in a copy of the current directory.
     """
 )
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")

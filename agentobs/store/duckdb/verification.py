@@ -406,7 +406,7 @@ def _as_published(home: Home) -> bool:
         # If another generation was published in the meantime, the current generation differs.
         if not same and generations.current(home) == generation:
             expected = "the published generation" if path == home.database else "the sealed archive"
-            raise DamagedError(f"not {expected}", where=str(path))
+            raise DamagedError(f"this file is not {expected}", where=str(path))
     return True
 
 
