@@ -166,6 +166,7 @@ def _recording_start(original: Callable[..., Awaitable[Any]]) -> Callable[..., A
     return start
 
 
+@guarded
 def _place_of(request: Any) -> PlaceOf | None:
     """Return the function for the place of a request; None if it must not be recorded, or already is."""
     url, headers = request.url, request.headers
@@ -181,7 +182,8 @@ def _place_of(request: Any) -> PlaceOf | None:
 async def _connect(connect: Callable[[], Awaitable[Any]], req: Any, place_of: PlaceOf) -> Any:
     """Connect and start to record; in a replay, return a connection that contains the recorded response."""
     body = _known_body(req)
-    request = _as_httpx(req, body)
+    if (request := guarded(_as_httpx)(req, body)) is None:
+        return await connect()
     exchange = start_exchange(request, place_of, id(req._session), is_async=True)
     if process.propagates:
         req.headers.update(tracing.trace_context())
@@ -494,6 +496,7 @@ def _as_httpx(req: Any, body: bytes | None) -> httpx2.Request:
     return httpx2.Request(req.method, str(req.url), headers=headers, content=content)
 
 
+@guarded
 def _record_body(req: Any, exchange: OpenExchange) -> None:
     """Record a body that is not in memory while it is sent."""
     body = req.body

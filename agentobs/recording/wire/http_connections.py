@@ -157,6 +157,7 @@ def _is_answered() -> bool:
     return is_active and current().answerer is not None and not is_below_recorded()
 
 
+@guarded
 def _sending(connection: Any, data: Any) -> _Sending | None:
     """Return the recorded request to which data belongs; None if it is not recorded."""
     state = process.state(State)
