@@ -26,6 +26,8 @@ CLIENT_HEADER = "x-claude-code-session-id"
 """The header with the session of Claude Code (2.1) and of the Claude Agent SDKs, which start it."""
 CLIENT_TAG = "client_session"
 """The tag of a session with the client's own ID of it."""
+NAMED = "name:"
+"""The start of the key of a session that the client named."""
 _ID = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -55,21 +57,35 @@ class ClientSessions:
     """The open sessions by the client's ID, or by "" without an ID; the first one is the main session."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def known_place_of(self, headers: Mapping[str, str]) -> tuple[Place, str] | None:
+        """Return the place of a request, and the key with which to report its end, without waiting.
+
+        Args:
+            headers: the request headers, with names in lower case.
+
+        Returns:
+            None if the headers do not name an open session, or if a session is being opened.
+        """
+        key = _id_in_headers(headers)
+        if key is None or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            opened = self._opened.get(key)
+            return None if opened is None else (_begun(opened), key)
+        finally:
+            self._lock.release()
+
     def place_of(self, headers: Mapping[str, str], body: bytes | None) -> tuple[Place, str]:
-        """Return the place of a request, and the key with which to report its end.
+        """Return the place of a request, and the key with which to report its end; a new session is opened.
 
         Args:
             headers: the request headers, with names in lower case.
             body: the request body; None if it is streamed.
         """
-        named = headers.get(SESSION_HEADER, "").strip()[:128]
         parsed = _parsed(body)
-        client_id = f"name:{named}" if named else _client_id(headers, parsed) or ""
+        key = _id_in_headers(headers) or _id_in_body(parsed) or ""
         with self._lock:
-            opened = self._session(client_id, named or None, parsed, headers)
-            opened.last_ns = world.monotonic()
-            opened.in_progress += 1
-            return opened.session.place(), client_id
+            return _begun(self._session(key, parsed, headers)), key
 
     def ended(self, key: str) -> None:
         """Receive the notice that a request has ended; `key` is from `place_of`."""
@@ -78,20 +94,19 @@ class ClientSessions:
                 opened.in_progress -= 1
                 opened.last_ns = world.monotonic()
 
-    def _session(
-        self, client_id: str, named: str | None, parsed: Any, headers: Mapping[str, str]
-    ) -> _Opened:
-        if client_id in self._opened:
-            return self._opened[client_id]
+    def _session(self, key: str, parsed: Any, headers: Mapping[str, str]) -> _Opened:
+        if key in self._opened:
+            return self._opened[key]
+        named = key.removeprefix(NAMED) if key.startswith(NAMED) else None
         main = next(iter(self._opened.values()), None)
-        if main is not None and (not client_id or (set(self._opened) == {""} and not named)):
+        if main is not None and (not key or (set(self._opened) == {""} and not named)):
             opened = main
         else:
-            link = self._earlier(client_id, parsed)
-            keys = [key for key in credentials(headers) if key]
-            session = self.open_session(None if named else client_id or None, named, link, keys)
+            link = self._earlier(key, parsed)
+            keys = [each for each in credentials(headers) if each]
+            session = self.open_session(None if named else key or None, named, link, keys)
             opened = _Opened(session, world.monotonic())
-        self._opened[client_id] = opened
+        self._opened[key] = opened
         return opened
 
     def _earlier(self, client_id: str, parsed: Any) -> Link:
@@ -134,11 +149,23 @@ def _parsed(body: bytes | None) -> Any:
         return None
 
 
-def _client_id(headers: Mapping[str, str], parsed: Any) -> str | None:
-    """Return the client's ID of the session of a request; None if the client does not tell it."""
+def _begun(opened: _Opened) -> Place:
+    """Note that a request of a session has begun, and return its place."""
+    opened.last_ns = world.monotonic()
+    opened.in_progress += 1
+    return opened.session.place()
+
+
+def _id_in_headers(headers: Mapping[str, str]) -> str | None:
+    """Return the key of the session that the headers name; None if they name none."""
+    if named := headers.get(SESSION_HEADER, "").strip()[:128]:
+        return NAMED + named
     told = headers.get(CLIENT_HEADER, "").strip()
-    if _ID.fullmatch(told):
-        return told
+    return told if _ID.fullmatch(told) else None
+
+
+def _id_in_body(parsed: Any) -> str | None:
+    """Return the client's ID of the session in the metadata of a request; None if the client does not tell it."""
     metadata = parsed.get("metadata") if isinstance(parsed, dict) else None
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     return _id_in_user(user) if isinstance(user, str) else None

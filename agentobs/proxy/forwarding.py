@@ -140,8 +140,11 @@ class Forwarder:
         if not is_recorded:
             await self._exchange(self._plain, request, body, send, upstream)
             return
-        # In a thread, because a resumed conversation is looked up in the store.
-        place, key = await asyncio.to_thread(self.sessions.place_of, by_name, whole)
+        # In a thread, because a long body is parsed, and a resumed conversation is looked up in the store.
+        found = self.sessions.known_place_of(by_name)
+        if found is None:
+            found = await asyncio.to_thread(self.sessions.place_of, by_name, whole)
+        place, key = found
         token = _place.set(place)
         try:
             await self._exchange(self._recorded, request, body, send, upstream)
