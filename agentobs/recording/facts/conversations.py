@@ -271,7 +271,7 @@ def continues_calls(sent: Sent, conversation: Conversation) -> bool:
     """Return whether a request follows the last response of its conversation, and this response called tools.
 
     The request needs no tool results: smolagents 1.26 sends calls and results as text, and only the error if a tool
-    failed. It must repeat all messages of the request before it, because a chat may go on with only the prompts and
+    failed. It must repeat all messages of the request before it, because a chat may continue with only the prompts and
     final texts of earlier turns. If an agent has only one tool and must call it, the call may be the final answer, so
     what follows may be a prompt.
     """
