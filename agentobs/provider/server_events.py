@@ -6,7 +6,7 @@ Format: the HTML standard, section "Server-sent events".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -27,7 +27,9 @@ def split_events(body: bytes) -> list[bytes]:
     """
     events: list[bytes] = []
     start = 0
-    while (end := _event_end(body, start)) != -1:
+    # Only the marks that occur: the search for another one would read the rest of the stream for each event.
+    marks = [mark for mark in (b"\n\n", b"\r\n\r\n") if mark in body]
+    while (end := _event_end(body, start, marks)) != -1:
         events.append(body[start:end])
         start = end
     if start < len(body):
@@ -61,8 +63,6 @@ def is_stream(headers: Mapping[str, str]) -> bool:
     return headers.get("content-type", "").startswith("text/event-stream")
 
 
-def _event_end(body: bytes, start: int) -> int:
-    ends = [
-        at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := body.find(mark, start)) != -1
-    ]
+def _event_end(body: bytes, start: int, marks: Sequence[bytes]) -> int:
+    ends = [at + len(mark) for mark in marks if (at := body.find(mark, start)) != -1]
     return min(ends, default=-1)

@@ -29,6 +29,8 @@ CLIENT_TAG = "client_session"
 NAMED = "name:"
 """The start of the key of a session that the client named."""
 _ID = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
+_METADATA = b'"metadata"'
+"""What a body with an ID contains."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 OpenSession = Callable[[str | None, str | None, Link, Sequence[str]], Session]
@@ -57,17 +59,22 @@ class ClientSessions:
     """The open sessions by the client's ID, or by "" without an ID; the first one is the main session."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def known_place_of(self, headers: Mapping[str, str]) -> tuple[Place, str] | None:
+    def known_place_of(
+        self, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[Place, str] | None:
         """Return the place of a request, and the key with which to report its end, without waiting.
 
         Args:
             headers: the request headers, with names in lower case.
+            body: the request body; None if it is streamed.
 
         Returns:
-            None if the headers do not name an open session, or if a session is being opened.
+            None if the session is not open, or if any session is being opened.
         """
         key = _id_in_headers(headers)
-        if key is None or not self._lock.acquire(blocking=False):
+        if key is None:
+            key = (_id_in_body(_parsed(body)) if body and _METADATA in body else None) or ""
+        if not self._lock.acquire(blocking=False):
             return None
         try:
             opened = self._opened.get(key)

@@ -140,9 +140,8 @@ class Forwarder:
         if not is_recorded:
             await self._exchange(self._plain, request, body, send, upstream)
             return
-        # In a thread, because a long body is parsed, and a resumed conversation is looked up in the store.
-        found = self.sessions.known_place_of(by_name)
-        if found is None:
+        found = self.sessions.known_place_of(by_name, whole)
+        if found is None:  # in a thread, because a resumed conversation is looked up in the store
             found = await asyncio.to_thread(self.sessions.place_of, by_name, whole)
         place, key = found
         token = _place.set(place)
