@@ -57,7 +57,8 @@ Bedrock.
   3.4 is such a client; dspy sends through litellm with `dspy.LM(engine="litellm")`.
 - An attempt of urllib3 (requests, boto3) that fails before the TLS connection is established: urllib3 connects before
   it creates the request.
-- Requests of other programs that the agent starts, such as Claude Code and Aider.
+- Requests of other programs that the agent starts, such as Claude Code and Aider. Record such programs with
+  `agentobs record -- COMMAND` ([any_program.md](any_program.md)).
 - Clients of other providers. `agentobs.record` rejects them, because agentobs reads only the Messages API.
 
 If `record_all()` saw no request at all, or if the program connected to a known host of a provider without a recorded
