@@ -42,6 +42,9 @@ crash: $(READY) ## run the tests that kill processes, damage files and send burs
 test-browser: $(READY) ## run the tests of the dashboards in a real browser, which make test leaves out
 	$(BIN)/python -m pytest -m browser -n auto --dist loadgroup -q tests/browser $(ARGS)
 
+test-node: $(READY) ## run the tests with Node.js, which make test leaves out
+	$(BIN)/python -m pytest -m node -q tests/proxy $(ARGS)
+
 check: $(READY) ## format, lint, spelling and types, changing nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

@@ -14,6 +14,7 @@ PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 
 ORDER = [
     "agentobs.errors",
+    "agentobs.tls",
     "agentobs.installation",
     "agentobs.records",
     "agentobs.provider",

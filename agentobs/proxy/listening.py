@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,29 +107,3 @@ def listening_socket(address: Address) -> socket.socket:
             todo="Choose another port with --port; --port 0 uses any free port",
         ) from error
     return found
-
-
-def tls_context(address: Address) -> ssl.SSLContext | None:
-    """Return the TLS context of an address; None if it does not use TLS.
-
-    Raises:
-        UsageError: only one of certificate and key is given, or they cannot be used.
-    """
-    if not (address.tls_cert or address.tls_key):
-        return None
-    if not (address.tls_cert and address.tls_key):
-        missing = "--tls-key" if address.tls_cert else "--tls-cert"
-        raise UsageError("a certificate and its key must be passed together", where=missing)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # With an empty password, an encrypted key is rejected instead of prompting for its passphrase.
-        context.load_cert_chain(address.tls_cert, address.tls_key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            f"the certificate or the key cannot be used: {why}",
-            where=f"{address.tls_cert}, {address.tls_key}",
-            todo="Both must be PEM files, the key without a passphrase",
-        ) from error
-    return context

@@ -16,7 +16,8 @@ from agentobs.errors import UsageError
 from agentobs.proxy.client_sessions import ClientSessions
 from agentobs.proxy.client_variables import Upstream, base_url_variables
 from agentobs.proxy.forwarding import Counts, Forwarder
-from agentobs.proxy.listening import Address, listening_socket, tls_context
+from agentobs.proxy.listening import Address, listening_socket
+from agentobs.tls import tls_context
 
 TOKEN_BYTES = 16
 """The length of the random path segment: 128 bits, so that no other program of this machine can guess it."""
@@ -57,7 +58,7 @@ class Proxy:
             UsageError: the address cannot be used, or a file with certificates cannot be read.
         """
         self._address = address or Address()
-        self._tls = tls_context(self._address)
+        self._tls = tls_context(self._address.tls_cert, self._address.tls_key)
         self._socket = listening_socket(self._address)
         self._port = self._socket.getsockname()[1]
         self.token = token or world.random_bytes(TOKEN_BYTES).hex()

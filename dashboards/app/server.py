@@ -24,6 +24,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home
+from agentobs.tls import tls_context
 from dashboards.app.access_guard import (
     PASSWORD_LENGTH,
     Guard,
@@ -99,7 +100,7 @@ def bind(options: Options) -> Bound:
         UsageError: the options exclude each other, or the address is in use or not an address of this machine.
     """
     bound = _checked_address(options)
-    tls = _tls(options)
+    tls = tls_context(options.tls_cert, options.tls_key)
     is_named = not options.remote and not options.loopback_address
     # Bind both loopback addresses: browsers try both, and could otherwise send the token to a server of another user.
     addresses = [bound, *(each for each in LOOPBACK if each != bound)] if is_named else [bound]
@@ -320,33 +321,6 @@ def _is_host(name: str) -> bool:
     with contextlib.suppress(ValueError):
         return not ipaddress.ip_address(name).is_unspecified
     return bool(re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", name))
-
-
-def _tls(options: Options) -> ssl.SSLContext | None:
-    """Return the TLS context, or None if TLS is not requested.
-
-    Raises:
-        UsageError: only one of certificate and key is given, or they cannot be used.
-    """
-    if not (options.tls_cert or options.tls_key):
-        return None
-    if not (options.tls_cert and options.tls_key):
-        missing = "--tls-key" if options.tls_cert else "--tls-cert"
-        raise UsageError("a certificate and its key must be passed together", where=missing)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # With an empty password, an encrypted key is rejected instead of prompting for its passphrase.
-        context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the certificate or the key cannot be used: {error.strerror or error}"
-            if isinstance(error, OSError)
-            else f"{error}",
-            where=f"{options.tls_cert}, {options.tls_key}",
-            todo="Both must be PEM files, the key without a passphrase",
-        ) from error
-    return context
 
 
 def _listening_sockets(addresses: Sequence[str], port: int | None) -> Sequence[socket.socket]:

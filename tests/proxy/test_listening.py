@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.proxy.listening import Address, check, listening_socket, tls_context
+from agentobs.proxy.listening import Address, check, listening_socket
+from agentobs.tls import tls_context
 
 SECRET = "a-secret-of-more-than-16-characters"
 
@@ -55,7 +56,7 @@ def test_unusable_certificates(tmp_path: Path) -> None:
     file = tmp_path / "x.pem"
     file.write_text("no certificate")
     with pytest.raises(UsageError, match="--tls-key"):
-        tls_context(Address(tls_cert=file))
+        tls_context(file, None)
     with pytest.raises(UsageError, match="cannot be used"):
-        tls_context(Address(tls_cert=file, tls_key=file))
-    assert tls_context(Address()) is None
+        tls_context(file, file)
+    assert tls_context(None, None) is None

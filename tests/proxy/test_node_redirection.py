@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -48,7 +47,7 @@ console.log(JSON.stringify(found));
 WAYS = ["string", "url", "object", "options", "port", "both", "imported", "required", "get"]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.node
 def test_all_ways_to_send_a_request_are_redirected(tmp_path: Path) -> None:
     """Method, headers, query and body stay, and requests to other hosts are left alone."""
     script = tmp_path / "program.mjs"

@@ -128,7 +128,7 @@ def test_nested_sub_agents_are_nested_lanes(tmp_path: Path, threads: bool | None
 def test_equal_prompts_of_sub_agents_have_their_own_lanes(
     tmp_path: Path, threads: bool | None
 ) -> None:
-    """Two sub-agents with the same prompt are told apart by the responses that they continue."""
+    """Sub-agents with the same prompt are identified by the responses that they continue."""
     start = partial(run_threads, threads=threads) if threads is not None else run_tasks
     found = recorded(tmp_path, lambda url: start(url, "Plan one trip twice"))
     assert found.interactions == [("main", "success")]

@@ -104,6 +104,25 @@ def no_response(call: Call) -> None:
     call.wait_until_gone()
 
 
+def drop(call: Call) -> None:
+    """Break the connection in the middle of a response."""
+    call.send_headers()
+    call.send(b"event: ping\n\n")
+    call.drop()
+
+
+def hang_up(call: Call) -> None:
+    """Close the connection without a response."""
+    call.drop()
+
+
+def overloaded(call: Call) -> None:
+    """Refuse the request, because the provider is overloaded."""
+    call.send_headers(529, JSON)
+    call.send(b'{"type": "error", "error": {"type": "overloaded_error", "message": "no"}}')
+    call.end()
+
+
 @dataclass
 class RawProvider:
     """The URL of the provider, and the requests that it received."""

@@ -20,7 +20,16 @@ import agentobs
 from agentobs.records.exchanges import ModelExchange
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, last_session
-from tests.replay.raw_provider import JSON, Play, no_response, play, play_chunks, raw_provider
+from tests.replay.raw_provider import (
+    JSON,
+    Play,
+    drop,
+    hang_up,
+    no_response,
+    play,
+    play_chunks,
+    raw_provider,
+)
 from tests.replay.wire_recordings import REQUEST, message_json, recorded, replayed
 
 HEADERS = {"anthropic-version": "2023-06-01", "x-api-key": "sk-ant-a-made-up-key-0123456789"}
@@ -115,22 +124,6 @@ def stall(call: Any) -> None:
     call.send_headers()
     call.send(b"event: ping\ndata: {}\n\n")
     call.wait_until_gone()
-
-
-def drop(call: Any) -> None:
-    call.send_headers()
-    call.send(b"event: ping\n\n")
-    call.drop()
-
-
-def hang_up(call: Any) -> None:
-    call.drop()
-
-
-def overloaded(call: Any) -> None:
-    call.send_headers(529, JSON)
-    call.send(b'{"type": "error", "error": {"type": "overloaded_error", "message": "no"}}')
-    call.end()
 
 
 HI = play(streamed(text("hi")))

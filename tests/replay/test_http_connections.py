@@ -18,7 +18,16 @@ import agentobs
 from replay import Replayer
 from replay.divergence.divergence import DivergenceError
 from tests.provider_script import streamed, text
-from tests.replay.raw_provider import JSON, Play, no_response, play, play_chunks
+from tests.replay.raw_provider import (
+    JSON,
+    Play,
+    drop,
+    hang_up,
+    no_response,
+    overloaded,
+    play,
+    play_chunks,
+)
 from tests.replay.wire_recordings import NOWHERE, REQUEST, message_json, recorded, replayed
 
 HEADERS = {"anthropic-version": "2023-06-01", "x-api-key": "sk-ant-a-made-up-key-0123456789"}
@@ -111,22 +120,6 @@ def packed(call: Any) -> None:
     call.send_headers(200, {**JSON, "content-encoding": "gzip"})
     data = gzip.compress(message_json(text("hi")))
     call.send(data[:20], data[20:])
-    call.end()
-
-
-def drop(call: Any) -> None:
-    call.send_headers()
-    call.send(b"event: ping\n\n")
-    call.drop()
-
-
-def hang_up(call: Any) -> None:
-    call.drop()
-
-
-def overloaded(call: Any) -> None:
-    call.send_headers(529, JSON)
-    call.send(b'{"type": "error", "error": {"type": "overloaded_error", "message": "no"}}')
     call.end()
 
 

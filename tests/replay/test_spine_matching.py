@@ -111,7 +111,7 @@ def test_a_fault_is_followed_by_the_recorded_response(recording: Recording, tmp_
 # Requests without a program ---------------------------------------------------------------------------------------
 
 
-def asked(*messages: Any, agent: str | None = None, **more: Any) -> Question:
+def request_with(*messages: Any, agent: str | None = None, **more: Any) -> Question:
     body = {"model": "m", "max_tokens": 9, "messages": list(messages), **more}
     headers = {"x-claude-code-agent-id": agent} if agent else {}
     return Question("POST", "/v1/messages", headers, json.dumps(body).encode())
@@ -156,14 +156,14 @@ def served(answering: SpineScript, *questions: Question) -> list[str | int | Non
 
 def test_a_repeated_request_gets_the_next_recorded_attempt() -> None:
     """A 529 and its retry are answered in the recorded order; a third attempt is a miss."""
-    question = asked(user("Hello"))
+    question = request_with(user("Hello"))
     answering = SpineScript(made((question, refused(529)), (question, streamed(text("Hi")))))
     assert served(answering, question, question, question) == [529, "Hi", None]
 
 
 def test_equal_first_requests_that_overlapped_are_reported_as_ambiguous() -> None:
     """Nothing distinguishes them, and their responses differ: they are answered in recorded order, and counted."""
-    question = asked(user("Hello"))
+    question = request_with(user("Hello"))
     recording = made((question, streamed(text("one"))), (question, streamed(text("two"))))
     answering = SpineScript(at_times(recording, (1, 9), (2, 8)))
     assert served(answering, question, question) == ["one", "two"]
@@ -175,20 +175,22 @@ def test_equal_first_requests_that_overlapped_are_reported_as_ambiguous() -> Non
 
 def test_a_side_request_never_answers_the_conversation() -> None:
     """A title request has the same prompt; if the conversation starts twice, the second start is a miss."""
-    title = asked(user("Fix it"), system="Write a title.")
-    main = asked(user("<system-reminder>now</system-reminder>", "Fix it"), tools=[{"name": "t"}])
+    title = request_with(user("Fix it"), system="Write a title.")
+    main = request_with(
+        user("<system-reminder>now</system-reminder>", "Fix it"), tools=[{"name": "t"}]
+    )
     answering = SpineScript(made((title, streamed(text("title"))), (main, streamed(text("done")))))
     assert served(answering, main, main, title) == ["done", None, "title"]
 
 
 def test_a_continuation_with_another_user_text_is_a_miss() -> None:
     """The position is known, but the recorded response belongs to another question."""
-    first = asked(user("Hello"))
-    second = asked(user("Hello"), assistant(call(1, "look")), user(result(1, "x"), "Go on"))
+    first = request_with(user("Hello"))
+    second = request_with(user("Hello"), assistant(call(1, "look")), user(result(1, "x"), "Go on"))
     recording = made((first, streamed(call(1, "look"))), (second, streamed(text("done"))))
     answering = SpineScript(recording)
     answering.take(first)
-    changed = asked(user("Hello"), assistant(call(1, "look")), user(result(1, "x"), "Stop"))
+    changed = request_with(user("Hello"), assistant(call(1, "look")), user(result(1, "x"), "Stop"))
     assert served(answering, changed, second) == [None, "done"]
     missed = answering.result().requests[1]
     assert (missed.request, missed.first) == (2, "$.conversation[2].content[1]")
@@ -196,15 +198,15 @@ def test_a_continuation_with_another_user_text_is_a_miss() -> None:
 
 def test_results_may_come_in_any_order_and_messages_may_be_split() -> None:
     """Two results in the other order, and each block in its own message, are the same conversation."""
-    first = asked(user("Hello"))
+    first = request_with(user("Hello"))
     looked = assistant("Both.", call(1, "look"), call(2, "look"))
-    second = asked(user("Hello"), looked, user(result(1, "x"), result(2, "y")))
+    second = request_with(user("Hello"), looked, user(result(1, "x"), result(2, "y")))
     recording = made(
         (first, streamed(text("Both."), call(1, "look"), call(2, "look"))),
         (second, streamed(text("done"))),
     )
     split = [assistant("Both."), assistant(call(1, "look")), assistant(call(2, "look"))]
-    other = asked(user("Hello"), *split, user(result(2, "y")), user(result(1, "x")))
+    other = request_with(user("Hello"), *split, user(result(2, "y")), user(result(1, "x")))
     answering = SpineScript(recording)
     answering.take(first)
     assert served(answering, other) == ["done"]
@@ -216,11 +218,11 @@ def test_a_value_has_one_partner() -> None:
     old, new = (
         [f"{n}{'0' * 7}-0000-4000-8000-000000000000" for n in each] for each in ("12", "34")
     )
-    first = asked(user("Hello"))
+    first = request_with(user("Hello"))
 
     def continued(*ids: str) -> Question:
         results = user(result(1, f"job {ids[0]}"), result(2, f"job {ids[1]} after {ids[2]}"))
-        return asked(user("Hello"), assistant(call(1, "a"), call(2, "b")), results)
+        return request_with(user("Hello"), assistant(call(1, "a"), call(2, "b")), results)
 
     recording = made(
         (first, streamed(call(1, "a"), call(2, "b"))),
@@ -247,8 +249,8 @@ def test_a_run_ends_after_a_turn_and_continues_with_scripted_responses(
     recording: Recording,
 ) -> None:
     """With `until_turn`, later turns are not answered; with `then`, they get the scripted responses."""
-    first = asked(user("Hello"), tools=[{"name": "look"}])
-    second = asked(
+    first = request_with(user("Hello"), tools=[{"name": "look"}])
+    second = request_with(
         user("Hello"), assistant(call(1, "look")), user(result(1, "x")), tools=[{"name": "look"}]
     )
     both = made((first, streamed(call(1, "look"))), (second, streamed(text("done"))))
@@ -267,11 +269,14 @@ def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:
     """The client reports the end of the task between two requests, so the responses until then take their time."""
     note = "<task-notification><task-id>b1234567x</task-id></task-notification>"
     started = (call(1, "run"), result(1, "Command running in background with ID: b1234567x."))
-    first, second = asked(user("Hi")), asked(user("Hi"), assistant(started[0]), user(started[1]))
+    first, second = (
+        request_with(user("Hi")),
+        request_with(user("Hi"), assistant(started[0]), user(started[1])),
+    )
     turns = [user("Hi"), assistant(started[0]), user(started[1]), assistant("Done.")]
     third, fourth = (
-        asked(*turns, user(note)),
-        asked(*turns, user(note), assistant("Ok."), user("?")),
+        request_with(*turns, user(note)),
+        request_with(*turns, user(note), assistant("Ok."), user("?")),
     )
     timed = Answer(200, streamed(text("Done.")).headers, (Chunk(b"x", 5),), "complete")
     recording = made((first, timed), (second, timed), (third, timed), (fourth, timed))
@@ -287,9 +292,9 @@ def test_a_response_waits_for_concurrent_ones_that_ended_earlier(
     monkeypatch.setattr("replay.served.spine_script.SEEN_SECONDS", 0.0)
     note = "<task-notification><task-id>b1</task-id><tool-use-id>toolu_1</tool-use-id></task-notification>"
     started = (assistant(call(1, "run")), user(result(1, "started")))
-    first, sub = asked(user("Hi")), asked(user("Sub"))
-    second = asked(user("Hi"), *started)
-    third = asked(user("Hi"), *started, assistant("Ok."), user("?", note))
+    first, sub = request_with(user("Hi")), request_with(user("Sub"))
+    second = request_with(user("Hi"), *started)
+    third = request_with(user("Hi"), *started, assistant("Ok."), user("?", note))
     recording = made(
         (first, streamed(call(1, "run"))),
         (second, streamed(text("Ok."))),
@@ -326,20 +331,20 @@ def test_agents_in_the_background_end_so_that_their_reports_come_as_recorded(
     calls = [call(n, "Agent", prompt=prompt) for n, prompt in ((1, "One"), (2, "Two"))]
     started = [user("Hi"), assistant(*calls), user(result(1, "started"), result(2, "started"))]
     waiting = [*started, assistant("Waiting.")]
-    one, two = asked(user("One")), asked(user("Two"))
+    one, two = request_with(user("One")), request_with(user("Two"))
     requests = [
-        (asked(user("Hi")), streamed(*calls)),
-        (asked(*started), streamed(text("Waiting."))),
+        (request_with(user("Hi")), streamed(*calls)),
+        (request_with(*started), streamed(text("Waiting."))),
         (one, streamed(text("1."))),
         (two, streamed(text("2."))),
     ]
     if are_together:
-        requests.append((asked(*waiting, user(*notes)), streamed(text("End."))))
+        requests.append((request_with(*waiting, user(*notes)), streamed(text("End."))))
     else:
         first = [*waiting, user(notes[0])]
-        requests.append((asked(*first), streamed(text("One more."))))
+        requests.append((request_with(*first), streamed(text("One more."))))
         second = [*first, assistant("One more."), user(notes[1])]
-        requests.append((asked(*second), streamed(text("End."))))
+        requests.append((request_with(*second), streamed(text("End."))))
     answering, order = SpineScript(made(*requests), paces_tasks=True), []
     held, then = (one, two) if are_together else (two, requests[4][0])
     for question in [requests[0][0], requests[1][0], *([] if are_together else [one])]:
@@ -360,7 +365,7 @@ def test_agents_in_the_background_end_so_that_their_reports_come_as_recorded(
 
 def test_a_response_that_was_cut_on_purpose_is_sent_again() -> None:
     """The retry of the client gets the complete response."""
-    question = asked(user("Hello"))
+    question = request_with(user("Hello"))
     recording = made((question, streamed(text("Hi"))))
     answering = SpineScript(recording)
     options = ServeOptions(faults=(parse_fault("cut:1@1"),))
@@ -391,10 +396,10 @@ def agent_call(number: int) -> dict[str, Any]:
 
 def test_later_results_decide_between_sub_agents_of_a_client_that_removes_marks() -> None:
     """If the results are those of the recording, the matches were right; otherwise they stay ambiguous."""
-    first, sub = asked(user("Hi")), asked(user("Look around."))
+    first, sub = request_with(user("Hi")), request_with(user("Look around."))
     both = assistant(agent_call(1), agent_call(2))
-    second = asked(user("Hi"), both, user(result(1, "one"), result(2, "two")))
-    swapped = asked(user("Hi"), both, user(result(1, "two"), result(2, "one")))
+    second = request_with(user("Hi"), both, user(result(1, "one"), result(2, "two")))
+    swapped = request_with(user("Hi"), both, user(result(1, "two"), result(2, "one")))
     recording = at_times(
         made(
             (first, streamed(agent_call(1), agent_call(2))),
@@ -418,9 +423,9 @@ def test_later_results_decide_between_sub_agents_of_a_client_that_removes_marks(
 
 def test_a_sub_agent_is_not_matched_before_the_call_that_started_it() -> None:
     """Two turns start a sub-agent with the same prompt: after the first turn, only the first one can come."""
-    first, sub = asked(user("Hi")), asked(user("Look around."))
+    first, sub = request_with(user("Hi")), request_with(user("Look around."))
     turn = (assistant(agent_call(1)), user(result(1, "started")))
-    second = asked(user("Hi"), *turn)
+    second = request_with(user("Hi"), *turn)
     recording = at_times(
         made(
             (first, streamed(agent_call(1))),
