@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from agentobs.redaction.findings import Finding, tag_of
 from agentobs.redaction.secret_context import NAMED, Span
@@ -22,6 +23,8 @@ LEAD = 64
 """How many bytes before a secret its context may start, such as the name of its key in JSON."""
 RUN = 16
 """Every token contains a run of letters, digits, `-` and `_` of at least this length."""
+DECODED_BYTES_MIN = 20
+"""Shorter runs are not decoded as base64."""
 KNOWN_BYTES_MIN = 8
 """Shorter literal secrets are not searched for, because they would match ordinary words."""
 BASE64_BYTES_MAX = 65536
@@ -131,14 +134,35 @@ def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
         end = classes.find(b" ", at + RUN)
         if end == -1:
             end = len(text)
+        if _is_quoted_word(text, at, end) and _is_harmless(text[at:end]):
+            at = classes.find(_NEEDLE, end)
+            continue
         _add_run_tokens(text, at, end, found)
         if text[end : end + 1] in _PUNCTUATION and (blob := _BLOB.match(text, at)):
             end = blob.end()
-        if depth and at >= decoded_to and end - at >= 20:
+        if depth and at >= decoded_to and end - at >= DECODED_BYTES_MIN:
             decoded_to = _add_decoded(text, at, end, secrets, found)
         at = classes.find(_NEEDLE, end)
     found += _interrupted_tokens(text)
     return found
+
+
+def _is_quoted_word(text: bytes, start: int, end: int) -> bool:
+    """Return whether a run is so short that it is not decoded, and is between quotes or at the end of a line."""
+    return (
+        end - start < DECODED_BYTES_MIN
+        and start > 0
+        and text[start - 1] in b'" '
+        and text[end : end + 1] in (b'"', b"\n")
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_harmless(word: bytes) -> bool:
+    """Return whether a quoted run contains no token; the same field names occur in each event of a stream."""
+    found: list[Span] = []
+    _add_run_tokens(b'"%s"' % word, 1, len(word) + 1, found)
+    return not found
 
 
 def _interrupted_tokens(text: bytes) -> Iterator[Span]:

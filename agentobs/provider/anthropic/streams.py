@@ -16,7 +16,7 @@ from typing import Any
 from agentobs.provider.anthropic.cloud_frames import is_framed, unframe
 from agentobs.provider.anthropic.messages import blocks
 from agentobs.provider.dialect import DeltaShape, ResponseFacts, ToolCall, json_bytes
-from agentobs.provider.server_events import is_stream, server_events
+from agentobs.provider.server_events import ServerEvent, is_stream, server_events, split_events
 from agentobs.records.exchanges import Answer
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.usage import Certainty
@@ -60,15 +60,39 @@ def assemble(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         parsed = _json_or_none(body.decode("utf-8", "replace"))
         return parsed if isinstance(parsed, dict) else {}
     message: dict[str, Any] = {}
-    for server_event in server_events(body):
-        event = _json_or_none(server_event.data)
-        if not isinstance(event, dict):
+    texts: list[bytes] = []
+    index = b""
+    for data in split_events(body):
+        if typed := _TYPED_TEXT.fullmatch(data):
+            if typed["index"] != index:
+                _add_text(message, index, texts)
+                index = typed["index"]
+            texts.append(typed["text"])
             continue
-        if server_event.name == "error" or event.get("type") == "error":
-            message["error"] = event.get("error", event)
-        else:
-            _try_fold(message, event)
+        _add_text(message, index, texts)
+        for server_event in server_events(data):
+            _add(message, server_event)
+    _add_text(message, index, texts)
     return message
+
+
+def _add(message: dict[str, Any], server_event: ServerEvent) -> None:
+    event = _json_or_none(server_event.data)
+    if not isinstance(event, dict):
+        return
+    if server_event.name == "error" or event.get("type") == "error":
+        message["error"] = event.get("error", event)
+    else:
+        _try_fold(message, event)
+
+
+def _add_text(message: dict[str, Any], index: bytes, texts: list[bytes]) -> None:
+    """Add the deltas of a text, which are escaped like JSON strings, and empty the list."""
+    if texts:
+        text = json.loads(f'"{"".join(each.decode("utf-8", "replace") for each in texts)}"')
+        delta = {"type": "text_delta", "text": text}
+        _try_fold(message, {"type": "content_block_delta", "index": int(index), "delta": delta})
+        texts.clear()
 
 
 def assemble_any(body: bytes) -> dict[str, Any]:
@@ -251,6 +275,15 @@ _TYPED = re.compile(
 )
 """Matches a delta of a tool input in the provider's usual formatting. Most events are deltas, and parsing each of them
 as JSON would take longer than everything else that the recorder does. A delta in other formatting is parsed.
+"""
+
+_TYPED_TEXT = re.compile(
+    rb'event: content_block_delta\ndata: ?\{"type":"content_block_delta","index":(?P<index>\d{1,9}),'
+    rb'"delta":\{"type":"text_delta","text":"'
+    rb'(?P<text>[^"\\\x00-\x1f]*(?:\\["\\/bfnrt][^"\\\x00-\x1f]*)*)"\} *\} *\n\n'
+)
+"""Matches the event of a text delta in the same formatting. Deltas with other escapes are parsed, because a surrogate
+pair may be split between two of them.
 """
 
 

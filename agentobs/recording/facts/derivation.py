@@ -106,7 +106,9 @@ class SessionView:
         """
         dialect = dialect_of(exchange.question.path)
         response = dialect.facts(exchange.answer)
-        request_id, number = self._retries.get(_retry_key(exchange), (exchange.attempt_id, 0))
+        request_id, number = exchange.attempt_id, 0
+        if self._retries:
+            request_id, number = self._retries.get(_retry_key(exchange), (request_id, number))
         request = request_id, number + 1
         sent = sent_turns(body, dialect)
         continued = self._continues(body, dialect, sent)
@@ -280,11 +282,14 @@ class SessionView:
 
         The SDK counts its retries in a header; the agent loop of agentobs retries under one span.
         """
+        may_be_retried = outcome not in ("ok", "cancelled")
+        if not self._retries and not may_be_retried:
+            return exchange.attempt_id, 1  # the key, a hash of the body, is not needed
         key = _retry_key(exchange)
         if not _is_from_agent_loop(exchange) and not _retry_number(exchange):
             self._retries.pop(key, None)
         request_id, number = self._retries.pop(key, (exchange.attempt_id, 0))
-        if outcome not in ("ok", "cancelled"):
+        if may_be_retried:
             _remember(self._retries, key, (request_id, number + 1))
         return request_id, number + 1
 
