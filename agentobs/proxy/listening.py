@@ -91,7 +91,9 @@ def listening_socket(address: Address) -> socket.socket:
     """
     check(address)
     version = ipaddress.ip_address(address.bind).version
-    found = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    # asyncio only disables Nagle's algorithm if the socket names its protocol; streams would wait 40 ms.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((address.bind, address.port))

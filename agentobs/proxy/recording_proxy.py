@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,10 @@ STOP_SECONDS = 2
 IDLE_CONNECTION_SECONDS = 300
 """How long an idle connection is kept open. Longer than clients reuse theirs, so that no request meets a closed one."""
 IDLE_CHECK_SECONDS = 60.0
+SWITCH_SECONDS = 0.0001
+"""How long a thread may keep the interpreter while another one waits for it; Python's default is 5 ms. The recorder's
+thread would otherwise delay the first chunk of a response by that time. Our choice.
+"""
 CERTIFICATES = "NODE_EXTRA_CA_CERTS"
 """The variable with additional certificate authorities of Node.js programs, which the proxy accepts as well."""
 
@@ -73,6 +78,7 @@ class Proxy:
         )
         self._server = uvicorn.Server(self._config())
         self._has_stopped = threading.Event()
+        self._switch_seconds = sys.getswitchinterval()
         # In a thread, uvicorn leaves the handling of signals to the main thread.
         self._thread = threading.Thread(target=self._serve, name="agentobs-proxy", daemon=True)
 
@@ -94,6 +100,7 @@ class Proxy:
 
     def __enter__(self) -> Proxy:
         """Start to serve; connections that arrive earlier wait."""
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._thread.start()
         return self
 
@@ -107,6 +114,7 @@ class Proxy:
         self._server.should_exit = True
         self._has_stopped.wait()
         self._socket.close()
+        sys.setswitchinterval(self._switch_seconds)
 
     def wait(self) -> None:
         """Serve until this thread is interrupted."""

@@ -363,7 +363,9 @@ def _sockets_on(addresses: Sequence[str], port: int) -> Sequence[socket.socket]:
 
 def _socket_at(address: str, port: int) -> socket.socket:
     version = ipaddress.ip_address(address).version
-    new_socket = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    # asyncio only disables Nagle's algorithm if the socket names its protocol.
+    new_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         new_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         new_socket.bind((address, port))

@@ -38,7 +38,7 @@ def _event(value: dict[str, Any], ascii_only: bool, padding: str, line_end: str)
 def test_a_message_consists_of_the_deltas_of_its_stream_in_their_order(
     deltas: list[tuple[int, str, str, bool, str, str]],
 ) -> None:
-    starts = [
+    starts: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"role": "assistant", "content": []}},
         *(
             {
@@ -50,10 +50,11 @@ def test_a_message_consists_of_the_deltas_of_its_stream_in_their_order(
         ),
     ]
     body = b"".join(_event(each, False, "", "\n") for each in starts)
-    for index, name, text, *form in deltas:
+    for index, name, text, ascii_only, padding, line_end in deltas:
         kind = "text_delta" if name == "text" else "input_json_delta"
         delta = {"type": kind, name: text}
-        body += _event({"type": "content_block_delta", "index": index, "delta": delta}, *form)
+        event: dict[str, Any] = {"type": "content_block_delta", "index": index, "delta": delta}
+        body += _event(event, ascii_only, padding, line_end)
     expected: dict[str, Any] = {}
     for each in server_events(body):
         fold(expected, json.loads(each.data))

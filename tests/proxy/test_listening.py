@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -49,6 +50,27 @@ def test_a_port_in_use_is_named() -> None:
         port = used.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port}.*already in use.*--port"):
             listening_socket(Address(port=port))
+
+
+def test_responses_are_sent_without_delay() -> None:
+    """With Nagle's algorithm, the second part of a stream would wait until the client confirms the first, for 40 ms."""
+
+    async def accepted() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            found.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = listening_socket(Address())
+        async with await asyncio.start_server(serve, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            result = await found
+            writer.close()
+        return result
+
+    assert asyncio.run(accepted())
 
 
 def test_unusable_certificates(tmp_path: Path) -> None:
