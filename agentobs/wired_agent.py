@@ -82,7 +82,7 @@ class Agent:
             refresh: renews the client's credentials, see `agentobs.agent.live_world`.
 
         Raises:
-            UsageError: the client is synchronous, closed or no client; a tool, a hook or a sub-agent
+            UsageError: the client is synchronous, closed or something else; a tool, a hook or a sub-agent
                 is given twice or cannot be used with the others; or options contradict each other.
         """
         check_client(client)

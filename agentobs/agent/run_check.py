@@ -25,7 +25,7 @@ def check_client(client: Any) -> None:
     """Check that a client can be used by the loop.
 
     Raises:
-        UsageError: the client is synchronous, is closed, or is no client of the Messages API.
+        UsageError: the client is synchronous, is closed, or something else.
     """
     found, todo = (
         None,
@@ -34,6 +34,8 @@ def check_client(client: Any) -> None:
     if isinstance(client, _SYNC_CLIENTS):
         found = f"{type(client).__name__} is a sync client"
         todo = f"Pass an anthropic.Async{type(client).__name__.removeprefix('Async')}; run_sync accepts it, too"
+    elif isinstance(client, type):
+        found = f"{client.__name__} is a class, not a client"
     elif not hasattr(client, "messages") or not hasattr(client, "with_options"):
         found = f"{type(client).__name__} is not a client of the Messages API"
     elif getattr(client, "is_closed", bool)():

@@ -211,8 +211,6 @@ def run(
     listed_rules = [[str(rule), rule.behavior, rule.source] for rule in rules]
     permitted = {"mode": mode, "confirmed": confirmed, "rules": listed_rules}
     # Invalid options are reported before anything runs.
-    if max_usd is None and max_usd_today is None:
-        max_usd = _ask_for_budget()
     most = {"interaction": None if max_usd == NO_LIMIT else max_usd, "day": max_usd_today}
     more = {
         "hooks": list(hooks),
@@ -231,6 +229,8 @@ def run(
     )
     _warn_of_useless_rules(options.permissions, load_tools(tools) if tools else [])
     earlier = _earlier_session(context, resume, fork, at_turn)
+    if max_usd is None and max_usd_today is None:
+        most["interaction"] = _ask_for_budget()
     start(
         str(open_home(home_option(context)).path),
         _recording(content, otlp, otlp_profile, otlp_signals, trace_dir),
@@ -448,11 +448,11 @@ def _hooks(named: list[str]) -> Any:
     return table(*(hooks_from_settings(Path(file), source=source) for source, file in files))
 
 
-def _ask_for_budget() -> str:
-    """Ask the user at the terminal how much the interaction may cost.
+def _ask_for_budget() -> str | None:
+    """Ask the user at the terminal how much the interaction may cost; None if the user sets no limit.
 
     Raises:
-        UsageError: there is no terminal, or no answer.
+        UsageError: there is no terminal, or the answer is not an amount.
     """
     if not sys.stdin.isatty():
         raise UsageError(
@@ -461,7 +461,11 @@ def _ask_for_budget() -> str:
             todo=f"Pass an amount, such as --max-usd {USUAL_USD}, or --max-usd {NO_LIMIT} for no limit",
         )
     click.echo(f"Budget in USD, or {NO_LIMIT} [{USUAL_USD}]: ", nl=False, err=True)
-    return _line().strip() or USUAL_USD
+    amount = _line().strip() or USUAL_USD
+    if amount == NO_LIMIT:
+        return None
+    _dollars(amount, "--max-usd")
+    return amount
 
 
 def _dollars(text: str | None, where: str) -> Decimal | None:
