@@ -81,6 +81,7 @@ compare-openinference: $(READY) .venv/openinference/.ready ## compare our spans 
 
 test-agents: $(READY) ## record and replay agents of third-party frameworks, each in a separate environment; ARGS names some of them
 	$(BIN)/python -m tests.third_party_agents $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m tests.agent_comparison)
 	$(if $(ARGS),,$(BIN)/python -m tests.third_party_programs)
 
 test-programs: $(READY) ## record and replay programs such as Claude Code; ARGS names some of them; needs npm, jq and openssl

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agentobs.tracing import trace_context as trace_context
     from agentobs.tracing import trace_environment as trace_environment
     from agentobs.tracing.ambient import world_here as world_here
+    from agentobs.wired_agent import Agent as Agent
 
     __version__: str
 
@@ -62,6 +63,7 @@ _MODULES = {
     "agentobs.store.duckdb.sql_worker": ("Limits", "query"),
     "agentobs.tracing": ("carried", "open_span", "span", "trace_context", "trace_environment"),
     "agentobs.tracing.ambient": ("world_here",),
+    "agentobs.wired_agent": ("Agent",),
 }
 """The public names by the module that defines them; the imports above repeat them for type checkers."""
 

@@ -243,6 +243,18 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+GATED_EVENTS = frozenset(
+    {"user_prompt_submit", "pre_tool_use", "permission_request", "sub_agent_start"}
+)
+"""The events of hooks that can veto something before it happens. If such a hook cannot run, that is a veto."""
+
+
+def missing_hook_answer(payload: Mapping[str, Any], why: str) -> dict[str, str]:
+    """Return the answer of a hook that cannot run: a veto if it is a gate, so that nothing happens unchecked."""
+    is_gate = payload.get("event") in GATED_EVENTS and not payload.get("background")
+    return {"outcome": "blocking" if is_gate else "cancelled", "reason": why}
+
+
 async def answer_unattended(question: WorldQuestion) -> Any:
     """Answer a question without a user: deny approvals, deliver no messages, treat every path as outside the roots."""
     match question.kind:
@@ -255,7 +267,7 @@ async def answer_unattended(question: WorldQuestion) -> Any:
         case "tool_set":
             return list(question.payload)
         case "hook":
-            return {"outcome": "cancelled", "reason": "this world does not run hooks"}
+            return missing_hook_answer(question.payload, "this world does not run hooks")
         case "limit" | "background" | "elapsed" | "compacted":
             return question.payload
         case "keep":
@@ -291,6 +303,20 @@ def _always_billed(message: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the po
 
 def _ignore_sections(sections: Sequence[tuple[str, str]]) -> None:
     """Ignore the sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a live world can run. The loop compares it with the tools and the options of each run."""
+
+    tools: frozenset[str] = frozenset()
+    """Names of the tools."""
+    hooks: tuple[Any, ...] = ()
+    """The table of hooks, of `agentobs.agent.hooks.Hook`."""
+    sections: frozenset[str] = frozenset()
+    """Names of the sections of the system prompt that functions write."""
+    reads_spending: bool = False
+    """Whether the world can return the amount that was spent today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,3 +359,5 @@ class World:
     """A new ID of 32 hex digits."""
     random: Callable[[], float] = chance
     """A number in [0, 1)."""
+    wiring: Wiring | None = None
+    """What the world can run; None if it is not known, as in a world that answers from a recording."""

@@ -113,7 +113,12 @@ def _history(turns: int) -> list[dict[str, Any]]:
 def _responses(calls: int) -> Iterator[bytes]:
     for turn in range(TURNS):
         blocks = [
-            {"type": "tool_use", "id": f"t{turn}_{n}", "name": "peek", "input": {"number": n}}
+            {
+                "type": "tool_use",
+                "id": f"t{turn}_{n}",
+                "name": "peek",
+                "input": {"number": turn * 10 + n},
+            }
             for n in range(calls)
         ]
         yield _stream([{"type": "text", "text": "Let me look."}, *blocks])

@@ -28,7 +28,7 @@ from agentobs.agent.execution.live_answers import Reply
 from agentobs.agent.hooks import Command, Hook, table
 from agentobs.agent.permissions import Rule
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.cli import cli
 from agentobs.recording import session as sessions
 from agentobs.recording.options import Options
@@ -151,7 +151,7 @@ def _turn(*blocks: dict[str, Any], **options: Any) -> Answer:
 
 def _run_agent_loop(folder: Path) -> None:
     """Run the agent loop of agentobs, with hooks, approvals, files and a sub-agent."""
-    helper = Agent("helper", canary("agent description"), system=canary("agent system"))
+    helper = AgentDefinition("helper", canary("agent description"), system=canary("agent system"))
     start = sub_agents([helper], background=False)
     tools = (look, write, read, start)
     thinking = {"type": "thinking", "thinking": canary("thinking"), "signature": "c2ln"}

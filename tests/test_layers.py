@@ -42,6 +42,7 @@ ORDER = [
     "agentobs.agent.hooks",
     "agentobs.agent.context",
     "agentobs.agent.state",
+    "agentobs.agent.run_check",
     "agentobs.agent.conversation_hooks",
     "agentobs.agent.tool_calls",
     "agentobs.agent.agent_run",

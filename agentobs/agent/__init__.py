@@ -48,14 +48,14 @@ from agentobs.agent.permissions import Decision, Permissions, Rule, from_setting
 from agentobs.agent.sessions.resumption import forked, resumed
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.sub_agents.starter import finish, sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import Tool, declared, tool
 from agentobs.world import Abort
 
 __all__ = [
     "Abort",
     "Adaptive",
-    "Agent",
+    "AgentDefinition",
     "BackgroundResult",
     "Broadcast",
     "Budget",

@@ -18,6 +18,7 @@ from agentobs.agent.events import (
     Subtype,
     TerminalReason,
     Tokens,
+    ToolDone,
     billed_tokens,
     sum_tokens,
 )
@@ -99,6 +100,12 @@ class RunProgress:
     """The number of output tokens at the time of each nudge; see `Options.token_budget`."""
     output: BaseModel | None = None
     """The structured output, once it is final."""
+    last_calls: list[tuple[str, Json, ToolAnswer]] = field(default_factory=list)
+    """The name, the input and the result of each call of the last turn with tools."""
+    repeated_turns: int = 1
+    """Number of most recent turns with tools that made the same calls and got the same results."""
+    limit_reason: str | None = None
+    """An explanation of the limit that ended the run, if its name does not suffice."""
     next_state: State | None = None
     """The state in which the next turn starts; None if there is no next turn."""
     subtype: Subtype = "success"
@@ -250,11 +257,19 @@ class Run:
 
     def store_tool_results(self, dispatcher: Dispatcher, state: State) -> None:
         """Count the executed tools, and store the conversation with their results."""
+        self._count_repeated_turn(dispatcher.results)
         self.totals.denials += dispatcher.denials
         self.progress.conversation.messages = state.messages
         for conversation in self.conversations:
             conversation.tool_turns += 1
         self.count_entered_agents()
+
+    def _count_repeated_turn(self, results: Sequence[ToolDone]) -> None:
+        """Count how many turns in a row made the same calls and got the same results."""
+        made = [(done.question.name, done.question.input, done.answer) for done in results]
+        before, self.progress.last_calls = self.progress.last_calls, made
+        is_same = len(before) == len(made) and all(map(_is_same_call, before, made))
+        self.progress.repeated_turns = self.progress.repeated_turns + 1 if is_same else 1
 
     def count_entered_agents(self) -> None:
         """Count the usage of the background agents whose results are now part of the stored conversation."""
@@ -365,7 +380,9 @@ class Run:
             stop_reason=last.get("stop_reason"),
             num_turns=len(totals.responses),
             error=error_classes.name_of(error) if error else progress.reason if is_vetoed else None,
-            error_text=error_classes.text_of(error) if error else progress.veto_reason or None,
+            error_text=error_classes.text_of(error)
+            if error
+            else progress.veto_reason or progress.limit_reason,
             usage=sum_tokens(billed_tokens(inputs.options.model, counted), *totals.inherited_usage),
             duration_ns=max(inputs.world.now() - inputs.started_ns, 0),
             provider_ns=totals.provider_ns,
@@ -377,6 +394,17 @@ class Run:
             meter=totals.meter,
             exception=error,
         )
+
+
+def _is_same_call(one: tuple[str, Json, ToolAnswer], other: tuple[str, Json, ToolAnswer]) -> bool:
+    """Return whether two calls have the same name, input and result."""
+    (name, call_input, answer), (other_name, other_input, other_answer) = one, other
+    return (
+        name == other_name
+        and call_input == other_input
+        and answer.is_error == other_answer.is_error
+        and answer.content == other_answer.content
+    )
 
 
 class ResponseTimer:

@@ -31,7 +31,13 @@ class Budget:
     session_turns: int | None = None
     """Limit for the number of turns that used tools, in all runs of one conversation."""
     runaway: bool = False
-    """Whether several turns with rising cost or shrinking output also count as a reached limit."""
+    """Whether several turns with rising cost or shrinking output also count as a reached limit. This is
+    off by default, because the cost of a turn also rises while a useful conversation grows.
+    """
+    repeated_turns: int | None = 8
+    """Limit for consecutive turns of one run that make the same calls and get the same results, at least 2.
+    Our choice: such an agent makes no progress, but a tool may be polled several times.
+    """
     at_limit: Literal["stop", "ask", "warn"] = "stop"
     """Action at a limit: end the run, ask a person whether to continue, or only emit an event."""
 
@@ -39,7 +45,7 @@ class Budget:
         """Check that amounts of money are exact and not negative.
 
         Raises:
-            UsageError: an amount is inexact or negative.
+            UsageError: an amount is inexact or negative, or a number of turns is too small.
         """
         for name in ("interaction_usd", "session_usd", "day_usd"):
             value = getattr(self, name)
@@ -49,6 +55,13 @@ class Budget:
                     where=f"Budget.{name}",
                     todo='Set an exact amount in USD that is not negative, such as Decimal("0.50")',
                 )
+        repeated = self.repeated_turns
+        if repeated is not None and not (type(repeated) is int and repeated >= 2):
+            raise UsageError(
+                f"{repeated!r} is not a valid number of turns",
+                where="Budget.repeated_turns",
+                todo="Set 2 or more, or None for no limit",
+            )
 
     @property
     def limits_money(self) -> bool:
@@ -73,6 +86,8 @@ class Spent:
     session_usd: Decimal = Decimal(0)
     day_usd: Decimal = Decimal(0)
     session_turns: int = 0
+    repeated_turns: int = 1
+    """Number of most recent turns of the run that made the same calls and got the same results."""
     unpriced_calls: int = 0
     """Number of responses of models without a price, which the amounts do not include."""
     runaway: Runaway | None = None
@@ -91,4 +106,6 @@ def reached(budget: Budget, spent: Spent) -> Limit | None:
         return "session_turns"
     if budget.limits_money and spent.unpriced_calls:
         return "unpriced"
+    if budget.repeated_turns is not None and spent.repeated_turns >= budget.repeated_turns:
+        return "repeated_calls"
     return spent.runaway if budget.runaway else None

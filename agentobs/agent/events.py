@@ -62,9 +62,11 @@ Limit = Literal[
     "unpriced",
     "rising_cost",
     "diminishing_output",
+    "repeated_calls",
 ]
 """The limit that was reached. `unpriced`: a model without a price was used, so a limit in money cannot be
 enforced. `rising_cost` and `diminishing_output` are signs of a runaway, see `agentobs.ledger.runaway`.
+`repeated_calls`: several turns made the same calls and got the same results, see `Budget.repeated_turns`.
 """
 
 

@@ -23,21 +23,20 @@ from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
 from agentobs.agent.compaction.overflow import send_fitting_request
-from agentobs.agent.context.token_budget import check_token_budget as check_budget
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution.classifier import Classifier, run_classifier
 from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.execution.live_answers import Inbox, LiveAnswers, Person, token_refresh
 from agentobs.agent.execution.tool_runner import Keep, live_tools
-from agentobs.agent.hooks import Hook
+from agentobs.agent.hooks import Hook, table
 from agentobs.agent.interruption import Stopped
 from agentobs.agent.lifecycle_hooks import run_failure_hooks, run_start_hooks, run_stop_hooks
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.output_limits import is_cut, is_unfinished
 from agentobs.agent.model.prompt import SectionFunction
-from agentobs.agent.model.thinking import check_thinking
 from agentobs.agent.requests.budget_check import enforce_budget, is_over_budget
 from agentobs.agent.requests.turn_request import continue_response, keep_cut_response
+from agentobs.agent.run_check import check_client, check_options, check_tool_wiring, check_wiring
 from agentobs.agent.state import (
     Conversation,
     Options,
@@ -61,7 +60,7 @@ from agentobs.agent.tools.tool import Tool, check_tools
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
-from agentobs.world import Abort, World
+from agentobs.world import Abort, Wiring, World
 
 
 def live_world(
@@ -109,7 +108,13 @@ def live_world(
         hooks: the hooks that can run: the table in the options.
         hook_model: the default model for prompt and agent hooks.
         classifier: answers approval requests before the person does, or if there is no person.
+
+    Raises:
+        UsageError: the client is synchronous or closed, or tools or hooks cannot be used together.
     """
+    check_client(client)
+    check_tools(tools)
+    hooks = table(hooks)
     tool_runner = live_tools(tools, keep=keep, person=person is not None)
     hook_runner = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
     answers = LiveAnswers(
@@ -136,6 +141,12 @@ def live_world(
             ask=answers.ask,
             settled=hook_runner.wait_for_background,
             abort=abort or Abort(),
+            wiring=Wiring(
+                tools=frozenset(each.name for each in tools),
+                hooks=hooks,
+                sections=frozenset(sections or ()),
+                reads_spending=spent_today is not None,
+            ),
         )
     )
 
@@ -163,15 +174,32 @@ async def run(
         source: the source of the LLM requests.
 
     Raises:
-        UsageError: two tools have the same name, the output cannot be declared to the model, or the
-            thinking configuration or the token budget is invalid.
+        UsageError: the client is synchronous or closed, two tools have the same name, the output
+            cannot be declared to the model, an option is invalid, tools or hooks were given to the
+            run or to the world only, or another run is using the conversation.
         ReplayEnd: a replay differs from its recording. Raised unchanged, without a result.
     """
     if not callable(tools):
-        _check_declarations(tools, options)
-    check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
-    check_budget(options.token_budget)
+        check_declarations(tools, options)
+    check_client(world.client)
+    check_options(options)
+    check_wiring(world, options, None if callable(tools) else tools)
     conversation = Conversation() if conversation is None else conversation
+    with conversation.claimed():
+        async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
+            async for event in events:
+                yield event
+
+
+def _run(
+    prompt: Prompt,
+    world: World,
+    options: Options,
+    tools: Tools,
+    conversation: Conversation,
+    source: QuerySource,
+) -> AsyncGenerator[Event, None]:
+    """Start a run whose inputs are valid, and return its events."""
     output, state = options.output, initial_state(conversation, prompt)
     inputs = RunInputs(
         world=world,
@@ -181,9 +209,7 @@ async def run(
         output_declaration=structured_output.declaration(output) if output is not None else None,
         source=source,
     )
-    async with aclosing(_play(Run(inputs, conversation, state))) as events:
-        async for event in events:
-            yield event
+    return _play(Run(inputs, conversation, state))
 
 
 async def _play(run: Run) -> AsyncGenerator[Event, None]:
@@ -453,7 +479,9 @@ async def _tools_of(run: Run, here: Place | None, turn: int) -> Sequence[Tool] |
     """Return the tools that are available in a turn; return None and fail the run if a required tool is missing."""
     tools = run.inputs.tools() if callable(run.inputs.tools) else run.inputs.tools
     if callable(run.inputs.tools):
-        _check_declarations(tools, run.inputs.options)
+        check_declarations(tools, run.inputs.options)
+        if run.inputs.world.wiring is not None and run.inputs.source == "main":
+            check_tool_wiring(run.inputs.world.wiring, tools)
     tools = [_renamed(tool, run.inputs.world.tool_name(tool.name, tool.aliases)) for tool in tools]
     conditional = [tool.name for tool in tools if tool.available is not None]
     if not conditional:
@@ -468,7 +496,12 @@ async def _tools_of(run: Run, here: Place | None, turn: int) -> Sequence[Tool] |
     return [tool for tool in tools if tool not in missing]
 
 
-def _check_declarations(tools: Sequence[Tool], options: Options) -> None:
+def check_declarations(tools: Sequence[Tool], options: Options) -> None:
+    """Check that tools can be declared together.
+
+    Raises:
+        UsageError: two tools have the same name, a sub-agent uses an unknown tool, or a name is reserved.
+    """
     check_tools(tools)
     check_agents(tools)
     if options.output is not None and any(tool.name == structured_output.NAME for tool in tools):

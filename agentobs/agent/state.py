@@ -7,8 +7,10 @@ result in the next message. All functions of this module preserve this.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ from pydantic import BaseModel
 from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context, ContextProgress
 from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
-from agentobs.agent.hooks import Hook
+from agentobs.agent.hooks import Hook, table
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered, rendered_as_is
 from agentobs.agent.model.prompt_cache import Lifetime, RequestMessages, with_breakpoints
 from agentobs.agent.model.retry import CircuitBreaker
@@ -25,6 +27,7 @@ from agentobs.agent.model.thinking import Thinking, request_fields
 from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import Tool, declarations
+from agentobs.errors import UsageError
 from agentobs.ledger import Meter
 from agentobs.provider.anthropic.messages import is_blank, response_without_thinking, tool_uses
 from agentobs.records.canonical_json import Json
@@ -56,8 +59,10 @@ class Options:
     """
     thinking: Thinking | None = None
     """The thinking configuration; None uses the provider's default."""
-    max_turns: int | None = None
-    """End the run after this many turns that used tools, at least 1; None means no limit."""
+    max_turns: int | None = 100
+    """End the run after this many turns that used tools, at least 1; None means no limit. The default is our choice:
+    it bounds an agent that makes no progress.
+    """
     budget: Budget = field(default_factory=Budget)
     """Spending limits."""
     context: Context = field(default_factory=Context)
@@ -69,7 +74,9 @@ class Options:
     permissions: Permissions = field(default_factory=Permissions)
     """Which tool calls may run; by default only read-only calls."""
     hooks: tuple[Hook, ...] = ()
-    """The table of hooks, as returned by `agentobs.agent.hooks.table`; pass it to `live_world` as well."""
+    """The hooks, or the table of `agentobs.agent.hooks.table`. Pass the same hooks to `live_world`; `agentobs.Agent`
+    does so. Hooks without a name get the names of the table.
+    """
     output: type[BaseModel] | None = None
     """The type of the structured output; None for text."""
     max_output_retries: int = 5
@@ -96,6 +103,19 @@ class Options:
     """Additional fields of the request body, such as `temperature` or `speed`; they override the fields of the loop."""
     agent: str = "main"
     """The agent's name in the interaction's span."""
+
+    def __post_init__(self) -> None:
+        """Name the hooks that have no name.
+
+        Raises:
+            UsageError: an entry is not a hook, or a hook is given twice.
+        """
+        if any(not getattr(hook, "name", "") for hook in self.hooks):
+            object.__setattr__(self, "hooks", table(self.hooks))
+
+
+_CLAIMING = threading.Lock()
+"""Held while a conversation is claimed, because two threads could claim it at the same time."""
 
 
 @dataclass(slots=True)
@@ -124,6 +144,8 @@ class Conversation:
     """The highest possible `max_tokens` of each model whose limit the provider has reported in an error."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that took over after a fallback. Thinking blocks since then have its signature."""
+    is_running: bool = field(default=False, compare=False, repr=False)
+    """Whether a run is using the conversation."""
     is_begun: bool = False
     """Whether the hooks for the start of the conversation have run."""
     hooks_done: frozenset[str] = frozenset()
@@ -146,6 +168,26 @@ class Conversation:
     """Background agents whose results are not part of the conversation yet, by the ID of the tool call that started
     them.
     """
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Claim the conversation for one run, while the context is open.
+
+        Raises:
+            UsageError: another run is using it.
+        """
+        with _CLAIMING:
+            if self.is_running:
+                raise UsageError(
+                    "another run of this conversation is still in progress",
+                    where="conversation",
+                    todo="Await its end, or close its events; use one Conversation for each concurrent run",
+                )
+            self.is_running = True
+        try:
+            yield
+        finally:
+            self.is_running = False
 
     def unlatch(self) -> None:
         """Unlatch all settings and sections, so that the next request uses the current options."""

@@ -27,6 +27,12 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 PROFILES = ("both", "genai-latest", "genai-1.41", "openinference")
 """The semantic-convention profiles; a test compares them with the exporters'."""
 
+NO_LIMIT = "none"
+"""The value of `--max-usd` for an interaction without a budget."""
+
+USUAL_USD = "1.00"
+"""The budget that the terminal suggests. Our choice: enough for about a hundred short turns."""
+
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
@@ -40,6 +46,8 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 @click.option(
     "--max-turns",
     type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
     help="Stop after this number of turns with tool calls.",
 )
 @click.option(
@@ -49,7 +57,13 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     show_default=True,
     help="Maximum tokens of one response.",
 )
-@click.option("--max-usd", help="Stop when the interaction has cost this much, such as 0.50.")
+@click.option(
+    "--max-usd",
+    help=(
+        "Stop when the interaction has cost this much, such as 0.50, or `none` for no limit. Without this option, "
+        "the limit is asked for at the terminal. Required if there is no terminal, unless --max-usd-today is set."
+    ),
+)
 @click.option(
     "--max-usd-today", help="Stop when all recordings in this home have cost this much today (UTC)."
 )
@@ -197,7 +211,7 @@ def run(
     listed_rules = [[str(rule), rule.behavior, rule.source] for rule in rules]
     permitted = {"mode": mode, "confirmed": confirmed, "rules": listed_rules}
     # Invalid options are reported before anything runs.
-    most = {"interaction": max_usd, "day": max_usd_today}
+    most = {"interaction": None if max_usd == NO_LIMIT else max_usd, "day": max_usd_today}
     more = {
         "hooks": list(hooks),
         "effort": effort,
@@ -215,6 +229,8 @@ def run(
     )
     _warn_of_useless_rules(options.permissions, load_tools(tools) if tools else [])
     earlier = _earlier_session(context, resume, fork, at_turn)
+    if max_usd is None and max_usd_today is None:
+        most["interaction"] = _ask_for_budget()
     start(
         str(open_home(home_option(context)).path),
         _recording(content, otlp, otlp_profile, otlp_signals, trace_dir),
@@ -337,23 +353,10 @@ async def answer(
 
     from anthropic import AsyncAnthropic
 
-    from agentobs.agent import (
-        Abort,
-        Classifier,
-        Conversation,
-        Result,
-        TextDelta,
-        ToolDispatch,
-        end,
-        forked,
-        live_world,
-        resumed,
-    )
-    from agentobs.agent import run as run_loop
-    from agentobs.recording.result_files import keep_result
+    from agentobs.agent import Classifier, Result, TextDelta, ToolDispatch
     from agentobs.recording.session import record
+    from agentobs.wired_agent import Agent
 
-    tool_list, abort = load_tools(tools) if tools else [], Abort()
     client = record(AsyncAnthropic(open_telemetry=False))
     more = more or {}
     options = loop_options(
@@ -367,31 +370,23 @@ async def answer(
     )
     person = ask_on_terminal if sys.stdin.isatty() else None
     classifier = more.get("classifier")
-    agent_world = live_world(
+    agent = Agent(
         client,
-        tool_list,
+        options=options,
+        tools=load_tools(tools) if tools else (),
         person=person,
-        abort=abort,
-        keep=keep_result,
-        spent_today=_spent_today,
-        load=_load,
-        hooks=options.hooks,
         hook_model=more.get("hook_model"),
         classifier=Classifier(classifier) if classifier else None,
     )
-    conversation = Conversation()
     if resume:
-        conversation = await resumed(agent_world, resume)
+        agent.resume(resume)
     elif fork:
-        conversation = await forked(agent_world, fork, turn=at_turn)
+        agent.fork(fork, turn=at_turn)
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-        loop.add_signal_handler(signal.SIGINT, _stop, abort, loop)
+        loop.add_signal_handler(signal.SIGINT, _stop, agent, loop)
     failed = True
-    loop_events = run_loop(
-        prompt, world=agent_world, options=options, tools=tool_list, conversation=conversation
-    )
-    async with aclosing(loop_events) as events:
+    async with agent, aclosing(agent.stream(prompt)) as events:
         async for event in events:
             match event:
                 case TextDelta():
@@ -402,26 +397,7 @@ async def answer(
                     click.echo()
                     _print_end(event)
                     failed = event.subtype != "success"
-    await end(conversation, world=agent_world, options=options)
     return failed
-
-
-def _spent_today() -> Decimal:
-    """Return the amount that was spent today in the home of this session."""
-    from agentobs.recording.session import start_recorder
-    from agentobs.store.billing.daily_spend import spent_today
-
-    recorder = start_recorder()
-    return spent_today(home=str(recorder.home.path) if recorder is not None else None)
-
-
-def _load(resumed: Any) -> Any:
-    """Load an earlier session from the home of this session."""
-    from agentobs.recording.session import start_recorder
-    from agentobs.store.analysis.conversations import load_conversation
-
-    recorder = start_recorder()
-    return load_conversation(resumed, recorder.home if recorder is not None else None)
 
 
 def loop_options(
@@ -472,6 +448,26 @@ def _hooks(named: list[str]) -> Any:
     return table(*(hooks_from_settings(Path(file), source=source) for source, file in files))
 
 
+def _ask_for_budget() -> str | None:
+    """Ask the user at the terminal how much the interaction may cost; None if the user sets no limit.
+
+    Raises:
+        UsageError: there is no terminal, or the answer is not an amount.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no budget",
+            where="--max-usd",
+            todo=f"Pass an amount, such as --max-usd {USUAL_USD}, or --max-usd {NO_LIMIT} for no limit",
+        )
+    click.echo(f"Budget in USD, or {NO_LIMIT} [{USUAL_USD}]: ", nl=False, err=True)
+    amount = _line().strip() or USUAL_USD
+    if amount == NO_LIMIT:
+        return None
+    _dollars(amount, "--max-usd")
+    return amount
+
+
 def _dollars(text: str | None, where: str) -> Decimal | None:
     try:
         return Decimal(text) if text is not None else None
@@ -509,8 +505,8 @@ def _line() -> str:
     return data.decode("utf-8", "replace")
 
 
-def _stop(abort: Any, loop: asyncio.AbstractEventLoop) -> None:
-    abort.stop()
+def _stop(agent: Any, loop: asyncio.AbstractEventLoop) -> None:
+    agent.abort()
     loop.remove_signal_handler(2)
 
 

@@ -270,6 +270,7 @@ class Answerer:
             abort=RecordedAbort(self._exchanges.answers),
             is_billed=is_billed if self._replayed_messages else live.is_billed,
             sleep=functools.partial(self._sleep, live),
+            wiring=None,
         )
 
     async def _sleep(self, live: World, seconds: float) -> None:

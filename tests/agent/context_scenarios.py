@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentobs.agent import Abort, Conversation, Event, Result, tool
+from agentobs.agent import Abort, Budget, Conversation, Event, Result, tool
 from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
 from agentobs.world import World
@@ -114,7 +114,7 @@ SCENARIOS: dict[str, Scenario] = {
             DONE,
         ],
         [peek],
-        options={"context": SMALL},
+        options={"context": SMALL, "budget": Budget(repeated_turns=None)},
     ),
     "many-results-at-once": Scenario(
         "If there is nothing to summarize yet, results that the model has not seen are trimmed; the"

@@ -19,7 +19,7 @@ import agentobs
 from agentobs import wiring
 from agentobs.agent import Conversation, Message, Result, live_world, resumed, run, tool
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.recording.session import start_recorder
 from tests.agent.agent_runs import options
 
@@ -48,7 +48,11 @@ def crash() -> str:
 
 
 async def main(url: str, when: str, earlier: str | None) -> None:
-    tools = [write, crash, sub_agents([Agent("scout", "Finds things.", tools=("crash",))])]
+    tools = [
+        write,
+        crash,
+        sub_agents([AgentDefinition("scout", "Finds things.", tools=("crash",))]),
+    ]
     client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
     with agentobs.session("killed") as session:
         world = live_world(client, tools, load=wiring.load_conversation)

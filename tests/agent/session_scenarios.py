@@ -15,7 +15,7 @@ from typing import Any
 from agentobs import wiring
 from agentobs.agent import Tool, forked, resumed, tool
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from tests.agent.provider import call, message, streamed, text
@@ -55,7 +55,10 @@ def _turn(lane: str, turn: int, *words: str, at: int, content: Sequence[Any] = (
     return dataclasses.replace(asked, place=place, question=question)
 
 
-TOOLS: list[Tool] = [look, sub_agents([Agent("scout", "Finds things.", "You look for things.")])]
+TOOLS: list[Tool] = [
+    look,
+    sub_agents([AgentDefinition("scout", "Finds things.", "You look for things.")]),
+]
 
 SCENARIOS: dict[str, Scenario] = {
     "resumed": Scenario(

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentobs.agent import (
     Abort,
-    Agent,
+    AgentDefinition,
     Budget,
     Event,
     Permissions,
@@ -55,8 +55,8 @@ async def pause() -> str:
 
 START = sub_agents(
     [
-        Agent("scout", "Looks around.", system="You look around.", tools=("look",)),
-        Agent("twin", "Does what you do.", system="You do."),
+        AgentDefinition("scout", "Looks around.", system="You look around.", tools=("look",)),
+        AgentDefinition("twin", "Does what you do.", system="You do."),
     ]
 )
 TOOLS = (look, write, work, pause, START)

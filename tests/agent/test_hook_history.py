@@ -24,7 +24,7 @@ from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.sessions.hook_history import NOT_INSPECTED
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.session import flush, start_recorder
@@ -342,7 +342,7 @@ async def run_with_outliving_agent(
     `inspect` is called at the end of the session, and again after the scout has ended.
     """
     may_continue = asyncio.Event()
-    scouts = sub_agents([Agent("scout", "Looks.")])
+    scouts = sub_agents([AgentDefinition("scout", "Looks.")])
     async with AsyncAnthropic(api_key="made-up", base_url=url, max_retries=0) as client:
         agentobs.record(client)
         tools, conversation = [scouts, digging_tool(may_continue)], Conversation()

@@ -28,7 +28,7 @@ from agentobs.agent.loop import complete
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.state import Conversation
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import tool
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import WorldQuestion
@@ -634,7 +634,7 @@ def test_the_reason_of_a_veto_is_reported() -> None:
         events, _ = run_with_hooks(provider, [hook("user_prompt_submit", "no")], {"no": veto})
     result = result_of(events)
     assert (result.error, result.error_text) == ("hook_stopped", "No scouts today.")
-    start = sub_agents([Agent("scout", "Looks around.")])
+    start = sub_agents([AgentDefinition("scout", "Looks around.")])
     sent = message(call("a", "agent", agent="scout", prompt="Look."))
     with Provider([streamed(sent), streamed(DONE)]) as provider:
         run_with_hooks(provider, [hook("sub_agent_start", "no")], {"no": veto}, tools=[start])

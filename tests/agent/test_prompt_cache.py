@@ -309,7 +309,7 @@ def test_a_recording_with_breakpoints_stays_small(
     sizes = {}
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     for count in (10, 20, 40):
-        turns = [streamed(message(call(f"t{n}", "look", where="x" * 400))) for n in range(count)]
+        turns = [streamed(message(call(f"t{n}", "look", where=f"{n:0400}"))) for n in range(count)]
 
         async def run_agent(provider: Provider) -> str:
             async with provider.client() as client:

@@ -11,7 +11,7 @@ import pytest
 
 from agentobs.agent import (
     Abort,
-    Agent,
+    AgentDefinition,
     BackgroundResult,
     Conversation,
     Event,
@@ -36,7 +36,7 @@ from .agent_runs import of_kind, options, recorded, result_of, ticking_world
 from .provider import Provider, Reply, call, message, streamed, text
 
 DONE = message(text("Done."))
-START = sub_agents([Agent("scout", "Looks around.")])
+START = sub_agents([AgentDefinition("scout", "Looks around.")])
 ASK_FOR_PUT = Permissions(rules=(Rule("ask", "put", None, "user"),))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from agentobs.agent import (
     Abort,
-    Agent,
+    AgentDefinition,
     BackgroundResult,
     BudgetReached,
     Conversation,
@@ -80,8 +80,8 @@ async def work() -> str:
     return ""
 
 
-SCOUT = Agent("scout", "Looks around.", system="You look around.", tools=("look",))
-TWIN = Agent("twin", "Does what you do.", system="You do.")
+SCOUT = AgentDefinition("scout", "Looks around.", system="You look around.", tools=("look",))
+TWIN = AgentDefinition("twin", "Does what you do.", system="You do.")
 START = sub_agents([SCOUT, TWIN])
 
 
@@ -295,8 +295,8 @@ def test_invalid_agent_definitions_are_rejected() -> None:
     for wrong in (
         lambda: sub_agents([]),
         lambda: sub_agents([SCOUT, SCOUT]),
-        lambda: Agent("a b", "x"),
-        lambda: Agent("a", "x", tools="look"),  # type: ignore[arg-type]  # an invalid type
+        lambda: AgentDefinition("a b", "x"),
+        lambda: AgentDefinition("a", "x", tools="look"),  # type: ignore[arg-type]  # an invalid type
         lambda: sub_agents([SCOUT], depth_max=0),
         lambda: play(DONE, tools=[START]),
     ):
@@ -325,7 +325,7 @@ def test_a_partial_failure_is_reported() -> None:
 
 def test_an_agent_with_a_turn_limit() -> None:
     """A sub-agent with its own turn limit ends there, and the report says so."""
-    brief = sub_agents([Agent("brief", "Is brief.", max_turns=1)])
+    brief = sub_agents([AgentDefinition("brief", "Is brief.", max_turns=1)])
     events, _ = play(
         message(call("a", "agent", agent="brief", prompt="Look.")),
         message(call("c", "look", where="box")),

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from agentobs.agent import Agent, Conversation, Permissions, SubAgent, run, sub_agents, tool
+from agentobs.agent import (
+    AgentDefinition,
+    Conversation,
+    Permissions,
+    SubAgent,
+    run,
+    sub_agents,
+    tool,
+)
 from agentobs.agent.events import ToolDone
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.permissions import Denials
@@ -20,7 +28,7 @@ from .hooks.live_runs import SMALL, run_agent
 from .provider import Provider, call, message, streamed, text
 
 DONE = message(text("Done."))
-START = sub_agents([Agent("scout", "Looks around.")])
+START = sub_agents([AgentDefinition("scout", "Looks around.")])
 
 
 @tool(subject="what")

@@ -45,14 +45,22 @@ def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.Monke
     answers = [message(text(word), model=PRICED, usage=USED) for word in words]
     with Provider([streamed(each) for each in answers]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
-        assert shell("run", "First", "--model", PRICED).code == 0
+        assert shell("run", "First", "--max-usd", "none", "--model", PRICED).code == 0
         [first] = ids(shell)
-        assert shell("run", "Second", "--resume", "run", "--model", PRICED).out == "Two.\n"
+        assert (
+            shell("run", "Second", "--max-usd", "none", "--resume", "run", "--model", PRICED).out
+            == "Two.\n"
+        )
         second = ids(shell)[-1]
-        assert shell("run", "Third", "--resume", second[-8:], "--model", PRICED).out == "Three.\n"
+        assert (
+            shell(
+                "run", "Third", "--max-usd", "none", "--resume", second[-8:], "--model", PRICED
+            ).out
+            == "Three.\n"
+        )
         third = ids(shell)[-1]
         forking = ("--fork", second, "--at-turn", "2", "--name", "other", "--model", PRICED)
-        assert shell("run", "Else", *forking).out == "Other.\n"
+        assert shell("run", "Else", "--max-usd", "none", *forking).out == "Other.\n"
         contents = [[m["content"] for m in each["messages"]] for each in provider.requests]
     one, two = ([{"type": "text", "text": word}] for word in ("One.", "Two."))
     assert _plain(contents[2]) == ["First", one, "Second", two, "Third"]
@@ -94,9 +102,9 @@ def test_sessions_that_cannot_be_resumed(
     """A session that cannot be resumed gives a one-line error and a non-zero exit code, and no request is sent."""
     with Provider([streamed(message(text("One."), model=PRICED))]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
-        assert shell("run", "Hello", "--name", "first").code == 0
+        assert shell("run", "Hello", "--max-usd", "none", "--name", "first").code == 0
         assert agentobs.stop_recorder()
-        ended = shell("run", "Go on", *options)
+        ended = shell("run", "Go on", "--max-usd", "none", *options)
         assert len(provider.requests) == 1
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: ")

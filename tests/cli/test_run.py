@@ -44,9 +44,21 @@ def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "hooks.json").write_text(json.dumps(hooks))
     with Provider([streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
-        assert shell("run", "Hello", "--hooks", "project=hooks.json").out == "Done.\n"
+        assert (
+            shell("run", "Hello", "--max-usd", "none", "--hooks", "project=hooks.json").out
+            == "Done.\n"
+        )
         refuses.write_text("")
-        refused = shell("run", "Hello", "--hooks", "project=hooks.json", "--name", "refused")
+        refused = shell(
+            "run",
+            "Hello",
+            "--max-usd",
+            "none",
+            "--hooks",
+            "project=hooks.json",
+            "--name",
+            "refused",
+        )
         assert (refused.code, len(provider.requests)) == (1, 1)
     assert "hook_stopped" in refused.err
     assert ended.read_text() == "over\nover\n"
@@ -62,8 +74,7 @@ def test_content_mode_traces_and_collector(
     """With `--content off` no content is recorded, a trace is written, and an unreachable collector has no effect."""
     with Provider([streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
-        result = shell(
-            "run", "a canary word", "--content", "off",
+        result = shell("run", "a canary word", "--max-usd", "none", "--content", "off",
             "--otlp", "http://127.0.0.1:9", "--otlp-profile", "openinference", "--trace-dir", "traces",
         )  # fmt: skip
     assert (result.out, result.code) == ("Done.\n", 0)
@@ -82,7 +93,7 @@ def test_content_mode_traces_and_collector(
 
 def test_an_invalid_collector_address(shell: Shell) -> None:
     """An invalid address gives a one-line error before any request."""
-    result = shell("run", "Hello", "--otlp", "file:///etc/passwd")
+    result = shell("run", "Hello", "--max-usd", "none", "--otlp", "file:///etc/passwd")
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("error: endpoint: the address of the collector is not valid")
 
@@ -90,7 +101,7 @@ def test_an_invalid_collector_address(shell: Shell) -> None:
 def test_a_file_without_hooks(shell: Shell, tmp_path: Path) -> None:
     """A file without hooks gives a one-line error before any request."""
     (tmp_path / "hooks.json").write_text('{"before_tool": []}')
-    ended = shell("run", "Hello", "--hooks", "hooks.json")
+    ended = shell("run", "Hello", "--max-usd", "none", "--hooks", "hooks.json")
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
     assert "'before_tool' is not a hook event" in ended.err
 
@@ -109,7 +120,7 @@ def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         for _ in range(2):
             assert shell(
-                "run", "Hello", "--tools", "written", "--classifier", "small"
+                "run", "Hello", "--max-usd", "none", "--tools", "written", "--classifier", "small"
             ).out.endswith("Done.\n")
     assert provider.requests[1]["model"] == "small"
     result = [provider.requests[at]["messages"][-1]["content"][0]["content"] for at in (2, 5)]
@@ -124,7 +135,39 @@ def test_effort_and_fallback_model(shell: Shell, monkeypatch: pytest.MonkeyPatch
     with Provider([busy, busy, busy, streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         options = ("--model", "one", "--fallback-model", "two", "--effort", "high", "--unattended")
-        assert shell("run", "Hello", *options).out == "Done.\n"
+        assert shell("run", "Hello", "--max-usd", "none", *options).out == "Done.\n"
     assert [request["model"] for request in provider.requests] == ["one", "one", "one", "two"]
     first = provider.requests[0]
     assert (first["thinking"], first["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
+
+
+def test_without_a_terminal_a_budget_is_required(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal and a budget, `run` sends no request; its one-line error names the option."""
+    with Provider([]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        ended = shell("run", "Hello")
+        assert provider.requests == []
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "error: --max-usd: there is no budget. Pass an amount, such as --max-usd 1.00, or "
+        "--max-usd none for no limit.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("", (0, "")), ("none", (0, "")), ("much", (1, "invalid dollar amount"))],
+)
+def test_the_budget_is_asked_for_at_a_terminal(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, expected: tuple[int, str]
+) -> None:
+    """At a terminal, `run` asks for the budget; an empty answer selects the suggested amount."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("agentobs.cli.run._line", lambda: f"{typed}\n")
+    with Provider([streamed(DONE)]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        ended = shell("run", "Hello")
+    assert "Budget in USD, or none [1.00]: " in ended.err
+    assert (ended.code, expected[1] in ended.err) == (expected[0], True)

@@ -33,7 +33,19 @@ def at_terminal(provider: Provider, home: Path, answer: Callable[[int], None]) -
         "ANTHROPIC_BASE_URL": provider.base_url,
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    command = [sys.executable, "-c", _LEADER, "--home", "home", "run", "Go", "--tools", "mytools"]
+    command = [
+        sys.executable,
+        "-c",
+        _LEADER,
+        "--home",
+        "home",
+        "run",
+        "Go",
+        "--tools",
+        "mytools",
+        "--max-usd",
+        "none",
+    ]
     running = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=home
     )

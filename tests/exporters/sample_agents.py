@@ -15,7 +15,7 @@ from agentobs.agent.hooks import Hook, table
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.state import Options
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.recording.options import Options as Recording
 from agentobs.recording.session import flush, start_recorder
 from agentobs.records.backend import Backend
@@ -86,7 +86,7 @@ def run_agent(session: str = "acting", content: Any = None, **overrides: Any) ->
 
 def run_delegation() -> list[Event]:
     """Run an agent that starts a sub-agent."""
-    helper = Agent("helper", "Helps.", model=MODEL)
+    helper = AgentDefinition("helper", "Helps.", model=MODEL)
     started = sub_agents([helper], background=False)
     tools = (look, started)
     replies = [

@@ -20,7 +20,7 @@ from agentobs.agent import Permissions
 from agentobs.agent.execution.live_answers import Reply
 from agentobs.agent.permissions import Rule
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.recording.journal.home import Home, existing_home, open_home
 from tests.agent.provider import MODEL, Provider, call, error, message, streamed, text
 from tests.exporters.sample_agents import HOOKS, look, play, recording, write
@@ -42,7 +42,7 @@ def usage(**counts: Any) -> dict[str, Any]:
 
 def record_sample() -> None:
     """Record the session."""
-    helper = Agent("helper", "Helps.", model=MODEL)
+    helper = AgentDefinition("helper", "Helps.", model=MODEL)
     starts = sub_agents([helper], background=False)
     calls = [
         call("toolu_1", "look", where="box"),

@@ -14,7 +14,7 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.agent import tool
 from agentobs.agent.sub_agents.starter import sub_agents
-from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
@@ -32,7 +32,7 @@ from tests.provider_script import script
 from tests.provider_script import streamed as answered
 from tests.provider_script import text as text_block
 
-HELPER = Agent("helper", "Helps.", model=MODEL)
+HELPER = AgentDefinition("helper", "Helps.", model=MODEL)
 KEPT: list[Any] = []
 
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel
 import agentobs
 from agentobs.agent import (
     Abort,
-    Agent,
+    AgentDefinition,
     Consent,
     Context,
     Conversation,
@@ -143,7 +143,7 @@ def _tools(change: Change | None) -> tuple[Tool, ...]:
         at = [each.name for each in tools].index(change.tool)
         tools[at], tools[at - 1] = tools[at - 1], tools[at]
     system = f"{SYSTEM} Deep." if change and change.kind == "system" and change.step else SYSTEM
-    return (*tools, sub_agents([Agent("digger", "Digs.", system=system)], depth_max=3))
+    return (*tools, sub_agents([AgentDefinition("digger", "Digs.", system=system)], depth_max=3))
 
 
 def _with_changed_schema(one: Tool) -> Tool:

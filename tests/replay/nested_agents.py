@@ -26,7 +26,7 @@ import agentobs
 from agentobs import tracing
 from agentobs.agent import (
     Abort,
-    Agent,
+    AgentDefinition,
     Conversation,
     Event,
     Options,
@@ -135,7 +135,7 @@ async def look(where: str) -> str:
     return f"nothing in {where}"
 
 
-DIGGERS = sub_agents([Agent("digger", "Digs.", system="You dig.")], depth_max=3)
+DIGGERS = sub_agents([AgentDefinition("digger", "Digs.", system="You dig.")], depth_max=3)
 TOOLS = (look, DIGGERS)
 HOOKS = table(
     [

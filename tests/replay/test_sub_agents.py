@@ -18,7 +18,7 @@ from anthropic import AsyncAnthropic
 import agentobs
 from agentobs.agent import (
     Abort,
-    Agent,
+    AgentDefinition,
     Budget,
     Conversation,
     Event,
@@ -108,7 +108,7 @@ def test_nested_agents_that_were_stopped_replay(tmp_path: Path, width: int, endi
             assert replayed(fixture, seed, ending) == live, (number, seed)
 
 
-START = sub_agents([Agent("scout", "Looks around.")])
+START = sub_agents([AgentDefinition("scout", "Looks around.")])
 On = Callable[[Event], None]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from agentobs import tracing, world
 from agentobs.agent.execution.hook_output import (
     ANSWER_BYTES_MAX,
+    HookUnavailable,
     answer_from_bytes,
     excerpt,
     failed_answer,
@@ -54,11 +55,14 @@ async def run_command(
         payload: its standard input.
         cwd: its working directory.
         facts: additional environment variables.
+
+    Raises:
+        HookUnavailable: the program cannot be started.
     """
     try:
         transport, output = await _start(command, cwd, facts)
     except (OSError, ValueError) as error:
-        return failed_answer(f"it cannot be started: {excerpt(str(error))}")
+        raise HookUnavailable(f"it cannot be started: {excerpt(str(error))}") from error
     try:
         _write_input(transport, payload)
         await output.exited.wait()

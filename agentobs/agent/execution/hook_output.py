@@ -28,6 +28,10 @@ _CONTROL_CHARACTERS = {
 """The control characters C0, DEL and C1 (https://www.unicode.org/charts/PDF/U0080.pdf), except line feed and tab."""
 
 
+class HookUnavailable(Exception):
+    """A hook cannot run at all: its program cannot be started, or its server cannot be reached."""
+
+
 def outcome_answer(outcome: Outcome, reason: str) -> Json:
     """Return an answer with only an outcome and a reason."""
     return {"outcome": outcome, "reason": printable(reason)}

@@ -19,6 +19,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.execution import command_hooks, model_hooks
 from agentobs.agent.execution.daemon_threads import in_thread
 from agentobs.agent.execution.hook_output import (
+    HookUnavailable,
     answer_from_value,
     crashed_answer,
     failed_answer,
@@ -45,6 +46,7 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.labels import is_label
 from agentobs.runtime import process
+from agentobs.world import GATED_EVENTS, missing_hook_answer
 
 TIMEOUT_S = 60.0
 """Default timeout of a hook, in seconds. Our choice."""
@@ -112,8 +114,8 @@ class LiveHooks:
         event_facts = question.payload
         hook = self._hooks.get(event_facts["hook"])
         if hook is None:
-            return outcome_answer(
-                "cancelled", f"no function is registered for the hook {event_facts['hook']}"
+            return missing_hook_answer(
+                event_facts, f"no function is registered for the hook {event_facts['hook']}"
             )
         place = tracing.place()
         try:
@@ -180,6 +182,10 @@ class LiveHooks:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             return outcome_answer("cancelled", "it cancelled itself")
+        except HookUnavailable as error:
+            if hook.event in GATED_EVENTS and not hook.background:
+                return outcome_answer("blocking", f"the hook {hook.name} cannot run: {error}")
+            return failed_answer(str(error))
         except BaseException as error:  # including a SystemExit in the hook's code
             return crashed_answer(error)
 

@@ -16,6 +16,7 @@ import httpx2
 
 from agentobs.agent.execution.hook_output import (
     ANSWER_BYTES_MAX,
+    HookUnavailable,
     answer_from_bytes,
     excerpt,
     failed_answer,
@@ -55,7 +56,11 @@ class _Hop:
 
 
 async def post(http: Http, payload: bytes, resolve: Resolve = resolve_host) -> Json:
-    """Send the payload to a server and return its answer. Cancellation closes the connection."""
+    """Send the payload to a server and return its answer. Cancellation closes the connection.
+
+    Raises:
+        HookUnavailable: the server cannot be reached.
+    """
     headers = {
         "accept": "application/json",
         "accept-encoding": "identity",
@@ -78,6 +83,8 @@ async def post(http: Http, payload: bytes, resolve: Resolve = resolve_host) -> J
         raise
     except _Refused as refusal:
         return failed_answer(str(refusal))
+    except httpx2.ConnectError as error:
+        raise HookUnavailable(f"the request failed: {excerpt(error_text(error))}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
         return failed_answer(f"the request failed: {excerpt(error_text(error))}")
 

@@ -230,15 +230,22 @@ def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
     """Return the hooks of several sources as one table, in order, each with a unique name.
 
     Raises:
-        UsageError: an entry is not a hook, or two hooks have the same name.
+        UsageError: an entry is not a hook, a hook is given twice, or two hooks have the same name.
     """
     hooks: list[Hook] = []
+    given: list[Hook] = []
     numbers: dict[str, int] = {}
     for hook in (hook for group in groups for hook in group):
         if not isinstance(hook, Hook):
             raise UsageError(
                 f"{hook!r} is not a hook", todo="Create one with agentobs.agent.hooks.Hook"
             )
+        if hook in given:
+            raise UsageError(
+                f"the same hook is given twice: {hook.name or hook.event}",
+                todo="Pass each hook once, or give each its own name",
+            )
+        given.append(hook)
         if not hook.name:
             numbers[hook.source] = numbers.get(hook.source, 0) + 1
             hook = replace(hook, name=f"{hook.source}:{numbers[hook.source]}")

@@ -46,6 +46,11 @@ async def enforce_budget(
         run.progress.exceeded_limits.add(limit)
     elif limit == "session_turns":
         run.end("error_max_turns", "max_turns")
+    elif limit == "repeated_calls":
+        run.end("error_max_turns", "max_turns")
+        run.progress.limit_reason = (
+            f"{limits.repeated_turns} turns in a row made the same calls and got the same results"
+        )
     else:
         run.end("error_max_budget_usd", "max_budget")
     yield BudgetReached(limit, continues)
@@ -86,7 +91,9 @@ async def _spent(run: Run) -> budget.Spent:
     """
     turns, day_usd = run.conversations[-1].tool_turns, run.totals.day_usd
     if not run.inputs.options.budget.is_priced:
-        return budget.Spent(day_usd=day_usd, session_turns=turns)
+        return budget.Spent(
+            day_usd=day_usd, session_turns=turns, repeated_turns=run.progress.repeated_turns
+        )
     return await asyncio.to_thread(_priced, run, day_usd, turns)
 
 
@@ -99,6 +106,7 @@ def _priced(run: Run, day_usd: Decimal, turns: int) -> budget.Spent:
         session_usd=session.usd or Decimal(0),
         day_usd=day_usd,
         session_turns=turns,
+        repeated_turns=run.progress.repeated_turns,
         unpriced_calls=session.unpriced_calls,
         runaway=runaway(costs, [output_tokens for _, output_tokens in last_turns]),
     )

@@ -34,7 +34,7 @@ from agentobs.agent.permissions import Denials
 from agentobs.agent.state import BackgroundAgent, Conversation, Options, initial_state
 from agentobs.agent.tool_calls.plan import EventReceiver
 from agentobs.agent.tool_calls.trust import Trust, hand_down, hand_up
-from agentobs.agent.tools.agent_definitions import DEPTH_MAX, Agent, Agents
+from agentobs.agent.tools.agent_definitions import DEPTH_MAX, AgentDefinition, Agents
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.results import fit
 from agentobs.agent.tools.tool import Tool, declared, invalid_input_result
@@ -62,7 +62,7 @@ Play = Callable[[Run], AsyncGenerator[Event, None]]
 
 
 def sub_agents(
-    agents: Sequence[Agent], *, background: bool = True, depth_max: int = DEPTH_MAX
+    agents: Sequence[AgentDefinition], *, background: bool = True, depth_max: int = DEPTH_MAX
 ) -> Tool:
     """Make the tool with which a model starts these agents.
 
@@ -323,7 +323,7 @@ def _wrapped(agent_run: _AgentRun, event: Event) -> SubAgent:
 
 def _child_inputs(
     parent: Run,
-    agent: Agent,
+    agent: AgentDefinition,
     tools: Sequence[Tool],
     lane: str,
     abort: Abort,
@@ -357,7 +357,7 @@ def _child_inputs(
     )
 
 
-def _agent_options(options: Options, agent: Agent) -> Options:
+def _agent_options(options: Options, agent: AgentDefinition) -> Options:
     return replace(
         options,
         agent=agent.name,
@@ -383,7 +383,7 @@ def _without_inbox(
 
 
 def _agent_tools(
-    agent: Agent, tools: Sequence[Tool], level: int
+    agent: AgentDefinition, tools: Sequence[Tool], level: int
 ) -> tuple[list[Tool], dict[str, ToolAnswer]]:
     """Return the tools of an agent at a depth, and the results for calls of tools that it must not use, by name."""
     allowed: list[Tool] = []

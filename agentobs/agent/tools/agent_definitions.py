@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentDefinition:
     """The definition of a sub-agent. If `tools`, `model` or `max_turns` is not set, the starter's option is used."""
 
     name: str
@@ -54,7 +54,7 @@ class Agent:
 class Agents:
     """The agents that one tool can start."""
 
-    known: tuple[Agent, ...]
+    known: tuple[AgentDefinition, ...]
     depth_max: int = DEPTH_MAX
     """Maximum depth of these agents below the main agent, 1 or more."""
 
@@ -73,6 +73,6 @@ class Agents:
         if self.depth_max < 1:
             raise UsageError(f"invalid depth_max: {self.depth_max}", todo="Pass 1 or more")
 
-    def named(self, name: str) -> Agent:
+    def named(self, name: str) -> AgentDefinition:
         """Return the agent with this name, which must exist."""
         return next(agent for agent in self.known if agent.name == name)

@@ -78,7 +78,8 @@ def test_the_oldest_groups_are_dropped_second() -> None:
     """
     long = [text("z" * 80)]
     replies = [
-        response_of(100 + 30 * n, *long, call(f"t{n}", "peek", where="here")) for n in range(60)
+        response_of(100 + 30 * n, *long, call(f"t{n}", "peek", where=f"here {n}"))
+        for n in range(60)
     ]
     events, requests = run_agent(
         [*replies, response_of(2000, *long, call("last", "peek", where="x")), DONE]

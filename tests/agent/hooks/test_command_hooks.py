@@ -140,10 +140,13 @@ def test_a_failing_program_blocks_nothing(line: str, found: str) -> None:
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/tmp",), ("x" * 5000,)])
 def test_a_program_that_cannot_be_started(words: tuple[str, ...]) -> None:
-    """A program that cannot be started is an error of the hook and blocks nothing."""
+    """A program that cannot be started is a veto if it is a gate; otherwise it is an error and blocks nothing."""
     read = answer(Command(words))
-    assert read.outcome == "non_blocking_error"
-    assert "cannot be started" in read.reason
+    assert read.outcome == "blocking"
+    assert "cannot run: it cannot be started" in read.reason
+    after = answer(Command(words), "post_tool_use")
+    assert after.outcome == "non_blocking_error"
+    assert "cannot be started" in after.reason
 
 
 def test_a_program_that_does_not_read_its_input() -> None:

@@ -14,6 +14,7 @@ from agentobs.agent.execution.hook_runner import BACKGROUND_MAX, LiveHooks
 from agentobs.agent.hooks import AgentHook, Hook, HookAnswer, PromptHook, table
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.exchanges import WorldQuestion
+from agentobs.world import GATED_EVENTS, answer_unattended
 
 from .live_hooks import NO_CLIENT, answer, question, raw
 
@@ -175,6 +176,15 @@ def test_an_unknown_hook_is_cancelled() -> None:
         "outcome": "cancelled",
         "reason": "no function is registered for the hook a",
     }
+
+
+@pytest.mark.parametrize("event", sorted(GATED_EVENTS))
+def test_an_unknown_gate_is_a_veto(event: str) -> None:
+    """A hook that could veto, and that neither the live world nor a bare world can run, is a veto."""
+    payload = {"event": event, "hook": "a", "turn": 1}
+    unknown = WorldQuestion("hook", f"1:{event}:a", payload)
+    assert asyncio.run(LiveHooks([], NO_CLIENT).answer(unknown))["outcome"] == "blocking"
+    assert asyncio.run(answer_unattended(unknown))["outcome"] == "blocking"
 
 
 def test_a_model_hook_needs_a_model() -> None:

@@ -41,7 +41,11 @@ def test_one_table_in_the_order_of_its_sources() -> None:
     """One table contains the hooks from code, settings and session, in that order; a hook without a name is named after
     its source.
     """
-    code = [Hook("stop", nothing), Hook("stop", nothing, name="mine"), Hook("stop", nothing)]
+    code = [
+        Hook("stop", nothing),
+        Hook("stop", nothing, name="mine"),
+        Hook("session_end", nothing),
+    ]
     settings = hooks_from_settings({"stop": [{"command": "true"}]})
     session = [Hook("stop", nothing, source="session")]
     names = [hook.name for hook in table(code, settings, session)]
@@ -50,14 +54,21 @@ def test_one_table_in_the_order_of_its_sources() -> None:
 
 def test_a_table_can_be_built_again() -> None:
     """The live world and the options can each build a table from the same hooks."""
-    first_table = table([Hook("stop", nothing), Hook("stop", nothing)])
+    first_table = table([Hook("stop", nothing), Hook("session_end", nothing)])
     assert table(first_table) == first_table
 
 
 def test_two_hooks_with_the_same_name_are_rejected() -> None:
     """Two hooks with the same name are rejected, because a name identifies one hook."""
     with pytest.raises(UsageError, match="two hooks are named a"):
-        table([Hook("stop", nothing, name="a")], [Hook("stop", nothing, name="a")])
+        table([Hook("stop", nothing, name="a")], [Hook("session_end", nothing, name="a")])
+
+
+def test_a_hook_that_is_given_twice_is_rejected() -> None:
+    """The same hook in two sources is rejected, because it would run twice."""
+    hook = Hook("stop", nothing)
+    with pytest.raises(UsageError, match="the same hook is given twice: stop"):
+        table([hook], [hook])
 
 
 def test_a_value_that_is_not_a_hook_is_rejected() -> None:

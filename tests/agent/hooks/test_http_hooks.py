@@ -165,13 +165,15 @@ def test_a_server_that_does_not_respond(server: Served) -> None:
 
 
 def test_a_refused_connection() -> None:
-    """A refused connection is an error of the hook with a description."""
+    """A refused connection is a veto if the hook is a gate; otherwise it is an error with a description."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    read = answer(Http(f"http://127.0.0.1:{port}/"))
-    assert read.outcome == "non_blocking_error"
-    assert "the request failed" in read.reason
+    gate = answer(Http(f"http://127.0.0.1:{port}/"))
+    other = answer(Http(f"http://127.0.0.1:{port}/"), "stop")
+    assert (gate.outcome, other.outcome) == ("blocking", "non_blocking_error")
+    assert "the request failed" in gate.reason
+    assert "the request failed" in other.reason
 
 
 @pytest.mark.parametrize(
@@ -327,5 +329,5 @@ def test_tls_verifies_the_name(
     url = server.url(host="hook.test").replace("http:", "https:")
     assert answer(Http(url), live=live).outcome == "success"
     refused = answer(Http(url.replace("hook.test", "other.test")), live=live)
-    assert refused.outcome == "non_blocking_error"
+    assert refused.outcome == "blocking"
     assert "CERTIFICATE_VERIFY_FAILED" in refused.reason

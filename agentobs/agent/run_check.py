@@ -1,0 +1,176 @@
+"""Checks before the first request of a run: the client, the options, and whether world and run fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anthropic
+
+from agentobs.agent.context.token_budget import check_token_budget
+from agentobs.agent.hooks import table
+from agentobs.agent.model.prompt import SystemPrompt
+from agentobs.agent.model.retry import UNSTREAMED_TOKENS_MAX
+from agentobs.agent.model.thinking import check_thinking
+from agentobs.agent.state import Options
+from agentobs.agent.tools.tool import Tool
+from agentobs.errors import UsageError
+from agentobs.world import Wiring, World
+
+_SYNC_CLIENTS = (anthropic.Anthropic, anthropic.Anthropic.__mro__[1])
+"""The sync clients of the SDK (2.12): the class and its base, which the clients of cloud platforms share."""
+
+
+def check_client(client: Any) -> None:
+    """Check that a client can be used by the loop.
+
+    Raises:
+        UsageError: the client is synchronous, is closed, or something else.
+    """
+    found, todo = (
+        None,
+        "Pass an open anthropic.AsyncAnthropic, or an async client of a cloud platform",
+    )
+    if isinstance(client, _SYNC_CLIENTS):
+        found = f"{type(client).__name__} is a sync client"
+        todo = f"Pass an anthropic.Async{type(client).__name__.removeprefix('Async')}; run_sync accepts it, too"
+    elif isinstance(client, type):
+        found = f"{client.__name__} is a class, not a client"
+    elif not hasattr(client, "messages") or not hasattr(client, "with_options"):
+        found = f"{type(client).__name__} is not a client of the Messages API"
+    elif getattr(client, "is_closed", bool)():
+        found = "the client is closed"
+    if found is not None:
+        raise UsageError(found, where="client", todo=todo)
+
+
+def check_options(options: Any) -> None:
+    """Check the options of a run.
+
+    Raises:
+        UsageError: an option is invalid, or two options contradict each other.
+    """
+    if not isinstance(options, Options):
+        raise UsageError(
+            f"the options have the type {type(options).__name__}",
+            where="options",
+            todo='Pass agentobs.agent.Options("MODEL")',
+        )
+    table(options.hooks)
+    check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
+    check_token_budget(options.token_budget)
+    for is_wrong, name, found, todo in _contradictions(options):
+        if is_wrong:
+            raise UsageError(found, where=f"Options.{name}", todo=todo)
+
+
+def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
+    """Return for each rule whether it is broken, the option, what was found and what to do."""
+    turns, tokens, model = options.max_turns, options.max_tokens, options.model
+    is_long = isinstance(tokens, int) and tokens > UNSTREAMED_TOKENS_MAX
+    retries = options.max_retries
+    return (
+        (not isinstance(model, str) or not model.strip(), "model", "there is no model", "Name one"),
+        (
+            turns is not None and not _is_count(turns),
+            "max_turns",
+            f"{turns!r} is not a number of turns",
+            "Set 1 or more, or None for no limit",
+        ),
+        (not _is_count(tokens), "max_tokens", f"{tokens!r} is not a number", "Set 1 or more"),
+        (
+            type(retries) is not int or retries < 0,
+            "max_retries",
+            f"{retries!r} is not a number",
+            "Set 0 to 10",
+        ),
+        (
+            options.fallback_model == model,
+            "fallback_model",
+            f"{model} is its own fallback",
+            "Name another model, or none",
+        ),
+        (
+            not options.stream and is_long,
+            "max_tokens",
+            f"{tokens} tokens are too many without streaming",
+            f"Set stream=True, or at most {UNSTREAMED_TOKENS_MAX} tokens",
+        ),
+    )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def check_wiring(world: World, options: Options, tools: Sequence[Tool] | None) -> None:
+    """Check that a world can run the tools and hooks of a run, and that the run uses those of the world.
+
+    Args:
+        world: the world. If it does not know what it can run, only the tools and hooks that it
+            certainly cannot run are found.
+        options: the options of the run.
+        tools: the tools that are declared to the model; None if they are only known later.
+
+    Raises:
+        UsageError: the tools, the hooks, a section of the system prompt or the daily budget were
+            given to one side only.
+    """
+    wiring = world.wiring
+    if wiring is None:
+        return
+    if tools is not None:
+        check_tool_wiring(wiring, tools)
+    _check_hook_wiring(wiring, options)
+    system = options.system
+    if isinstance(system, SystemPrompt):
+        missing = sorted(set(system.function_sections) - wiring.sections)
+        if missing:
+            raise UsageError(
+                f"the world has no function for the section {missing[0]} of the system prompt",
+                where="sections",
+                todo="Use agentobs.Agent, or pass live_world(..., sections=prompt.function_sections)",
+            )
+    if options.budget.day_usd is not None and not wiring.reads_spending:
+        raise UsageError(
+            "the world cannot read what was spent today",
+            where="Budget.day_usd",
+            todo="Use agentobs.Agent, or pass live_world(..., spent_today=agentobs.wiring.spent_today)",
+        )
+
+
+def check_tool_wiring(wiring: Wiring, tools: Sequence[Tool]) -> None:
+    """Check that a world can run the declared tools, and that a world with tools is not used without any.
+
+    Raises:
+        UsageError: the tools were given to one side only.
+    """
+    todo = "Use agentobs.Agent, or pass the same tools to live_world(client, tools) and run(tools=tools)"
+    missing = [t.name for t in tools if not t.agents and t.name not in wiring.tools]
+    if missing:
+        found = f"the world cannot run these tools of the run: {', '.join(missing)}"
+        raise UsageError(found, where="tools", todo=todo)
+    if wiring.tools and not tools:
+        found = (
+            f"the model would not know these tools of the world: {', '.join(sorted(wiring.tools))}"
+        )
+        raise UsageError(found, where="tools", todo=todo)
+
+
+def _check_hook_wiring(wiring: Wiring, options: Options) -> None:
+    if wiring.hooks == options.hooks:
+        return
+    only_options = [hook.name for hook in options.hooks if hook not in wiring.hooks]
+    only_world = [hook.name for hook in wiring.hooks if hook not in options.hooks]
+    found = (
+        f"the world cannot run these hooks of the options: {', '.join(only_options)}"
+        if only_options
+        else f"the options do not contain these hooks of the world: {', '.join(only_world)}"
+        if only_world
+        else "the hooks of the options and of the world have different orders"
+    )
+    raise UsageError(
+        found,
+        where="hooks",
+        todo="Use agentobs.Agent, or pass the same hooks to Options(hooks=hooks) and live_world(..., hooks=hooks)",
+    )
