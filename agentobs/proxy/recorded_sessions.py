@@ -32,6 +32,7 @@ class TurnCounter:
     """A backend that counts the turns of each session, as the view `turns` does."""
 
     exports_spans = False
+    kinds = ("attempt",)
     turns: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, written: WrittenFact) -> None:

@@ -237,6 +237,25 @@ def test_reprice_prints_its_assumptions(shell: Shell) -> None:
     assert Decimal(rows[-1]["difference_usd"]) == -Decimal(rows[-1]["stored_usd"]) / 2
 
 
+def test_reprice_takes_sessions(shell: Shell) -> None:
+    """SESSION arguments select the same calls as the option, and several of them are added up."""
+    calls = [
+        shell("reprice", *chosen, "--json").rows[-1]["calls"]
+        for chosen in (
+            ["refund-loop"],
+            ["--session", "refund-loop"],
+            [
+                "refund-loop",
+            ],
+        )
+    ]
+    every = {row["session_id"]: row for row in shell("cost", "--by", "session", "--json").rows}
+    assert calls[0] == calls[1] == 2
+    assert calls[2] > 2
+    assert calls[2] <= sum(row["calls"] for row in every.values())
+    assert shell("reprice", "nobody").code == 1
+
+
 def test_reprice_with_a_price_file(shell: Shell, tmp_path: Path) -> None:
     """Prices in the file take precedence; an invalid file is rejected with the position of the error."""
     file = tmp_path / "prices.toml"

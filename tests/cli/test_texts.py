@@ -50,7 +50,8 @@ def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[Writ
     agentobs.stop_recorder()
     answers = [streamed(text("Done.")) for _ in sessions]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
-        assert start_recorder(str(home), Options(backends=(result.append,), **options)) is not None
+        backend = agentobs.receiving(["*"], result.append)
+        assert start_recorder(str(home), Options(backends=(backend,), **options)) is not None
         try:
             for each in sessions:
                 refund(provider.url, **each)

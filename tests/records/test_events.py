@@ -77,7 +77,7 @@ def test_every_emitted_kind_is_in_the_catalog() -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[WrittenFact]]:
     """Return the home of recorded sessions of the agent loop, and the facts that a backend received."""
     folder, facts = tmp_path_factory.mktemp("rich"), list[WrittenFact]()
-    options = agentobs.Options(backends=(facts.append,))
+    options = agentobs.Options(backends=(agentobs.receiving(["*"], facts.append),))
     patch = pytest.MonkeyPatch()
     with patch.context():
         patch.setenv("AGENTOBS_HOME", str(folder / "home"))
