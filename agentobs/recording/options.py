@@ -39,8 +39,8 @@ class Options:
     sync: Sync = "interval"
     """How durable a record is, and when."""
     backends: tuple[Backend, ...] = ()
-    """Receivers of facts in addition to the journal: OTLP exporters, trace files, functions. Each one states which kinds
-    of facts it receives; see `agentobs.receiving`.
+    """Receivers of facts in addition to the journal: OTLP exporters, trace files, functions. Each one states which
+    kinds of facts it receives; see `agentobs.receiving`.
     """
     files: Files = field(default=OS, repr=False)
     """The functions that write segments; by default, the calls to the operating system."""

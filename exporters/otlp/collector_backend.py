@@ -88,7 +88,8 @@ def standard(
         kinds: the kinds of facts that are sent; docs/exporting.md lists them. Default: all that exist today, by name.
 
     Raises:
-        UsageError: the endpoint, the protocol, the profile, a signal, a kind or a header is invalid, or a file cannot be read.
+        UsageError: the endpoint, the protocol, the profile, a signal, a kind or a header is invalid, or a file cannot
+            be read.
     """
     chosen_profile = profile_named(profile)
     return _backend(

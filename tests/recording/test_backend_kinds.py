@@ -77,7 +77,7 @@ def test_a_collector_gets_only_the_kinds_that_its_exporter_names(home: Path) -> 
         assert kept_back not in collector.bytes
 
 
-@pytest.mark.parametrize("kinds", [None, [], "attempt", ["atempt"], [3]])
+@pytest.mark.parametrize("kinds", [None, [], "attempt", ["attempted"], [3]])
 def test_a_backend_that_states_no_known_kinds_is_rejected(kinds: object) -> None:
     def backend(fact: WrittenFact) -> None:
         """Receive a fact."""
@@ -89,10 +89,10 @@ def test_a_backend_that_states_no_known_kinds_is_rejected(kinds: object) -> None
 
 
 def test_wrong_kinds_are_rejected_where_they_are_passed() -> None:
-    with pytest.raises(UsageError, match="'atempt'"):
-        agentobs.receiving(["atempt"], print)
-    with pytest.raises(UsageError, match="'atempt'"):
-        otlp.standard("http://localhost:4318", kinds=["atempt"])
+    with pytest.raises(UsageError, match="'attempted'"):
+        agentobs.receiving(["attempted"], print)
+    with pytest.raises(UsageError, match="'attempted'"):
+        otlp.standard("http://localhost:4318", kinds=["attempted"])
 
 
 def test_every_fact_of_a_session_has_a_kind_that_the_default_names(tmp_path: Path) -> None:
