@@ -205,7 +205,7 @@ def _cache_writes(
     gets the lifetime in the split, and the row is an estimate. The row is also an estimate if the split counts are more
     than the total, or if a lifetime is unknown.
 
-    An unbilled sum of iterations is no estimate: in a stream, its split is that of the first iteration, because the
+    An unbilled sum of iterations is not an estimate: in a stream, its split is that of the first iteration, because the
     last counts contain only the total. The iterations have splits of their own, and these are billed.
     """
     split = _dict(counts, "cache_creation", reader)
