@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentobs.recording.session import session as session
     from agentobs.recording.session import start as start
     from agentobs.recording.session import stop_recorder as stop_recorder
+    from agentobs.records.backend import receiving as receiving
     from agentobs.records.labels import Label as Label
     from agentobs.store.duckdb.connection import connect as connect
     from agentobs.store.duckdb.sql_worker import Limits as Limits
@@ -58,6 +59,7 @@ _MODULES = {
         "start",
         "stop_recorder",
     ),
+    "agentobs.records.backend": ("receiving",),
     "agentobs.records.labels": ("Label",),
     "agentobs.store.duckdb.connection": ("connect",),
     "agentobs.store.duckdb.sql_worker": ("Limits", "query"),

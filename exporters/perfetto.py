@@ -27,7 +27,7 @@ from typing import Any
 from agentobs import world
 from agentobs.errors import UsageError, warn_once
 from agentobs.installation import install_extra
-from agentobs.records.backend import WrittenFact
+from agentobs.records.backend import ALL_KINDS, WrittenFact
 from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
 from agentobs.store.port import Store
@@ -178,6 +178,8 @@ class TraceFiles:
 
     exports_spans = False
     """These files contain no spans of other programs."""
+    kinds = ALL_KINDS
+    """The kinds of facts that the files contain."""
 
     def __init__(
         self,

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,19 @@ LIVE = ("both", "genai-1.41", "openinference")
 """The profiles of the three collectors that receive telemetry during the run."""
 
 
+SHAPES: dict[str, Callable[[str], str]] = {
+    "words": lambda place: f"{WORD} vogel {place}",
+    "path": lambda place: f"/home/{WORD}/{place.replace(' ', '-')}.txt",
+    "address": lambda place: f"{WORD}.{place.replace(' ', '-')}@example.org",
+    "word": lambda place: f"{WORD}{place.title().replace(' ', '')}",
+}
+"""The forms of the canary. All but the first could be labels."""
+
+_shape = {"now": "words"}
+
+
 def canary(place: str) -> str:
-    return f"{WORD} vogel {place}"
+    return SHAPES[_shape["now"]](place)
 
 
 class Exotic(Exception):
@@ -112,33 +124,43 @@ def read(path: str) -> dict[str, str]:
     return {canary("result key"): canary("result value")}
 
 
-for each, words in ((look, "look"), (write, "write"), (read, "read")):
-    each.declaration["description"] = canary(f"description of {words}")
+def _describe_tools() -> None:
+    for each, words in ((look, "look"), (write, "write"), (read, "read")):
+        each.declaration["description"] = canary(f"description of {words}")
+
+
+_describe_tools()
 
 
 def _raises(payload: Any) -> Any:
     raise Exotic(canary("hook error"))
 
 
-HOOKS = table(
-    [
-        Hook("user_prompt_submit", lambda p: {"context": canary("hook context")}, name="one"),
-        Hook("pre_tool_use", _raises, name="two"),
-        Hook("post_tool_use", lambda p: {"output": canary("hook output")}, "look", name="three"),
-        Hook(
-            "pre_tool_use",
-            Command(f"echo '{canary('hook stdout')}'; echo '{canary('hook stderr')}' >&2; exit 1"),
-            "look",
-            name="four",
-        ),
-        Hook(
-            "pre_tool_use",
-            lambda p: {"outcome": "blocking", "reason": canary("hook reason")},
-            f"write({canary('condition')}*)",
-            name="five",
-        ),
-    ]
-)
+def _hooks() -> Any:
+    """Return hooks with the canary in their texts."""
+    return table(
+        [
+            Hook("user_prompt_submit", lambda p: {"context": canary("hook context")}, name="one"),
+            Hook("pre_tool_use", _raises, name="two"),
+            Hook(
+                "post_tool_use", lambda p: {"output": canary("hook output")}, "look", name="three"
+            ),
+            Hook(
+                "pre_tool_use",
+                Command(
+                    f"echo '{canary('hook stdout')}'; echo '{canary('hook stderr')}' >&2; exit 1"
+                ),
+                "look",
+                name="four",
+            ),
+            Hook(
+                "pre_tool_use",
+                lambda p: {"outcome": "blocking", "reason": canary("hook reason")},
+                f"write({canary('condition')}*)",
+                name="five",
+            ),
+        ]
+    )
 
 
 def _person(consent: Any) -> Reply:
@@ -151,6 +173,7 @@ def _turn(*blocks: dict[str, Any], **options: Any) -> Answer:
 
 def _run_agent_loop(folder: Path) -> None:
     """Run the agent loop of agentobs, with hooks, approvals, files and a sub-agent."""
+    hooks = _hooks()
     helper = AgentDefinition("helper", canary("agent description"), system=canary("agent system"))
     start = sub_agents([helper], background=False)
     tools = (look, write, read, start)
@@ -185,13 +208,13 @@ def _run_agent_loop(folder: Path) -> None:
                 canary("prompt"),
                 tools=tools,
                 system=canary("system"),
-                hooks=HOOKS,
+                hooks=hooks,
                 agent=canary("agent"),
                 permissions=Permissions(
                     rules=(Rule.parse(f"write({canary('rule')}*)", "ask", "user"),), mode="default"
                 ),
                 extra={"metadata": {"user_id": canary("user id")}},
-                live={"hooks": HOOKS, "person": _person, "roots": (folder,)},
+                live={"hooks": hooks, "person": _person, "roots": (folder,)},
             )
 
     with Provider(answers) as provider:
@@ -409,7 +432,7 @@ def outputs(collected: Outputs) -> dict[str, bytes]:
 
 
 def command_outputs(home: Path, session_id: str) -> dict[str, bytes]:
-    """Return the output of commands that show sessions without content, except names and reasons of sessions."""
+    """Return the output of commands that show sessions without content, except texts that digests replace in facts."""
     runs = [
         ["ingest"], ["sessions"], ["show", session_id], ["diagnose", session_id],
         ["time", session_id], ["tools"], ["waits"], ["models"], ["orphans"], ["cost"], ["cache"],
@@ -420,9 +443,22 @@ def command_outputs(home: Path, session_id: str) -> dict[str, bytes]:
         ran = CliRunner().invoke(cli, ["--home", str(home), *run])
         assert ran.exception is None or isinstance(ran.exception, SystemExit), (run, ran.exception)
         found[f"agentobs {run[0]}"] = ran.output.encode()
-    for name in ("sessions", "show", "diagnose", "cache"):
-        # On this machine, names and reasons of sessions are shown as text; all other content is not.
-        for place in ("session name", "failure", "class"):
+    for name in (
+        "sessions",
+        "show",
+        "diagnose",
+        "cache",
+        "cost",
+        "models",
+        "tools",
+        "time",
+        "orphans",
+    ):
+        # On this machine, names, tags and reasons are shown as text; all other content is not.
+        for place in (
+            "session name", "failure", "class", "model", "answered by", "tool name", "error type", "tag",
+            "agent", "tag name", "tier", "named span", "span", "span label", "own kind",
+        ):  # fmt: skip
             outputs = found[f"agentobs {name}"]
             found[f"agentobs {name}"] = outputs.replace(canary(place).encode(), b"")
     return found
@@ -615,3 +651,70 @@ def test_with_content_off_nothing_contains_it(
     assert leaks(outputs(collected)) == {}
     assert leaks(command_outputs(collected.home, session_id)) == {}
     assert leaks(home_files(collected.home)) == {}
+
+
+DECLARED = {
+    "agent": "the name of an agent, which the program passes",
+    "class": "the name of a class of an exception",
+    "answered by": "the model that the server of a response names",
+    "interaction": "an ID that only the sink's own interface accepts",
+    "label": "a label of an event, which only the sink's own interface accepts as text",
+    "label name": "the name of a label of an event",
+    "label value": "a label of an event, as above",
+    "model": "the model that a request names",
+    "name": "the name of a value of an event or a span",
+    "named span": "the name of a span, as above",
+    "number": "the name of a number of an event",
+    "own kind": "the kind of an event",
+    "session name": "the name of a session, which the program passes",
+    "span": "the name of a span",
+    "span error": "the class of the error of a span",
+    "tag name": "the name of a tag",
+}
+"""The places whose text may be in the facts if it is one word, each with the reason; docs/redaction.md lists them."""
+
+
+def _places_in(data: bytes) -> set[str]:
+    """Return the places whose canary a text contains."""
+    return {
+        each
+        for each in _all_places()
+        if re.search(re.escape(canary(each)).encode() + rb"(?![A-Za-z])", data)
+    }
+
+
+def _all_places() -> set[str]:
+    """Return every place that this module plants the canary in."""
+    return set(re.findall(r'canary\("([^"]+)"\)', Path(__file__).read_text())) | set(PLACES)
+
+
+@pytest.mark.parametrize("shape", ["path", "address", "word"])
+def test_texts_that_could_be_labels_stay_in_the_content_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """A path, an e-mail address or one word is as private as a sentence, unless the program declares it as a name."""
+    _shape["now"] = shape
+    Exotic.__name__ = canary("class")
+    _describe_tools()
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    home = tmp_path / "home"
+    monkeypatch.setenv("AGENTOBS_HOME", str(home))
+    assert start_recorder(str(home), Options()) is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        record_canary(folder, None)
+    assert sessions.flush(30)
+    assert agentobs.stop_recorder()
+    files = home_files(home)
+    facts = b"".join(data for name, data in files.items() if name.endswith(".facts"))
+    content = b"".join(data for name, data in files.items() if name.endswith(".content"))
+    assert len(_places_in(content)) > 60
+    expected = set(DECLARED) if shape == "word" else set()
+    found = _places_in(facts) - expected
+    print([re.findall(rb".{200}" + re.escape(canary(e)).encode(), facts) for e in found])
+    assert found == set()
+    _shape["now"] = "words"
+    Exotic.__name__ = canary("class")
+    _describe_tools()

@@ -128,7 +128,8 @@ $ agentobs cost
 COST_OUTPUT```
 
 The cost of a call is calculated from the provider's token counts and the prices of that day. The calculation uses
-decimals with twelve places, never floating point. Unknown amounts are NULL, never 0. Every sum has a certainty.
+decimals with twelve places, never floating point. A cost without a price is NULL, never 0. A count that the provider
+did not report is 0, and its row is a lower bound: its note says `usage:unreported`. Every sum has a certainty.
 
 [Prices](prices.md) describes which price is used, and how to set your own prices.
 
@@ -138,7 +139,7 @@ decimals with twelve places, never floating point. Unknown amounts are NULL, nev
   [--detail] [--json|--csv]` shows costs. `--detail` shows the cost of each token class.
 - `agentobs cache [SESSION]` shows savings, cache misses and the cheaper cache lifetime of all sessions; with SESSION,
   every miss of that session.
-- `agentobs reprice [--session S] [--since 7d] [--model M] [--prices FILE] [--cache-lifetime 5m|1h] [--batch] [--fast]`
+- `agentobs reprice [SESSION...] [--since 7d] [--model M] [--prices FILE] [--cache-lifetime 5m|1h] [--batch] [--fast]`
   shows by model what the stored calls would have cost, the stored cost, and the difference. Stored data does not
   change. The output lists the assumptions, for example that another model would use the same number of tokens.
 - `agentobs cost reconcile FILE...` compares recorded counts or costs with the provider's own report, see

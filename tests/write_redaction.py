@@ -119,7 +119,8 @@ of the recording to the replay as well: `@pytest.mark.replay("recording.jsonl", 
 ## Content that is deleted, disabled or encrypted
 
 Content is stored separately from facts, in the `.content` files of the segments. You can delete these files; costs,
-spans, events and SQL remain available. `agentobs.duckdb` contains no content and can be shared. `content="off"` (for a
+spans, events and SQL remain available. `agentobs.duckdb` contains no content and can be shared, see
+[What facts contain](#what-facts-contain). `content="off"` (for a
 session, as an option, or `AGENTOBS_CONTENT=off`) disables the recording of content.
 
 If a key is set, the content files are encrypted, each line with AES-GCM (`pip install 'agentobs-kit[sealed]'`):
@@ -134,10 +135,42 @@ export AGENTOBS_CONTENT_KEY_FILE=~/.agentobs-key
 is required; facts remain readable. If the key is invalid, no content is recorded. IDs, lengths, times and the links
 between lines are not encrypted.
 
-Names of sessions and reasons given to `agentobs.fail()` may be any text. A text that is not a label
-(`[A-Za-z0-9._:/@-]`, at most 128 characters) is content. Facts, SQL, exporters and reports without content contain a
-keyed digest of it. Commands and pages on this machine show the text, and find sessions by it, if the content of at
-least one session with that text still exists; otherwise they show the digest.
+## What facts contain
+
+Facts, SQL, exports and reports without content contain numbers, times, and these strings:
+
+| strings | examples |
+| --- | --- |
+| values of closed sets | stop reasons, outcomes, service tiers, words of the provider's paths |
+| IDs in a form of agentobs or of a provider | `toolu_...`, `msg_...`, `req_...`, UUIDs, hexadecimal digests |
+| names that the program declares | see the table below |
+| labels of your program | `agentobs.Label("berlin-2")`, `agentobs.Label.reviewed(...)` |
+
+Every other text is replaced by a digest, whether it is a sentence, a path, an e-mail address or one word: values of
+tags, reasons of `agentobs.fail()`, the `custom_id` of a batch, names of tools that a model invented, permission rules,
+IDs that a client chose. The digest is keyed with the key of the home, so nobody can guess the text without it. Equal
+texts have equal digests in one home.
+
+A person writes values and a model writes names of tools that do not exist; a program declares its own names. Therefore
+only these places may contain another word in clear:
+
+| place | why |
+| --- | --- |
+| name of a session | an argument of `agentobs.session`, if it matches `[A-Za-z0-9_.:+-]{{1,128}}` |
+| keys of tags, names of values of events and spans | keyword arguments in the code |
+| name of an agent, a hook, a span, a custom event | declared by the code |
+| name of a tool | if a request of the session declares it, or the provider or Claude Code defines it |
+| model of a request or a response | named by the program or the server, and needed for its price |
+| class of an exception, module and function where it was raised | names in the source |
+| entry point of a session | module and function, or a relative path of a script |
+
+To keep a name out of the facts, put it into a tag or into the prompt. To keep a constant value of a tag readable, pass
+a label: `tags={{"env": agentobs.Label("production")}}`.
+
+Commands and pages on this machine show the texts, and find sessions by them, if the content of a session with that text
+still exists; otherwise they show the digest. A query finds a text through a parameter, which is compared as a digest:
+`agentobs sql "SELECT * FROM sessions WHERE tags['customer'] = $who" --param who=ada@example.org`. A literal in the
+query is compared as it is.
 
 ## In real traffic
 

@@ -15,6 +15,7 @@ from agentobs import tracing
 from agentobs.agent.events import Subtype, ToolDone
 from agentobs.agent.interruption import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
+from agentobs.records.clear_text import is_declared_name
 from agentobs.records.exchanges import (
     ANSWERED_INSIDE,
     ECHOED,
@@ -136,7 +137,7 @@ def span(
     opened = tracing.begin(
         name,
         here,
-        label=unchecked_label(label),
+        label=_span_label(name, label),
         trace_id=trace_id,
         is_within=is_within,
         expected_s=expected_s or 0.0,
@@ -347,6 +348,19 @@ def tool(
             called_id=processed.called_id,
         )
     )
+
+
+def declared(name: str) -> Label:
+    """Return a name that the program declared, such as that of a tool, as a label if it has the form of a name."""
+    return constant_label(name) if is_declared_name(name) else unchecked(name)
+
+
+_TOOL_SPANS = frozenset(("tool", "queued", "execution", "blocked_on_user"))
+"""Spans whose label is the name of a tool, which a model may have invented; all other labels are the program's."""
+
+
+def _span_label(name: str, label: str | None) -> Label | None:
+    return unchecked_label(label) if label is None or name in _TOOL_SPANS else declared(label)
 
 
 def unchecked_label(text: str | None) -> Label | None:

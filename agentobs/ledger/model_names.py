@@ -16,10 +16,12 @@ _PLATFORM_PREFIX = re.compile(r"^.*(?=claude-)", re.DOTALL)
 """The platform prefix: `anthropic/`, `us.anthropic.`, `arn:aws:bedrock:...:`, `publishers/anthropic/models/`."""
 _RELEASE_SUFFIX = re.compile(
     r"(?:\[\w+\]"  # a client's context window suffix, as in `claude-opus-5[1m]`
-    r"|[-@](?:20\d{6}|20\d\d-\d\d-\d\d|latest|default|preview)"
+    r"|[-@](?:20\d{6}|20\d\d-\d\d-\d\d|latest|default)"
+    r"|(?<=\d)-preview"  # claude-mythos-preview is the name of a model
     r"|-v[1-9](?::\d+)?(?::\d+k)?"  # a platform's revision
     r")$"
 )
+_CLIENT_SUFFIX = re.compile(r"(?:-latest)?(?:\[\w+\])?$")
 _FAMILY_LAST = re.compile(r"claude-(\d+)(?:-(\d))?-([a-z]+)$")
 _FAMILY_FIRST = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d+))?$")
 
@@ -30,14 +32,25 @@ def canonical_model(name: str) -> str:
     if "claude-" not in name or len(name) > 256:
         return name
     bare = _PLATFORM_PREFIX.sub("", name)
-    old = re.match(r"claude-v(\d)(?::(\d+))?", bare)
-    if old:  # claude-v1, and the platform's claude-v2:1
-        return f"claude-{old[1]}" + (f".{old[2]}" if old[2] and old[2] != "0" else "")
+    # claude-v1, claude-v1.3, claude-v1-100k, claude-instant-v1.2, and the platform's claude-v2:1
+    old = re.match(r"claude-(instant-)?v(\d)(?:[.:](\d+))?(?![\d.])", bare)
+    if old:
+        version = old[2] + (f".{old[3]}" if old[3] and old[3] != "0" else "")
+        return f"claude-{old[1] or ''}{version}"
     while (shorter := _RELEASE_SUFFIX.sub("", bare)) != bare:
         bare = shorter
-    if re.fullmatch(r"claude-(?:2|instant-1)(?:[.]\d)?", bare):
+    if re.fullmatch(r"claude-(?:[12]|instant-1)(?:[.]\d)?", bare):
         return bare.removesuffix(".0")
     return _with_period_order(bare.replace(".", "-"))
+
+
+def same_model(name: str) -> str:
+    """Return a name without what does not select another model or price: a client's `[1m]`, and `-latest`.
+
+    `claude-opus-5[1m]` is Claude Code's name for `claude-opus-5` with a window of a million tokens. Prices of longer
+    prompts depend on the size of the prompt, not on this name.
+    """
+    return _CLIENT_SUFFIX.sub("", name) if "claude-" in name else name
 
 
 def _with_period_order(bare: str) -> str:

@@ -20,7 +20,7 @@ from genai_prices.data import providers
 from genai_prices.data_snapshot import DataSnapshot
 from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, TieredPrices
 
-from agentobs.ledger.model_names import canonical_model
+from agentobs.ledger.model_names import canonical_model, same_model
 from agentobs.ledger.overlay import CONTEXT, DIGITS, NEUTRAL_VALUES, Factor, Overlay, Price
 from agentobs.ledger.rates import FOREVER, Certainty, Context, Rates, UnitPrices
 from agentobs.provider import registry
@@ -160,7 +160,8 @@ class _Listing:
             found |= {name: _Listed(usd, conditions) for name, usd in price.rates.items()}
         substituted = []
         if self.is_canonical_match and not is_replaced:
-            substituted.append(f"the listed price of {canonical_model(self.context.model)}")
+            canonical = canonical_model(self.context.model)
+            substituted.append(f"the listed price of {_LISTED_AS.get(canonical, canonical)}")
         substituted += _assumed_classes(
             found, has_user_price=len(self.files) > 1 and bool(self.files[-1])
         )
@@ -220,9 +221,9 @@ class _Listing:
 
 
 def _listing(context: Context, overlays: Sequence[Overlay]) -> _Listing:
-    model = _find_model(context.model)
+    model = _find_model(context.model) or _find_model(same_model(context.model))
     canonical = canonical_model(context.model)
-    similar = None if model or canonical == context.model else _find_model(canonical)
+    similar = None if model else _find_canonical(context.model, canonical)
     factors = [factor for overlay in overlays for factor in overlay.factor]
     searches = [o.web_search.usd_per_thousand for o in overlays if o.web_search]
     return _Listing(
@@ -252,6 +253,19 @@ def _find_model(name: str) -> ModelInfo | None:
             return _snapshot().find_provider_model(name, None, dialect.name, None)[1]
     return None
 
+
+def _find_canonical(name: str, canonical: str) -> ModelInfo | None:
+    """Return the entry of another spelling of a model; None if there is none."""
+    for spelling in (canonical, _LISTED_AS.get(canonical)):
+        if spelling and spelling != name and (found := _find_model(spelling)):
+            return found
+    return None
+
+
+_LISTED_AS = {"claude-1": "claude-v1", "claude-1.3": "claude-v1"}
+"""The spelling in genai-prices 0.2.3 of canonical names. It lists version 1 as `claude-v1` only, so a revision of it is
+an estimate.
+"""
 
 _CONTEXT_NAMES = {"processing": "service_tier", "speed": "speed"}
 """The names of context values in genai-prices, each with the name in `Context`."""

@@ -215,6 +215,11 @@ class Dialect(Protocol):
         """The name of the provider in OpenTelemetry."""
 
     @property
+    def terms(self) -> frozenset[str]:
+        """The words with a defined meaning in the API, and the tools that the provider defines."""
+        return frozenset()
+
+    @property
     def history_key(self) -> str:
         """The top-level key of a request body that contains the conversation as a list."""
 

@@ -23,6 +23,11 @@ def dialect_of(path: str) -> Dialect:
     return next((each for each in reversed(DIALECTS) if each.owns(path)), DIALECTS[0])
 
 
+def terms() -> frozenset[str]:
+    """Return the words of all providers that facts may contain, see `Dialect.terms`."""
+    return frozenset().union(*(each.terms for each in DIALECTS))
+
+
 def dialect_of_body(body: Any) -> Dialect:
     """Return the dialect of a parsed request body whose path is unknown, based on its history."""
     if isinstance(body, dict):

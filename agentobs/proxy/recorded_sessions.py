@@ -17,8 +17,9 @@ from agentobs.recording.session import Link, Session
 from agentobs.records.backend import WrittenFact
 from agentobs.records.display import money
 from agentobs.records.facts import Attempt
-from agentobs.records.labels import is_label
+from agentobs.records.labels import Label, is_label
 from agentobs.store.backend import open_store
+from agentobs.store.session_lookup import id_in_facts
 
 REDACTED = "[redacted:key]"
 KEY_LENGTH = 8
@@ -32,6 +33,7 @@ class TurnCounter:
     """A backend that counts the turns of each session, as the view `turns` does."""
 
     exports_spans = False
+    kinds = ("attempt",)
     turns: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, written: WrittenFact) -> None:
@@ -104,8 +106,8 @@ def client_sessions(
         with open_store(home) as store:
             found = store.rows(
                 "internal/continued_session",
-                client_id=client_id,
-                tool_use_ids=tool_use_ids[:CALLS_MAX],
+                client_id=id_in_facts(client_id, home.key()),
+                tool_use_ids=[id_in_facts(e, home.key()) for e in tool_use_ids[:CALLS_MAX]],
             ).rows
         return (found[0][1], str(found[0][0])) if found else None
 
@@ -135,8 +137,9 @@ def close_all(
         if ending.is_interrupted or was_interrupted:
             error = KeyboardInterrupt()
         elif ending.exit_code:
+            code = ending.exit_code
             session.fail(
-                f"signal:{ending.signal_name}" if ending.signal_name else f"exit:{ending.exit_code}"
+                Label(f"signal:{ending.signal_name}" if ending.signal_name else f"exit:{code}")
             )
         session.close(error)
 

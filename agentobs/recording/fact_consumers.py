@@ -13,11 +13,20 @@ from collections.abc import Callable, Sequence
 from agentobs import world
 from agentobs.errors import warn_once
 from agentobs.ledger import Meter
-from agentobs.records.backend import Backend, WrittenFact
+from agentobs.records.backend import (
+    Backend,
+    WrittenFact,
+    backend_kind,
+    kinds_of,
+    receives,
+)
 from agentobs.records.facts import UsageRow
 
 BACKENDS_SECONDS = 0.25
 """How long all backends together may take to send their queues when the recorder is closed. Our choice."""
+
+KNOWN_KINDS = 1000
+"""The maximum number of kinds whose backends are remembered. Our choice."""
 
 
 class FactConsumers:
@@ -28,6 +37,9 @@ class FactConsumers:
     def __init__(self, backends: tuple[Backend, ...], lost_records: Callable[[str], int]) -> None:
         """Pass facts to `backends`; `lost_records` returns how many records of a session are not in the journal."""
         self._backends = backends
+        self._kinds = {id(each): kinds_of(each) for each in backends}
+        self._receivers: dict[str, tuple[Backend, ...]] = {}
+        """The backends that receive a kind of fact."""
         self._lost_records = lost_records
         self._meters: dict[str, Meter] = {}
         self._seen_results: set[tuple[str, int]] = set()
@@ -43,13 +55,16 @@ class FactConsumers:
         return self._meters[session_id]
 
     def deliver(self, session_id: str, facts: Sequence[WrittenFact]) -> None:
-        """Add the usage among the facts of a session to its meter, and pass all of them to each backend."""
+        """Add the usage among the facts of a session to its meter, and pass each fact to the backends that name its
+        kind.
+        """
         meter = self._meters.get(session_id)
         for each in facts:
             if meter is not None and isinstance(each.fact, UsageRow):
                 meter.add_facts((each.fact,))
-            for backend in self._backends:
-                self._deliver_to(backend, each)
+            if self._backends:
+                for backend in self._receivers_of(backend_kind(each.fact)):
+                    self._deliver_to(backend, each)
 
     def note_lost(self, session_id: str, records: int) -> None:
         """Note that the costs of a session are a lower bound, because this number of its records is missing."""
@@ -75,11 +90,20 @@ class FactConsumers:
             except Exception as error:
                 _warn_of(close, error)
 
+    def _receivers_of(self, kind: str) -> tuple[Backend, ...]:
+        found = self._receivers.get(kind)
+        if found is None:
+            found = tuple(b for b in self._backends if receives(self._kinds[id(b)], kind))
+            if len(self._receivers) < KNOWN_KINDS:
+                self._receivers[kind] = found
+        return found
+
     def _deliver_to(self, backend: Backend, fact: WrittenFact) -> None:
         try:
             backend(fact)
         except Exception as error:
             self._backends = tuple(each for each in self._backends if each is not backend)
+            self._receivers.clear()
             self.removed_backends += 1
             _warn_of(backend, error)
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from agentobs import world
 from agentobs.errors import UsageError, warn_once
 from agentobs.recording.journal.file_system import OS, Files
-from agentobs.records.backend import Backend
+from agentobs.records.backend import Backend, kinds_of
 from agentobs.records.canonical_json import digest
 from agentobs.records.event_catalog import sampling_error
 from agentobs.redaction import Rule
@@ -39,7 +39,9 @@ class Options:
     sync: Sync = "interval"
     """How durable a record is, and when."""
     backends: tuple[Backend, ...] = ()
-    """Receivers of facts in addition to the journal: OTLP exporters, trace files, functions."""
+    """Receivers of facts in addition to the journal: OTLP exporters, trace files, functions. Each one states which
+    kinds of facts it receives; see `agentobs.receiving`.
+    """
     files: Files = field(default=OS, repr=False)
     """The functions that write segments; by default, the calls to the operating system."""
     seal_key: str | os.PathLike[str] | None = field(default=None, repr=False)
@@ -62,11 +64,14 @@ class Options:
     """Whether requests to the provider contain the current trace context, as a `traceparent` header."""
 
     def __post_init__(self) -> None:
-        """Check the intervals of the span sweeper.
+        """Check the intervals of the span sweeper, and the kinds of the backends.
 
         Raises:
-            UsageError: an interval is not a finite number of seconds above 0.
+            UsageError: an interval is not a finite number of seconds above 0, or a backend does not state which kinds
+                of facts it receives.
         """
+        for each in self.backends:
+            kinds_of(each)
         for name in ("span_sweep_seconds", "span_orphan_seconds"):
             seconds = getattr(self, name)
             if not 0 < seconds < float("inf"):

@@ -61,9 +61,10 @@ from agentobs.recording.options import (
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
+from agentobs.records.clear_text import class_label
 from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
-from agentobs.records.labels import Label, is_label, unchecked
+from agentobs.records.labels import Label, unchecked
 from agentobs.runtime import current, process
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
@@ -274,7 +275,8 @@ def session(
     Args:
         name: any text. Commands and pages on this machine show it unchanged. Facts and exports contain it only if it is
             a label (`[A-Za-z0-9._:/@-]`, at most 128 characters); otherwise they contain a keyed digest.
-        tags: labels for searching, such as the git commit or the agent's version.
+        tags: texts for searching, such as the git commit or a customer. Facts contain digests of the values; pass an
+            `agentobs.Label` for a value that may be read by anybody, such as the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         resume: the full ID of an earlier session whose conversation this session continues. The agent loop of agentobs
             sets it automatically, see `agentobs.agent.resumed`.
@@ -323,11 +325,11 @@ class Session:
         self.session_id = ""
         self.content: Content = "vault"
         """Where its content is written; valid when the session has started."""
-        self._tags = {str(key): str(value) for key, value in tags.items()}
+        self._tags = {str(k): v if isinstance(v, Label) else str(v) for k, v in tags.items()}
         self._home = home
         self._link, self._content, self._patch = link, content, patch
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
-        self._failure: tuple[str, str] | None = None
+        self._failure: Label | None = None
         self._result: ReturnValue | None = None
         self._is_stopped = False
         self._process_id = 0
@@ -358,12 +360,11 @@ class Session:
 
         Args:
             reason: any text, or an exception, whose class name is the reason. The reason is content: commands and pages
-                on this machine show it unchanged, and a replay compares it. Facts and exports contain it only if it is
-                a label (`[A-Za-z0-9._:/@-]`, at most 128 characters); otherwise they contain a keyed digest.
+                on this machine show it unchanged, and a replay compares it. Facts and exports contain its keyed digest,
+                unless it is an `agentobs.Label`, a constant of your program.
         """
-        text = reason if isinstance(reason, str) else type(reason).__name__
-        if self._failure is None:
-            self._failure = (text, f"{DECLARED}{text}")
+        text = unchecked(reason) if isinstance(reason, str) else class_label(type(reason).__name__)
+        self._failure = text if self._failure is None else self._failure
 
     def result(self, value: Any) -> None:
         """Record the result of this session; the last call replaces earlier ones.
@@ -494,30 +495,30 @@ class Session:
             session_id=self.session_id,
             ended_ns=world.now(),
             outcome=outcome,
-            reason=unchecked(reason) if reason else None,
+            reason=reason,
             signature=unchecked(signature) if signature else None,
             dropped=0,
         )
         result, self._result = self._result if error is None else None, None
         raised = type(error).__name__ if error is not None and self._failure is not None else None
-        is_plain = result is None and raised is None and (reason is None or is_label(reason))
+        is_plain = result is None and raised is None and (reason is None or type(reason) is Label)
         sink.emit(end if is_plain else SessionReturn(end, result, raised))
         if self._meter is None:  # otherwise the recorder does this
             jobs.close_session(self.session_id)
         if not in_event_loop():
             flush(FLUSH_SECONDS)
 
-    def _end(self, error: BaseException | None) -> tuple[Outcome, str | None, str | None]:
+    def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, str | None]:
         """Return outcome, reason and failure signature; a failure that the agent has declared takes precedence."""
         if self._failure is not None:
-            return "failed", *self._failure
+            return "failed", self._failure, f"{DECLARED}{self._failure}"
         if self._is_stopped:
-            return "interrupted", "stop_recorder", None
+            return "interrupted", Label("stop_recorder"), None
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "completed", None, None
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
         outcome: Outcome = "interrupted" if stopped else "failed"
-        return outcome, type(error).__name__, f"exception:{origin(error)}"
+        return outcome, class_label(type(error).__name__), f"exception:{origin(error)}"
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

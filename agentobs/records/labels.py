@@ -1,7 +1,7 @@
 """Labels: strings that are proven to contain no user content.
 
-Facts only contain numbers, booleans, instants, IDs and labels. A name or a provider's ID is a label if it matches a
-narrow pattern. Any other text is replaced by a keyed digest in the facts, and is recorded as content.
+Facts only contain numbers, booleans, instants, IDs and labels. `clear_text` decides which texts become labels. Any
+other text is replaced by a keyed digest in the facts, and is recorded as content.
 """
 
 from __future__ import annotations
@@ -76,17 +76,13 @@ def is_label(text: str) -> bool:
     return _PATTERN.match(text) is not None
 
 
-def label(text: str, key: bytes) -> Label:
-    """Return `text` as a label, or its keyed digest (`digest:` and 24 hex digits) if it is not a label.
-
-    Equal names have equal digests within a home. Without the key, a short name cannot be guessed from its digest.
+def digest_label(text: str, key: bytes) -> Label:
+    """Return the keyed digest of a text as a label: `digest:` and 24 hex digits.
 
     Args:
         text: any text.
         key: the key of the home, at most 64 bytes.
     """
-    if is_label(text):
-        return Label(text)
     hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12, key=key)
     return Label(f"digest:{hashed.hexdigest()}")
 
@@ -94,6 +90,6 @@ def label(text: str, key: bytes) -> Label:
 def unchecked(text: str) -> Label:
     """Return a name unchanged, for a record that the recorder has not checked yet.
 
-    The result may not be a valid label: the recorder converts it with `label` before it writes or emits the record.
+    The result may not be a valid label: the recorder checks it with `clear_text` before it writes or emits the record.
     """
     return cast(Label, text)

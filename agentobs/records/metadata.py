@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from agentobs.records.clear_text import is_declared_name
 from agentobs.records.labels import Label, constant_label
 
 Metadata = bool | int | float | Label | None
@@ -29,8 +30,10 @@ def numbers_and_labels(
     for name, value in metadata.items():
         try:
             known = constant_label(name)
+            if not is_declared_name(name):
+                raise ValueError
         except ValueError:
-            text = f"a name of {len(name)} characters is not a label: [A-Za-z0-9._:/@-]{{1,128}}"
+            text = f"a name of {len(name)} characters is not a label for a value: [A-Za-z0-9._:+-]{{1,128}}"
             raise ValueError(text) from None
         if isinstance(value, Label):
             labels[known] = value

@@ -88,12 +88,19 @@ class LabelTexts:
                 continue
             try:
                 value = decrypted_line(json.loads(lines[content_id]), segment_id, str(path))
-                text = json.loads(text_bytes(value)).get(field)
+                text = _field_of(json.loads(text_bytes(value)), field)
             except (AgentobsError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # encrypted with a missing key, or damaged: `agentobs verify` reports it
             if isinstance(text, str):
                 found[digest] = text
         return found
+
+
+def _field_of(content: Any, path: str) -> Any:
+    """Return the field of a content line at a path: `name`, or `tags.KEY`."""
+    outer, _, inner = path.partition(".")
+    value = content.get(outer)
+    return value.get(inner) if inner and isinstance(value, dict) else value
 
 
 def _digests_in(cells: Iterable[Cell]) -> set[str]:

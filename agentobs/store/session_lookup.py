@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentobs.errors import UsageError
-from agentobs.records.labels import label
+from agentobs.records.clear_text import is_id
+from agentobs.records.labels import digest_label
 from agentobs.redaction import Redactor
 from agentobs.store.named_queries import suggested
 from agentobs.store.port import Store
@@ -29,9 +30,9 @@ def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
     Raises:
         UsageError: no session matches, or several do.
     """
-    name = label(Redactor(key).redact_text(text), key) if key else text
-    if found := store.rows("internal/session_by_id_or_name", text=text, name=str(name)).rows:
-        return str(found[0][0])
+    for name in names_in_facts(text, key):
+        if found := store.rows("internal/session_by_id_or_name", text=text, name=name).rows:
+            return str(found[0][0])
     if len(text) >= SHORTEST:
         found = store.rows("internal/sessions_by_part", text=text.lower()).rows
     if len(found) == 1:
@@ -61,11 +62,26 @@ def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
     )
 
 
+def names_in_facts(text: str, key: bytes | None) -> tuple[str, ...]:
+    """Return the forms in which facts may contain a name: the name itself, and its digest.
+
+    Args:
+        text: the name.
+        key: the home's key; without it, only the name itself is returned.
+    """
+    return (text, str(digest_label(Redactor(key).redact_text(text), key))) if key else (text,)
+
+
+def id_in_facts(text: str, key: bytes) -> str:
+    """Return an ID of a client or a provider as facts contain it: unchanged in a known form, else as its digest."""
+    return text if is_id(text) else str(digest_label(Redactor(key).redact_text(text), key))
+
+
 def as_stored(store: Store, parameters: Mapping[str, Any], key: bytes) -> dict[str, Any]:
     """Return query parameters with the names and reasons of recorded sessions in their stored form, as digests."""
     redactor = Redactor(key)
     texts = [each for each in parameters.values() if isinstance(each, str)]
-    digests = {text: str(label(redactor.redact_text(text), key)) for text in texts}
+    digests = {text: str(digest_label(redactor.redact_text(text), key)) for text in texts}
     known = {row[0] for row in store.rows("internal/stored_texts", texts=[*digests.values()]).rows}
     stored = {text: digest for text, digest in digests.items() if digest in known}
     return {

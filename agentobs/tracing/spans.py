@@ -19,6 +19,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import FrameType, TracebackType
 
 from agentobs import world
+from agentobs.records.clear_text import class_label
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label, unchecked
@@ -375,7 +376,7 @@ def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> boo
     now_ns, parent = world.monotonic(), opened.parent
     if parent is not None and parent.last_ns < now_ns:
         parent.last_ns = now_ns
-    error_type = unchecked(type(error).__name__) if error is not None else None
+    error_type = class_label(type(error).__name__) if error is not None else None
     sink.emit(
         _span_end(
             opened.place.session_id,

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home
-from agentobs.records.labels import label
+from agentobs.records.labels import digest_label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
@@ -220,12 +220,12 @@ routes = [Route("/", sessions_page), Route("/compare/ticked", compare_selected)]
 
 
 def _digest(home: Home, text: str) -> str | None:
-    """Return a name as the store contains it: a label unchanged, any other text as its digest.
+    """Return the digest with which the store replaces a text that is not a declared name.
 
     Return None if the text is empty or the home has no key.
     """
     key = known_key(home) if text else None
-    return None if key is None else str(label(text, key))
+    return None if key is None else str(digest_label(text, key))
 
 
 def _usd(text: str) -> Decimal | None:

@@ -25,7 +25,7 @@ from agentobs import world
 from agentobs.errors import UsageError, warn_once
 from agentobs.installation import install_extra
 from agentobs.ledger import load_prices
-from agentobs.records.backend import WrittenFact
+from agentobs.records.backend import ALL_KINDS, WrittenFact, checked_kinds
 from agentobs.records.labels import Label, is_label
 from exporters.conventions.profile import Profile
 from exporters.conventions.semconv import profile_named
@@ -69,6 +69,7 @@ def standard(
     limits: Limits | None = None,
     profile: str = "both",
     signals: Sequence[Signal] = SIGNALS,
+    kinds: Sequence[str] = ALL_KINDS,
 ) -> Backend:
     """Return a backend that sends spans, events and metrics to a collector.
 
@@ -84,13 +85,24 @@ def standard(
         profile: the semantic-convention profile: `both`, `genai-latest`, `genai-1.41` or `openinference`.
         signals: what is sent: `traces`, `logs` (events) and `metrics`. Pass `("traces",)` for a collector that accepts
             only traces, such as Phoenix.
+        kinds: the kinds of facts that are sent; docs/exporting.md lists them. Default: all that exist today, by name.
 
     Raises:
-        UsageError: the endpoint, the protocol, the profile, a signal or a header is invalid, or a file cannot be read.
+        UsageError: the endpoint, the protocol, the profile, a signal, a kind or a header is invalid, or a file cannot
+            be read.
     """
     chosen_profile = profile_named(profile)
     return _backend(
-        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits, signals
+        chosen_profile,
+        endpoint,
+        protocol,
+        headers,
+        service,
+        resource,
+        certificate,
+        limits,
+        signals,
+        kinds,
     )
 
 
@@ -105,6 +117,7 @@ def beta(
     limits: Limits | None = None,
     profile: str = "both",
     signals: Sequence[Signal] = SIGNALS,
+    kinds: Sequence[str] = ALL_KINDS,
 ) -> Backend:
     """Return a backend like that of `standard`, with hook spans and additional attributes; both may change at any time.
 
@@ -113,7 +126,16 @@ def beta(
     """
     chosen_profile = profile_named(profile, is_beta=True)
     return _backend(
-        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits, signals
+        chosen_profile,
+        endpoint,
+        protocol,
+        headers,
+        service,
+        resource,
+        certificate,
+        limits,
+        signals,
+        kinds,
     )
 
 
@@ -129,8 +151,11 @@ class Backend:
         address: str,
         destination: Label,
         signals: Sequence[Signal] = SIGNALS,
+        kinds: Sequence[str] = ALL_KINDS,
     ) -> None:
-        """Use one profile and one collector, and send these signals."""
+        """Use one profile and one collector, and send these signals of these kinds of facts."""
+        self.kinds = checked_kinds(kinds, "kinds")
+        """The kinds of facts that are sent."""
         self._profile, self._sender, self._signals = profile, sender, frozenset(signals)
         self.destination: Label | None = None if _is_disabled() else destination
         self.profile = Label(profile.name)
@@ -294,6 +319,7 @@ def _backend(
     certificate: str | None,
     limits: Limits | None,
     signals: Sequence[Signal],
+    kinds: Sequence[str],
 ) -> Backend:
     limits = limits or Limits()
     if not signals or isinstance(signals, str) or not set(signals) <= set(SIGNALS):
@@ -308,7 +334,14 @@ def _backend(
     attributes = {"service.name": service, "service.version": package_version(), **(resource or {})}
     attributes |= {"agentobs.semconv": profile.version}
     return Backend(
-        profile, sender, attributes, limits, collector.address, collector.destination, signals
+        profile,
+        sender,
+        attributes,
+        limits,
+        collector.address,
+        collector.destination,
+        signals,
+        kinds,
     )
 
 

@@ -237,6 +237,19 @@ def test_reprice_prints_its_assumptions(shell: Shell) -> None:
     assert Decimal(rows[-1]["difference_usd"]) == -Decimal(rows[-1]["stored_usd"]) / 2
 
 
+def test_reprice_takes_sessions(shell: Shell) -> None:
+    """SESSION arguments select the same calls as the option, and several of them are added up."""
+    first = session_id(1)
+
+    def repriced(*chosen: str) -> int:
+        return int(shell("reprice", *chosen, "--json").rows[-1]["calls"])
+
+    assert repriced("refund-loop") == repriced("--session", "refund-loop") == 2
+    assert repriced(first, "refund-loop") == 2
+    assert repriced() > 2
+    assert shell("reprice", "nobody").code == 1
+
+
 def test_reprice_with_a_price_file(shell: Shell, tmp_path: Path) -> None:
     """Prices in the file take precedence; an invalid file is rejected with the position of the error."""
     file = tmp_path / "prices.toml"

@@ -50,7 +50,8 @@ def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[Writ
     agentobs.stop_recorder()
     answers = [streamed(text("Done.")) for _ in sessions]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
-        assert start_recorder(str(home), Options(backends=(result.append,), **options)) is not None
+        backend = agentobs.receiving(["*"], result.append)
+        assert start_recorder(str(home), Options(backends=(backend,), **options)) is not None
         try:
             for each in sessions:
                 refund(provider.url, **each)
@@ -75,7 +76,10 @@ def shell(
 
 
 def digest_of(home: Path, column: str) -> str:
-    sql = f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd')"
+    # The other session has the reason `no-refund`, which is a digest as well.
+    sql = (
+        f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd') AND starts_with(name, 'd')"
+    )
     with connect(home) as store:
         [(found,)] = store.execute(sql).fetchall()
     return str(found)

@@ -217,7 +217,7 @@ def test_the_content_of_a_report_is_bounded(home: Home) -> None:
 NAMES = {
     "names of sessions": "canary-session",
     "agents": "canary-agent",
-    "models": "canary-model",
+    "models": "canary-claude-model",
     "tools": "canary-tool",
     "hooks": "canary-hook",
     "keys of tags": "canary-key",
@@ -258,7 +258,7 @@ def _session_with_canary_names() -> list[Any]:
     """Return a session in which each name is a different canary text."""
     use = {"type": "tool_use", "id": "toolu_1", "name": "canary-tool", "input": {}}
     lane, hook = Label("canary-agent"), Label("hook")
-    asked = attempt(1, 1, content=[use], model="canary-model")
+    asked = attempt(1, 1, content=[use], model="canary-claude-model")
     opening = start(1, "canary-session", T0, **{"canary-key": "ann@example.com"})
     ran = tool(1, "toolu_1", "canary-tool", at=T0 + 2 * SECOND)
     at = T0 + 2 * SECOND

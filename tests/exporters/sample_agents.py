@@ -46,7 +46,8 @@ def calls(*blocks: dict[str, Any]) -> Reply:
 @contextlib.contextmanager
 def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
     """Record into a home with these backends."""
-    assert start_recorder(str(home), Recording(backends=backends, **options)) is not None
+    stated = tuple(b if hasattr(b, "kinds") else agentobs.receiving(["*"], b) for b in backends)
+    assert start_recorder(str(home), Recording(backends=stated, **options)) is not None
     try:
         yield
         assert flush(60)  # `stop_recorder` alone waits at most 0.25 s

@@ -39,6 +39,8 @@ from tests.provider_script import text as text_block
 PROTOCOLS = ("http/protobuf", "http/json", "grpc")
 GOOD = {"model": "claude-sonnet-5"}
 
+TOOLS: Any = [{"name": n, "input_schema": {"type": "object"}} for n in ("look", "peek", "write")]
+
 
 def facts(home: Path, kind: str) -> list[dict[str, Any]]:
     known = existing_home(home)
@@ -279,7 +281,7 @@ def test_a_client_without_spans_has_complete_traces(tmp_path: Path) -> None:
         with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
             client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.url))
             with agentobs.session("foreign"):
-                ask: dict[str, Any] = {"model": "claude-sonnet-5", "max_tokens": 64}
+                ask: dict[str, Any] = {"model": "claude-sonnet-5", "max_tokens": 64, "tools": TOOLS}
                 first: Any = {"role": "user", "content": "Hello"}
                 with client.messages.stream(**ask, messages=[first]) as stream:
                     answer = stream.get_final_message()
@@ -325,7 +327,7 @@ def test_calls_with_the_same_id_have_separate_spans(tmp_path: Path) -> None:
             with agentobs.session("foreign"):
                 for results in (2, 1, 0):
                     with client.messages.stream(
-                        model="claude-sonnet-5", max_tokens=64, messages=messages
+                        model="claude-sonnet-5", max_tokens=64, messages=messages, tools=TOOLS
                     ) as stream:
                         answer = stream.get_final_message()
                     messages.append({"role": "assistant", "content": answer.content})

@@ -35,6 +35,8 @@ from tests.provider_script import text as text_block
 HELPER = AgentDefinition("helper", "Helps.", model=MODEL)
 KEPT: list[Any] = []
 
+TOOLS: Any = [{"name": n, "input_schema": {"type": "object"}} for n in ("look", "write")]
+
 
 @tool(read_only=True)
 def query(where: str) -> str:
@@ -157,7 +159,11 @@ def foreign(count: int) -> None:
             for each in range(count):
                 messages.append({"role": "user", "content": f"Hello {each}"})
                 for _ in range(2):
-                    ask: dict[str, Any] = {"model": "claude-sonnet-5", "max_tokens": 64}
+                    ask: dict[str, Any] = {
+                        "model": "claude-sonnet-5",
+                        "max_tokens": 64,
+                        "tools": TOOLS,
+                    }
                     with client.messages.stream(**ask, messages=messages) as stream:
                         answer: Any = stream.get_final_message()
                     messages.append({"role": "assistant", "content": answer.content})

@@ -94,6 +94,21 @@ def test_the_lifetime_of_cache_writes(
     assert (row.note, row.certainty) == (note, "estimated" if note else "exact")
 
 
+def test_an_unbilled_sum_is_no_estimate_because_the_first_counts_of_a_stream_outlive_the_last() -> (
+    None
+):
+    """The last counts of a stream contain the total of all iterations; the split is that of the first iteration."""
+    split = {"ephemeral_5m_input_tokens": 3, "ephemeral_1h_input_tokens": 0}
+    iteration = {**GOOD, "type": "message", "cache_creation_input_tokens": 7}
+    usage = {**iteration, "cache_creation": split, "iterations": [iteration, iteration]}
+    total, *iterations = usage_rows("claude-opus-5-5", usage, "exact")
+    assert (total.billed, total.certainty, total.note) == (False, "exact", None)
+    assert total.cache_write_5m_tokens == 7
+    assert [row.certainty for row in iterations] == ["exact", "exact"]
+    [alone] = usage_rows("claude-opus-5-5", {**usage, "iterations": []}, "exact")
+    assert alone.certainty == "estimated"
+
+
 def test_unknown_counts_are_kept() -> None:
     """Unknown counts and kinds of server requests are kept under their names; texts never are."""
     row = one(

@@ -45,7 +45,7 @@ def plays(live: bool, *blocks: tuple[Block, ...]) -> list[Play]:
             kind, parts = Converse().response_stream(draft, deltas=3)
         else:
             kind, parts = "application/json", [Converse().response_body(draft)]
-        headers = {"content-type": kind, "x-amzn-RequestId": "8e5f0a6c"}
+        headers = {"content-type": kind, "x-amzn-RequestId": "8e5f0a6c-1111-4222-8333-444455556666"}
         found.append(play_chunks(200, headers, *parts))
     return found
 
@@ -104,7 +104,7 @@ def test_a_session_is_recorded_priced_and_replayed(tmp_path: Path, live: bool) -
         called = store.execute("SELECT name, tool_use_id, turn FROM tool_uses").fetchall()
         costs = store.execute("SELECT DISTINCT cost_usd, cost_status FROM costs").fetchall()
     endpoint = "/model/:id/converse" + ("-stream" if live else "")
-    facts = (endpoint, CLAUDE, CLAUDE, "ok", live, "8e5f0a6c")
+    facts = (endpoint, CLAUDE, CLAUDE, "ok", live, "8e5f0a6c-1111-4222-8333-444455556666")
     assert [(e, m, r, o, s, i) for e, _, m, r, o, _, s, _, i in attempts] == [facts] * 2
     assert [(turn, stop, tools) for _, turn, _, _, _, stop, _, tools, _ in attempts] == [
         (1, "tool_use", 1),

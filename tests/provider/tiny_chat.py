@@ -39,6 +39,7 @@ class TinyChat(Dialect):
     """The dialect of TinyChat."""
 
     name = "tinychat"
+    terms = frozenset({"more", "done", "tiny-1", "weather"})
     history_key = "chat"
     turn_path = "/tiny/chat"
     request_headers = ("content-type", "tiny-edition")

@@ -32,6 +32,8 @@ ASK: dict[str, Any] = {
 class Exporter:
     """A backend that exports spans."""
 
+    kinds = ("span", "span_end")
+
     def __call__(self, fact: object) -> None:
         """Receive a fact."""
 

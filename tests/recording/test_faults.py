@@ -27,7 +27,7 @@ from agentobs.recording.journal.segments import Line, Segment, facts_path, read,
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.vault.vault import read_session
-from agentobs.records.backend import WrittenFact
+from agentobs.records.backend import WrittenFact, receiving
 from agentobs.records.exchanges import Place
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
@@ -129,7 +129,9 @@ def record_with_faults(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
     """
     home, faulty = open_home(tmp_path), Faulty(plan)
     delivered: list[WrittenFact] = []
-    recorder = Recorder(home, Options(files=faulty.files, backends=(delivered.append,)))
+    recorder = Recorder(
+        home, Options(files=faulty.files, backends=(receiving(["*"], delivered.append),))
+    )
     for number in (1, 2):
         record_all(recorder, session_records(number))
     faulty.plan = lambda name, count: None if not lasting else plan(name, count)

@@ -153,7 +153,7 @@ def test_a_response_is_recorded_before_its_tool_runs(tmp_path: Path) -> None:
     """
     for number in range(RUNS):
         home, effect = tmp_path / f"home-{number}", tmp_path / f"effect-{number}"
-        with Provider([streamed(message(call("a", "effect")))]) as provider:
+        with Provider([streamed(message(call("toolu_a", "effect")))]) as provider:
             process = victim(home, "tool", provider.base_url, str(effect))
             output, _ = process.communicate(timeout=60)
         assert (process.returncode, effect.read_text()) == (-9, "done")
@@ -161,7 +161,7 @@ def test_a_response_is_recorded_before_its_tool_runs(tmp_path: Path) -> None:
             calls = [
                 each.value()["tool_use_id"] for each in lines(home) if each.kind == "tool_uses"
             ]
-            assert calls == ["a"]
+            assert calls == ["toolu_a"]
             return
     raise AssertionError(f"all of {RUNS} runs were late")
 

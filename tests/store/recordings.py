@@ -73,7 +73,23 @@ def end(number: int, at: int = T0 + 60 * SECOND, *, failed: bool = False) -> Ses
 def question(number: int, turn: int) -> Question:
     """Return the request of a turn, which repeats the earlier messages of the conversation."""
     messages = [{"role": "user", "content": f"line {n} of session {number}"} for n in range(turn)]
-    body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+    tools = [
+        {"name": name}
+        for name in (
+            "weather",
+            "read",
+            "look",
+            "send",
+            "agent",
+            "slow",
+            "quick",
+            "unseen",
+            "canary-tool",
+            "lost",
+        )
+    ]
+    request = {"model": MODEL, "max_tokens": 100, "messages": messages, "tools": tools}
+    body = json.dumps(request).encode()
     return Question("POST", "/v1/messages", {"content-type": "application/json"}, body)
 
 

@@ -88,11 +88,11 @@ def test_calls_are_selected_by_time_and_session(tmp_path: Path) -> None:
     )
     assert repriced(home, since_ns=T0 + 2 * SECOND)[-1].calls == 4
     assert repriced(home, until_ns=T0 + 2 * SECOND)[-1].calls == 2
-    assert repriced(home, session_id=session_id(2))[-1].calls == 3
+    assert repriced(home, session_ids=(session_id(2),))[-1].calls == 3
     assert (
-        repriced(home, since_ns=T0 + SECOND, until_ns=T0 + 5 * SECOND, session_id=session_id(1))[
-            -1
-        ].calls
+        repriced(
+            home, since_ns=T0 + SECOND, until_ns=T0 + 5 * SECOND, session_ids=(session_id(1),)
+        )[-1].calls
         == 2
     )
     assert repriced(home, since_ns=T0 + 99 * SECOND)[-1].calls == 0

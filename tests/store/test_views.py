@@ -54,7 +54,7 @@ def retried(exchange: ModelExchange, count: int) -> ModelExchange:
 def a_story() -> list[Any]:
     """Return a session with two interactions: a tool call, then a request that needs two attempts."""
     return [
-        start(1, "refund-loop", git="4f2a91c"),
+        start(1, "refund-loop", git=Label("4f2a91c")),
         attempt(1, 1, content=[WEATHER], cache_read_input_tokens=1000),
         tool(1, "toolu_1", "weather", at=T0 + 2 * SECOND),
         retried(attempt(1, 3, at=T0 + 4 * SECOND, status=529), 0),
@@ -159,7 +159,16 @@ def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
         [
             start(1),
             SpanStart(session, session, outer, None, "main", "agent", None, T0),  # type: ignore[arg-type]
-            SpanStart(session, session, inner, outer, "main", "tool", "weather", T0 + 2 * SECOND),  # type: ignore[arg-type]
+            SpanStart(
+                session,
+                session,
+                inner,
+                outer,
+                Label("main"),
+                Label("tool"),
+                Label("weather"),
+                T0 + 2 * SECOND,
+            ),
             SpanEnd(session, inner, T0 + 3 * SECOND, "ok", None),
             SpanEnd(session, outer, T0 + 9 * SECOND, "cancelled", None),
             attempt(1, 1, content=[WEATHER]),

@@ -66,8 +66,9 @@ class WireConversation:
         request = {"model": self.model, "max_tokens": 100, "messages": self.messages}
         if self.system:
             request["system"] = self.system
-        if self.tools:
-            request["tools"] = self.tools
+        called = [{"name": each["name"]} for each in content if each["type"] == "tool_use"]
+        if self.tools or called:
+            request["tools"] = self.tools or called
         message = {
             "id": f"msg_{self.number}_{self._turns}",
             "type": "message",

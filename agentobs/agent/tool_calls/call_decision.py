@@ -144,7 +144,7 @@ class CallDecider:
         """Open the span of a call, unless it is already open."""
         if plan.span is None:
             tool = plan.tool or find_tool(self.crew.tools, plan.question.name)
-            name = tool.name if tool is not None else plan.question.name
+            name = plan.question.name if tool is None else telemetry.declared(tool.name)
             plan.span = telemetry.open_span("tool", self.here, name)
 
     async def examine(self, plan: Plan) -> None:
@@ -195,7 +195,7 @@ class CallDecider:
         if plan.call.paths:
             about["paths"] = [path.path for path in plan.call.paths]
         with telemetry.span(
-            "blocked_on_user", plan.inside, plan.call.tool, expected_s=telemetry.APPROVAL_SECONDS
+            "blocked_on_user", plan.inside, plan.shown_name, expected_s=telemetry.APPROVAL_SECONDS
         ) as wait_span:
             started_ns = world.now()
             question: Json = {"about": about, "reason": pending.reason}

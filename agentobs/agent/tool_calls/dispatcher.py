@@ -223,7 +223,7 @@ class Dispatcher:
     def _queue(self, plan: Plan) -> None:
         """Open the `queued` span of a call that waits for other calls."""
         if plan.queued is None:
-            plan.queued = telemetry.open_span("queued", plan.inside, plan.question.name)
+            plan.queued = telemetry.open_span("queued", plan.inside, plan.shown_name)
 
     def _dequeue(self, plan: Plan) -> None:
         """Close the `queued` span of a call that no longer waits."""
@@ -295,7 +295,9 @@ class Dispatcher:
         world = self.crew.world
         if bound.coerced:
             yield Coercion(plan.question_copy, bound.coerced)
-        telemetry.permission(world, plan.inside, question, tool.name, decision, waited_ns)
+        telemetry.permission(
+            world, plan.inside, question, telemetry.declared(tool.name), decision, waited_ns
+        )
         self._batch.append(plan)
         yield Permission(plan.question_copy, decision, waited_ns)
         self._check_abort(f"{self.turn}:tool:{question.tool_use_id}", 0)
@@ -343,7 +345,7 @@ class Dispatcher:
         expected_s = plan.tool.timeout_s
         with (
             telemetry.span(
-                "execution", plan.inside, plan.tool.name, expected_s=expected_s
+                "execution", plan.inside, plan.shown_name, expected_s=expected_s
             ) as inside,
             telemetry.at_place(inside),
         ):

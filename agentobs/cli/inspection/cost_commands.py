@@ -158,10 +158,11 @@ def reconcile(
 @click.command(
     help="Recompute the cost of stored calls with different prices. Stored data does not change."
 )
+@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option(
     "--session",
     metavar="SESSION",
-    help="Only this session: its ID, a suffix of it (4 characters or more), or its name.",
+    help="Like SESSION: an ID, a suffix of it (4 characters or more), or a name.",
 )
 @_range
 @click.option(
@@ -182,6 +183,7 @@ def reconcile(
 def reprice(
     context: click.Context,
     /,
+    sessions: tuple[str, ...],
     session: str | None,
     since: int | None,
     until: int | None,
@@ -209,8 +211,9 @@ def reprice(
             todo="Use another model, or add a price for it with --prices FILE",
         )
     with open_store(context) as store:
-        session_id = session_of(store, session) if session else None
-        what_if = WhatIf(session_id, since, until, **changes)
+        named = (*sessions, *([session] if session else ()))
+        session_ids = tuple(dict.fromkeys(session_of(store, each) for each in named))
+        what_if = WhatIf(session_ids, since, until, **changes)
         repriced = recompute(store, what_if, book)
     if form == "table":
         _print_repriced(repriced, [*assumptions(what_if), f"price version {book.version}"])

@@ -164,10 +164,8 @@ def sql(
 
 
 def _as_stored(home: Home, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with names and reasons replaced by their digests, as the facts store them."""
-    from agentobs.records.labels import is_label
-
-    if all(is_label(each) for each in parameters.values() if isinstance(each, str)):
+    """Return parameters with names, tags and reasons replaced by their digests, as the facts store them."""
+    if not any(isinstance(each, str) for each in parameters.values()):
         return parameters
     from agentobs.store.backend import open_store
     from agentobs.store.session_lookup import as_stored

@@ -351,6 +351,7 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "partial": _chunks,
     "start": _json_text,
     "end": _json_text,
+    "label": _json_text,
     "tool": _json_text,
     "world": _json_text,
 }

@@ -9,6 +9,7 @@ same records.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -474,7 +475,7 @@ def _close(builder: _Builder, inside: Place, at_ns: int, *, is_error: bool) -> N
 def _start(client_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall:
     versions = [e.value["version"] for e in entries if isinstance(e.value.get("version"), str)]
     unknown = Label("unknown")
-    tags = {"client": f"claude-code/{versions[-1]}"} if versions else {}
+    tags: dict[str, str] = {"client": _client(versions[-1])} if versions else {}
     if is_label(client_id):
         tags[CLIENT_TAG] = client_id
     return SessionCall(
@@ -492,6 +493,14 @@ def _start(client_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall:
             source=SOURCE,
         ),
         None,
+    )
+
+
+def _client(version: str) -> str:
+    """Return the tag of a version of the client; an invalid version is not a label."""
+    text = f"claude-code/{version}"
+    return (
+        Label(text) if re.fullmatch(r"[0-9A-Za-z.+-]{1,40}", version) and is_label(text) else text
     )
 
 

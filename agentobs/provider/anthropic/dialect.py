@@ -28,6 +28,7 @@ from agentobs.provider.anthropic.streams import (
     assemble_any,
     read_response,
 )
+from agentobs.provider.anthropic.terms import TERMS
 from agentobs.provider.anthropic.usage import batch_results, on_platform, platform_of, usage_rows
 from agentobs.provider.dialect import (
     Block,
@@ -170,6 +171,11 @@ class Anthropic(Dialect):
     def makes_turns(self, path: str) -> bool:
         """Return whether a request to this path is a turn of a conversation."""
         return _turn_route(path) is not None
+
+    @property
+    def terms(self) -> frozenset[str]:
+        """The words of the Messages API, and the tools of the provider and of Claude Code."""
+        return TERMS
 
     def endpoint(self, path: str) -> Label:
         """Return a path as a label, with variable parts replaced so that there are few different labels."""

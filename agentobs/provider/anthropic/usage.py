@@ -151,7 +151,7 @@ def _row(
     input_tokens = reader.read(counts, "input_tokens", required=True)
     output_tokens = reader.read(counts, "output_tokens", required=True)
     cache_read = reader.read(counts, "cache_read_input_tokens")
-    written_5m, written_1h = _cache_writes(counts, reader)
+    written_5m, written_1h = _cache_writes(counts, reader, is_sum=not billed)
     details = _dict(counts, "output_tokens_details", reader)
     reasoning = reader.read(details, "thinking_tokens") if "thinking_tokens" in details else None
     # The provider counts the requests of its tools once for all iterations: they are assigned to the first row.
@@ -195,13 +195,18 @@ def _row(
     )
 
 
-def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]:
+def _cache_writes(
+    counts: Mapping[str, Any], reader: _Counts, *, is_sum: bool = False
+) -> tuple[int, int]:
     """Return the tokens that were written to the cache for 5 minutes and for 1 hour.
 
     If the usage is not split by lifetime, all tokens were written for 5 minutes, the default lifetime. If the split
     counts are less than the total (for example because the last counts of a stream only contain the total), the rest
     gets the lifetime in the split, and the row is an estimate. The row is also an estimate if the split counts are more
     than the total, or if a lifetime is unknown.
+
+    An unbilled sum of iterations is not an estimate: in a stream, its split is that of the first iteration, because the
+    last counts contain only the total. The iterations have splits of their own, and these are billed.
     """
     split = _dict(counts, "cache_creation", reader)
     written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)
@@ -209,7 +214,7 @@ def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]
     unknown_lifetimes = [name for name in split if name not in _LIFETIMES and split[name]]
     reader.notes += [f"{name}:unknown" for name in unknown_lifetimes if is_label(name)]
     rest = total - written_5m - written_1h
-    if rest and split and not unknown_lifetimes:
+    if rest and split and not unknown_lifetimes and not is_sum:
         reader.notes.append(f"cache_creation:{'less' if rest > 0 else 'more'}_than_total")
     if written_1h and not written_5m:
         return 0, written_1h + max(rest, 0)

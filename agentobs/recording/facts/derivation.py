@@ -388,7 +388,7 @@ class SessionView:
     def _parameters(self, found: Mapping[str, bool | int | float | str]) -> dict[str, Label] | None:
         """Return the parameters of a request as labels; a text that cannot be a label becomes a digest."""
         return {
-            self.label(name): self.label(value if isinstance(value, str) else json.dumps(value))
+            Label(name): self.label(value) if isinstance(value, str) else Label(json.dumps(value))
             for name, value in found.items()
         } or None
 

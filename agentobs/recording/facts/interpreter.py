@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 from agentobs import world
 from agentobs.determinism.jobs import close_session
 from agentobs.provider.content_encoding import decoded
-from agentobs.provider.registry import dialect_of
+from agentobs.provider.registry import dialect_of, terms
 from agentobs.recording.facts.derivation import SessionView
 from agentobs.recording.facts.fact_places import placed
 from agentobs.recording.facts.prompt_prefixes import Prefixes
@@ -24,6 +24,7 @@ from agentobs.recording.vault.body_deltas import Bodies, Body
 from agentobs.recording.vault.content_lines import (
     end_content,
     jobs_content,
+    label_content,
     request_content,
     request_metadata,
     response_content,
@@ -39,6 +40,14 @@ from agentobs.recording.vault.vault import parts_id, text_bytes
 from agentobs.recording.wire.credentials import Credentials
 from agentobs.records.backend import ExchangeContent, WrittenFact
 from agentobs.records.canonical_json import canonical
+from agentobs.records.clear_text import (
+    LANE_FIELDS,
+    RULES,
+    is_declared_name,
+    is_id,
+    is_lane_segment,
+    may_stay,
+)
 from agentobs.records.event_catalog import is_kept
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -57,10 +66,11 @@ from agentobs.records.facts import (
     InteractionEnd,
     InteractionStart,
     SessionEnd,
+    SessionStart,
     ToolResult,
     settled,
 )
-from agentobs.records.labels import Label, is_label, label, unchecked
+from agentobs.records.labels import Label, constant_label, digest_label, is_label, unchecked
 from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
@@ -130,6 +140,12 @@ class Interpreter:
         self._views: dict[str, SessionView] = {}
         self._bodies: dict[str, Bodies] = {}
         self._labels: dict[str, Label] = {}
+        self._readable: dict[tuple[type, str, str], Label] = {}
+        """Texts that stay readable in a field of a fact, and were searched for secrets."""
+        self._declared: dict[str, set[str]] = {}
+        """The names of tools and models that the requests of each session declare."""
+        self._told: dict[tuple[str, str], None] = {}
+        """The digests whose texts are in the content of a session, in the current segment."""
         self._clean: dict[Label, None] = {}
         """Labels that were searched and contain no secret."""
         self._results: dict[str, InteractionEnd] = {}
@@ -145,6 +161,7 @@ class Interpreter:
         for bodies in self._bodies.values():
             bodies.forget()
         self._partial.clear()
+        self._told.clear()
 
     def lose(self, session_id: str, records: int = 1) -> None:
         """Remember that records of a session are not in the journal."""
@@ -165,15 +182,29 @@ class Interpreter:
             _remember(self._modes, session_id, str(record.start.content))
         mode = self._modes.get(session_id, "vault")
         parts = self._split(record, mode)
+        texts: dict[str, str] = {}
         with_content = Attempt if isinstance(record, ModelExchange) else ToolResult
         facts = []
         for fact in placed(parts.facts, record):
             sequence = self._sequences.get(session_id, 0) + 1
             _remember(self._sequences, session_id, sequence)
             content = parts.content if isinstance(fact, with_content) else None
-            if (kept := self._sampled(self._checked(fact), sequence)) is not None:
+            if (kept := self._sampled(self._checked(fact, texts), sequence)) is not None:
                 facts.append(WrittenFact(kept, sequence, content))
-        return Interpretation(session_id, tuple(parts.contents), tuple(facts), parts.is_complete)
+        contents = (*parts.contents, *self._label_lines(session_id, texts, mode))
+        return Interpretation(session_id, contents, tuple(facts), parts.is_complete)
+
+    def _label_lines(
+        self, session_id: str, texts: Mapping[str, str], mode: str
+    ) -> Iterator[ContentLine]:
+        """Yield a content line for each text of a session that a digest replaces for the first time."""
+        if mode == "off":
+            return
+        for digest, text in texts.items():
+            if (session_id, digest) not in self._told:
+                _remember(self._told, (session_id, digest), None)
+                clean = self.redactor.redact_text(text, self._credentials.of(session_id))
+                yield "label", label_content(session_id, digest, clean)
 
     def _sampled(self, fact: Fact, sequence: int) -> Fact | None:
         """Return a fact, with its sampling rate if it is a sampled event; None if it is an event that is not in the
@@ -209,7 +240,9 @@ class Interpreter:
             started = partial.with_first_chunks(exchange)
             facts = list(self._view(session_id).drafts(started, partial.body, ids))
             if partial.note_drafts(facts):
-                drafts = [WrittenFact(self._checked(fact), 0) for fact in facts]
+                texts: dict[str, str] = {}
+                drafts = [WrittenFact(self._checked(fact, texts), 0) for fact in facts]
+                contents += self._label_lines(session_id, texts, mode)
         if not (contents or drafts):
             return None
         return Interpretation(session_id, tuple(contents), (), drafts=tuple(drafts))
@@ -225,14 +258,31 @@ class Interpreter:
             metadata.encode("utf-8", "surrogatepass"),
             dialect_of(exchange.question.path),
         )
+        self._declare(exchange, body)
         line = request_content(exchange, body, self.redactor)
         return PartialExchange(exchange.attempt_id, body, line, self.redactor)
 
-    def label(self, text: str) -> Label:
-        """Return a name as a label; a name that contains a secret or cannot be a label is replaced by a digest."""
+    def _declared_in(self, session_id: str) -> set[str]:
+        """Return the terms of the providers, and the names that the requests of a session declare."""
+        if session_id not in self._declared:
+            _remember(self._declared, session_id, set(terms()))
+        return self._declared[session_id]
+
+    def _declare(self, exchange: ModelExchange, body: Body) -> None:
+        """Remember the names of the tools that a request declares."""
+        dialect = dialect_of(exchange.question.path)
+        named = body.settings.get("model") or dialect.model_in(exchange.question.path)
+        named = body.settings.get("model") or dialect.model_in(exchange.question.path)
+        names = [*dialect.tool_names(body.settings), *([named] if isinstance(named, str) else ())]
+        known = self._declared_in(exchange.place.session_id)
+        if len(known) < KNOWN_LABELS:
+            known.update(each for each in names if is_declared_name(each))
+
+    def digest(self, text: str) -> Label:
+        """Return the keyed digest of a text without secrets."""
         known = self._labels.get(text)
         if known is None:
-            known = label(self.redactor.redact_text(text), self._key)
+            known = digest_label(self.redactor.redact_text(text), self._key)
             _remember(self._labels, text, known, KNOWN_LABELS)
             _remember(self._clean, known, None, KNOWN_LABELS)
         return known
@@ -242,7 +292,7 @@ class Interpreter:
         if name in self._clean:
             return name
         redacted = self.redactor.redact_text(name)
-        known = name if redacted == name else label(redacted, self._key)
+        known = name if redacted == name else digest_label(redacted, self._key)
         _remember(self._clean, known, None, KNOWN_LABELS)
         return known
 
@@ -321,7 +371,7 @@ class Interpreter:
         jobs_lines = _ended_jobs(session_id, mode)
         if isinstance(record, SessionEnd):
             if started is None and not self._has_secret(record, secrets):
-                return _Parts(jobs_lines, self._end_facts(record))
+                return _Parts(jobs_lines, self._end_facts(_with_label_signature(record)))
             record = SessionReturn(record)
         line = end_content(record, self.redactor, secrets, started)
         return _Parts(
@@ -349,11 +399,12 @@ class Interpreter:
             )
         )
         if signature is not None and signature.startswith(DECLARED):
-            declared = self.label(signature.removeprefix(DECLARED))
-            signature = f"{DECLARED}{declared}"
+            is_declared = type(record.end.reason) is Label and reason == record.end.reason
+            shown = reason if is_declared else self.digest(signature.removeprefix(DECLARED))
+            signature = Label(f"{DECLARED}{shown}")
         return dataclasses.replace(
             record.end,
-            reason=unchecked(reason) if reason is not None else None,
+            reason=_as_before(reason, record.end.reason),
             signature=unchecked(signature) if signature is not None else None,
             end_content=_content_id(line, mode),
             result_digest=result_digest(record, self.redactor, secrets),
@@ -368,6 +419,7 @@ class Interpreter:
         session_id = end.session_id
         yield from self._view(session_id).end_session(end.ended_ns)
         self._views.pop(session_id, None)
+        self._declared.pop(session_id, None)
         self._bodies.pop(session_id, None)
         for each in list(self._partial.values()):
             if each.request_line["session_id"] == session_id:
@@ -387,12 +439,17 @@ class Interpreter:
     def _view(self, session_id: str) -> SessionView:
         if session_id not in self._views:
             self._views[session_id] = SessionView(
-                session_id, self.label, world.new_id, Prefixes(self._key)
+                session_id, unchecked, world.new_id, Prefixes(self._key)
             )
         return self._views[session_id]
 
-    def _checked(self, fact: Fact) -> Fact:
-        """Return a fact in which every string is a label or an ID, and no label looks like a secret."""
+    def _checked(self, fact: Fact, texts: dict[str, str]) -> Fact:
+        """Return a fact in which every string may be read by anybody, and none looks like a secret.
+
+        Args:
+            fact: the fact.
+            texts: is extended by the texts that digests replace, by digest.
+        """
         changed: dict[str, Any] = {}
         clean = self._clean
         for name in _TEXTS[type(fact)]:
@@ -401,18 +458,79 @@ class Interpreter:
                 continue
             if isinstance(value, Mapping):
                 if type(value) is not dict or not _is_clean(value, clean):
-                    changed[name] = {self._word(k): self._word(v) for k, v in value.items()}
+                    changed[name] = self._checked_mapping(fact, name, value, texts)
             elif isinstance(value, Label):
                 if (clean_label := self._without_secret(value)) is not value:
                     changed[name] = clean_label
-            elif name not in _IDS[type(fact)] or not is_label(value):
-                changed[name] = self.label(value)
+            elif name not in _IDS[type(fact)] or not is_id(value):
+                is_kept_label = name == "label" and getattr(fact, "kind", "") == "compaction_kept"
+                field = "label.compaction_kept" if is_kept_label else name
+                changed[name] = self._readable_text(fact, field, value, texts)
         return dataclasses.replace(fact, **changed) if changed else fact
 
-    def _word(self, value: Any) -> Any:
+    def _checked_mapping(
+        self, fact: Fact, name: str, values: Mapping[Any, Any], texts: dict[str, str]
+    ) -> dict[Any, Any]:
+        """Return a mapping of a fact with readable names and values.
+
+        Values of tags are written by people, so only their names are declared by the program.
+        """
+        is_tag = isinstance(fact, SessionStart) and name == "tags"
+        checked = {}
+        for key, value in values.items():
+            field = f"{name}.value" if is_tag else f"{name}.{key}"
+            if field not in RULES[type(fact)] and not is_tag:
+                field = name
+            checked[self._word(fact, name, key, texts)] = self._word(fact, field, value, texts)
+        return checked
+
+    def _word(self, fact: Fact, field: str, value: Any, texts: dict[str, str]) -> Any:
         if isinstance(value, Label):
             return self._without_secret(value)
-        return self.label(value) if isinstance(value, str) else value
+        return self._readable_text(fact, field, value, texts) if isinstance(value, str) else value
+
+    def _readable_lane(self, lane: str, texts: dict[str, str]) -> Label:
+        """Return the name of a lane with digests in place of the IDs that somebody chose."""
+        segments = []
+        for segment in lane.split("/"):
+            if not is_lane_segment(segment):
+                digest = self.digest(segment)
+                texts[str(digest)] = segment
+                segment = str(digest)
+            segments.append(segment)
+        name = "/".join(segments)
+        return Label(name) if is_label(name) else self.digest(lane)
+
+    def _readable_text(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
+        """Return a text of a fact if everybody may read it, else its digest."""
+        declared = self._declared_in(fact.session_id)
+        if is_label(text) and may_stay(type(fact), field, text, declared):
+            key = type(fact), field, text
+            known = self._readable.get(key)
+            if known is None:
+                known = self._without_secret(Label(text))
+                _remember(self._readable, key, known, KNOWN_LABELS)
+            return known
+        if field in LANE_FIELDS and "/" in text:
+            return self._readable_lane(text, texts)
+        digest = self.digest(text)
+        if not isinstance(fact, SessionStart | SessionEnd):  # their texts have lines of their own
+            texts[str(digest)] = text
+        return digest
+
+
+def _with_label_signature(end: SessionEnd) -> SessionEnd:
+    """Return the end of a session whose declared reason is a label; its signature is one as well."""
+    if end.signature is None or not end.signature.startswith(DECLARED):
+        return end
+    return dataclasses.replace(end, signature=constant_label(end.signature))
+
+
+def _as_before(redacted: str | None, text: Label | None) -> Label | None:
+    """Return a redacted text; the label itself if redaction did not change it."""
+    if redacted is None or (type(text) is Label and redacted == text):
+        return text
+    return unchecked(redacted)
 
 
 def _lost_exchanges(event: Event) -> int:
@@ -449,7 +567,7 @@ def _tool_exchange_content(line: Mapping[str, Any]) -> ExchangeContent:
     return ExchangeContent(*(text.encode("utf-8", "surrogatepass") for text in texts))
 
 
-def _remember(known: dict[Any, Any], key: str, value: Any, limit: int = KNOWN_SESSIONS) -> None:
+def _remember(known: dict[Any, Any], key: object, value: Any, limit: int = KNOWN_SESSIONS) -> None:
     """Set a key; if there are more than `limit` keys, forget the oldest one."""
     known.pop(key, None)
     known[key] = value

@@ -21,8 +21,8 @@ Our choice.
 """
 
 
-ENDS = ("start", "end")
-"""The kinds of lines that occur once per session: its start with the arguments, and its end."""
+ENDS = ("start", "end", "label")
+"""The kinds of small lines: the start of a session with the arguments, its end, and texts that digests replace."""
 
 
 def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:

@@ -162,6 +162,22 @@ def jobs_id(session_id: str) -> str:
     return f"jobs:{session_id}"
 
 
+def label_content(session_id: str, digest: str, text: str) -> dict[str, Any]:
+    """Return the content line of a text of which facts contain only the digest.
+
+    Args:
+        session_id: the session of the facts.
+        digest: the digest, as facts contain it.
+        text: the text, redacted.
+    """
+    return {
+        "content_id": f"label:{session_id}:{digest.rpartition(':')[2]}",
+        "session_id": session_id,
+        **text_of(json.dumps({"label": text}, ensure_ascii=False).encode("utf-8", "surrogatepass")),
+        "redactions": [],
+    }
+
+
 def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a session's start: name, entry point, tags and arguments, redacted."""
     start = call.start

@@ -23,8 +23,8 @@ Lifetime = Literal["5m", "1h"]
 class WhatIf:
     """The calls to reprice, and the changes to apply."""
 
-    session_id: str | None = None
-    """Only this session."""
+    session_ids: tuple[str, ...] = ()
+    """Only these sessions; empty for all."""
     since_ns: int | None = None
     """Only calls sent at or after this time, nanoseconds since 1970."""
     until_ns: int | None = None
@@ -89,7 +89,7 @@ def reprice(store: Store, what_if: WhatIf, book: PriceBook) -> list[Repriced]:
         book: the prices.
     """
     chosen: dict[str, Any] = {
-        "session_id": what_if.session_id,
+        "session_ids": list(what_if.session_ids) or None,
         "since_ns": what_if.since_ns,
         "until_ns": what_if.until_ns,
     }

@@ -1,6 +1,6 @@
 -- What would the calls cost with other prices, by model and in total?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- $session_ids: only these sessions, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
 -- second, or NULL. $prices: a list of price rows. $lifetime: the lifetime at which all cache writes are priced, or
 -- NULL. $is_assumed: whether token counts are assumptions, so that no cost is exact.
 WITH what_if_prices AS (
@@ -21,7 +21,7 @@ WITH what_if_prices AS (
             ELSE cache_write_1h_tokens END::BIGINT AS write_1h
     FROM costs
     WHERE
-        ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        ($session_ids::VARCHAR[] IS NULL OR list_contains($session_ids::VARCHAR[], session_id))
         AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
         AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
 ), priced AS (

@@ -1,0 +1,46 @@
+"""Terms of the Messages API: single words with a defined meaning, and tools of the provider and its client.
+
+Facts may contain these words in the fields for them, see `agentobs.records.clear_text`. A word that is missing here
+becomes a digest, so the list is a matter of readability.
+"""
+
+from __future__ import annotations
+
+_WORDS = frozenset(
+    (
+        "end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "compaction", "stop", "length",
+        "tool_calls", "content_filtered", "guardrail_intervened", "model_context_window_exceeded", "malformed_tool_use",
+        "malformed_model_output", "fallback", "message", "advisor_message", "fallback_message", "unknown", "standard",
+        "priority", "batch", "flex", "default", "reserved", "standard_only", "auto", "us", "eu", "global",
+        "not_available", "apac", "fast", "low", "medium", "high", "xhigh", "max", "none", "any", "tool", "enabled",
+        "disabled", "adaptive", "true", "false", "null", "error", "user", "assistant", "ephemeral", "5m", "1h", "GET",
+        "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "summarized", "omitted", "regular",
+        "request_too_large", "unavailable", "expired",
+    )
+)  # fmt: skip
+"""Single words with a defined meaning in the provider's requests, responses and usage."""
+
+_CLAUDE_CODE_TOOLS = frozenset(
+    (
+        "Agent", "AskUserQuestion", "Bash", "BashOutput", "Brief", "Config", "CronCreate", "CronDelete", "CronList",
+        "Edit", "EnterPlanMode", "EnterWorktree", "ExitPlanMode", "ExitWorktree", "Glob", "Grep", "KillBash",
+        "KillShell", "LS", "LSP", "ListMcpResources", "ListMcpResourcesTool", "Monitor", "MultiEdit", "NotebookEdit",
+        "NotebookRead", "PowerShell", "PushNotification", "REPL", "Read", "ReadMcpResource", "ReadMcpResourceTool",
+        "RemoteTrigger", "ScheduleWakeup", "SendMessage", "Skill", "SlashCommand", "StructuredOutput", "Task",
+        "TaskCreate", "TaskGet", "TaskList", "TaskOutput", "TaskStop", "TaskUpdate", "TeamCreate", "TeamDelete",
+        "TodoRead", "TodoWrite", "ToolSearch", "WebFetch", "WebSearch", "Workflow", "Write",
+    )
+)  # fmt: skip
+"""Tools of Claude Code, whose logs do not contain the declarations of tools."""
+
+_SERVER_TOOLS = frozenset(
+    (
+        "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "advisor",
+        "memory", "computer", "bash", "str_replace_based_edit_tool", "str_replace_editor", "tool_search_tool_regex",
+        "tool_search_tool_bm25",
+    )
+)  # fmt: skip
+"""Tools that the provider defines."""
+
+TERMS = _WORDS | _CLAUDE_CODE_TOOLS | _SERVER_TOOLS
+"""All terms of the provider."""

@@ -1,0 +1,129 @@
+"""Texts that people and models write are digests in facts, and readable in local views."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+from agentobs.provider.registry import terms
+from agentobs.recording.options import Options
+from agentobs.recording.session import start_recorder
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.records.clear_text import may_stay
+from agentobs.records.facts import SessionEnd, SessionStart, ToolUse, UsageRow
+from agentobs.store.backend import open_store
+from agentobs.store.label_texts import LabelTexts
+from tests.cli.test_commands import Shell
+from tests.provider_script import script, streamed
+from tests.replay.agents import KEY, MODEL
+
+CUSTOMER, PATH, REASON = "ada@example.org", "/home/ada/secret.txt", "refunded-twice"
+INVENTED = "open_the_vault"
+CALLS = [
+    {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}},
+    {"type": "tool_use", "id": PATH, "name": INVENTED, "input": {}},
+]
+LOOK = {"name": "look", "input_schema": {"type": "object"}}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a home with one session, whose tags, reason and calls contain private texts."""
+    home = tmp_path_factory.mktemp("private") / "home"
+    agentobs.stop_recorder()
+    with ServedProvider(script(streamed(*CALLS)), ServeOptions(match="order")) as provider:
+        assert start_recorder(str(home), Options()) is not None
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        tags = {"customer": CUSTOMER, "file": PATH, "env": agentobs.Label("production")}
+        with agentobs.session(CUSTOMER, tags=tags):
+            message = {"role": "user", "content": "Hello"}
+            with client.messages.stream(
+                model=MODEL,
+                max_tokens=9,
+                messages=[message],  # type: ignore[list-item]
+                tools=[LOOK],  # type: ignore[list-item]
+            ) as stream:
+                stream.until_done()
+            agentobs.fail(REASON)
+        assert agentobs.stop_recorder()
+    return home
+
+
+@pytest.fixture
+def shell(home: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Return a function that runs commands in the home."""
+    return Shell(home, capsys)
+
+
+def test_no_private_text_is_in_a_fact_or_in_the_store(home: Path, shell: Shell) -> None:
+    assert shell("ingest").code == 0
+    files = [*home.rglob("*.facts*"), *home.rglob("*.duckdb")]
+    data = b"".join(path.read_bytes() for path in files if path.suffix != ".zst")
+    rows = shell("sql", "SELECT * FROM sessions", "--json").out
+    rows += shell("sql", "SELECT * FROM tool_calls", "--json").out
+    for text in (CUSTOMER, PATH, REASON, INVENTED):
+        assert text.encode() not in data
+        assert text not in rows
+    # What the program declares is readable.
+    assert "production" in rows
+    assert '"look"' in rows
+
+
+def test_local_views_show_the_texts(shell: Shell) -> None:
+    shown = shell("show", CUSTOMER).out
+    assert CUSTOMER in shown
+    assert REASON in shown
+    assert INVENTED in shown
+    assert INVENTED in shell("tools").out
+    [listed] = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
+    assert (listed["name"], listed["reason"]) == (CUSTOMER, REASON)
+    assert listed["tags"] == {"customer": CUSTOMER, "file": PATH, "env": "production"}
+
+
+def test_filters_accept_the_texts(shell: Shell) -> None:
+    """The argument of a filter is compared as its digest."""
+    for name, value in (("customer", CUSTOMER), ("file", PATH), ("env", "production")):
+        sql = f"SELECT count(*) AS n FROM sessions WHERE tags['{name}'] = $wanted"
+        result = shell("sql", sql, "--param", f"wanted={value}", "--json").out
+        assert json.loads(result) == {"n": 1}, name
+    sql = "SELECT count(*) AS n FROM tool_uses WHERE name = $wanted"
+    result = shell("sql", sql, "--param", f"wanted={INVENTED}", "--json").out
+    assert json.loads(result) == {"n": 1}
+
+
+def test_the_text_of_an_id_that_somebody_chose_is_found(home: Path) -> None:
+    sql = "SELECT tool_use_id FROM tool_uses WHERE starts_with(tool_use_id, 'digest:')"
+    with agentobs.connect(str(home)) as connection:
+        found = connection.execute(sql).fetchall()
+    with open_store(str(home)) as store:
+        assert LabelTexts(store).replace_in_rows(found) == [(PATH,)]
+
+
+def test_facts_have_the_rules_of_the_documentation() -> None:
+    """Every field with text has a rule, and an unknown field would accept only IDs."""
+    declared = frozenset(("look",)) | terms()
+    cases = [
+        (ToolUse, "name", "look", True),
+        (ToolUse, "name", INVENTED, False),
+        (ToolUse, "name", "web_search", True),
+        (ToolUse, "tool_use_id", "toolu_01A", True),
+        (ToolUse, "tool_use_id", "invoice", False),
+        (SessionStart, "name", "refund-loop", True),
+        (SessionStart, "name", PATH, False),
+        (SessionStart, "name", CUSTOMER, False),
+        (SessionStart, "tags.value", "berlin", False),
+        (SessionEnd, "reason", REASON, False),
+        (SessionEnd, "signature", "exception:ValueError@shop.refunds:refund", True),
+        (UsageRow, "batch_result_id", "msgbatch_01/ada", False),
+        (UsageRow, "model", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        (UsageRow, "model", "claude-sonnet-4-5@20250929", True),
+        (UsageRow, "model", CUSTOMER, False),
+        (UsageRow, "service_tier", "priority", True),
+        (UsageRow, "service_tier", "ada", False),
+    ]
+    for kind, field, text, expected in cases:
+        assert may_stay(kind, field, text, declared) is expected, (kind, field, text)
