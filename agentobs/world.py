@@ -311,6 +311,8 @@ class Wiring:
 
     tools: frozenset[str] = frozenset()
     """Names of the tools."""
+    run_tool: object = None
+    """The function that runs these tools; a world with another function may run others."""
     hooks: tuple[Any, ...] = ()
     """The table of hooks, of `agentobs.agent.hooks.Hook`."""
     sections: frozenset[str] = frozenset()

@@ -143,6 +143,7 @@ def live_world(
             abort=abort or Abort(),
             wiring=Wiring(
                 tools=frozenset(each.name for each in tools),
+                run_tool=tool_runner.run_tool,
                 hooks=hooks,
                 sections=frozenset(sections or ()),
                 reads_spending=spent_today is not None,
@@ -480,8 +481,8 @@ async def _tools_of(run: Run, here: Place | None, turn: int) -> Sequence[Tool] |
     tools = run.inputs.tools() if callable(run.inputs.tools) else run.inputs.tools
     if callable(run.inputs.tools):
         check_declarations(tools, run.inputs.options)
-        if run.inputs.world.wiring is not None and run.inputs.source == "main":
-            check_tool_wiring(run.inputs.world.wiring, tools)
+        if run.inputs.source == "main":
+            check_tool_wiring(run.inputs.world, tools)
     tools = [_renamed(tool, run.inputs.world.tool_name(tool.name, tool.aliases)) for tool in tools]
     conditional = [tool.name for tool in tools if tool.available is not None]
     if not conditional:

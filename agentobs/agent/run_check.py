@@ -64,10 +64,24 @@ def check_options(options: Any) -> None:
             raise UsageError(found, where=f"Options.{name}", todo=todo)
 
 
+def check_unstreamed(client: Any, options: Options) -> None:
+    """Check that the SDK sends a long response without streaming: its client must have a time limit of its own.
+
+    Raises:
+        UsageError: the client has the default time limit (SDK 2.12, `_calculate_nonstreaming_timeout`).
+    """
+    is_long = options.max_tokens > UNSTREAMED_TOKENS_MAX
+    if not options.stream and is_long and client.timeout == anthropic.DEFAULT_TIMEOUT:
+        raise UsageError(
+            f"{options.max_tokens} tokens are too many without streaming",
+            where="Options.max_tokens",
+            todo=f"Set stream=True, at most {UNSTREAMED_TOKENS_MAX} tokens, or the client's timeout",
+        )
+
+
 def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
     """Return for each rule whether it is broken, the option, what was found and what to do."""
     turns, tokens, model = options.max_turns, options.max_tokens, options.model
-    is_long = isinstance(tokens, int) and tokens > UNSTREAMED_TOKENS_MAX
     retries = options.max_retries
     return (
         (not isinstance(model, str) or not model.strip(), "model", "there is no model", "Name one"),
@@ -89,12 +103,6 @@ def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
             "fallback_model",
             f"{model} is its own fallback",
             "Name another model, or none",
-        ),
-        (
-            not options.stream and is_long,
-            "max_tokens",
-            f"{tokens} tokens are too many without streaming",
-            f"Set stream=True, or at most {UNSTREAMED_TOKENS_MAX} tokens",
         ),
     )
 
@@ -120,7 +128,7 @@ def check_wiring(world: World, options: Options, tools: Sequence[Tool] | None) -
     if wiring is None:
         return
     if tools is not None:
-        check_tool_wiring(wiring, tools)
+        check_tool_wiring(world, tools)
     _check_hook_wiring(wiring, options)
     system = options.system
     if isinstance(system, SystemPrompt):
@@ -139,12 +147,15 @@ def check_wiring(world: World, options: Options, tools: Sequence[Tool] | None) -
         )
 
 
-def check_tool_wiring(wiring: Wiring, tools: Sequence[Tool]) -> None:
+def check_tool_wiring(world: World, tools: Sequence[Tool]) -> None:
     """Check that a world can run the declared tools, and that a world with tools is not used without any.
 
     Raises:
         UsageError: the tools were given to one side only.
     """
+    wiring = world.wiring
+    if wiring is None or wiring.run_tool != world.run_tool:
+        return
     todo = "Use agentobs.Agent, or pass the same tools to live_world(client, tools) and run(tools=tools)"
     missing = [t.name for t in tools if not t.agents and t.name not in wiring.tools]
     if missing:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Set
-from typing import Any
+from typing import Any, get_args
 
 from agentobs.records.facts import (
     Attempt,
@@ -38,6 +38,7 @@ from agentobs.records.facts import (
     Zones,
 )
 from agentobs.records.labels import Label, constant_label, unchecked
+from agentobs.records.usage import Certainty
 
 Rule = Callable[[str, Set[str]], bool]
 """Returns whether a text may stay readable, given the terms of the providers, and the tools and models
@@ -99,6 +100,11 @@ def _class(text: str, _: Set[str]) -> bool:
     return _CLASS.match(text) is not None
 
 
+def _result_type(text: str, _: Set[str]) -> bool:
+    """Return whether a text is a class with its module, such as `builtins:dict`."""
+    return all(map(is_class_name, text.split(":", 1)))
+
+
 def _never(_text: str, _: Set[str]) -> bool:
     return False
 
@@ -155,6 +161,10 @@ def _note(text: str, declared: Set[str]) -> bool:
     )
 
 
+def _certainty(text: str, _: Set[str]) -> bool:
+    return text in get_args(Certainty)
+
+
 _NOTED = frozenset(("usage", "counts", "unnamed", "platform"))
 
 
@@ -195,7 +205,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "live_exports": _event_text,
         "source": _name,
     },
-    SessionEnd: {"reason": _never, "signature": _signature, "result_type": _class},
+    SessionEnd: {"reason": _never, "signature": _signature, "result_type": _result_type},
     Gap: {},
     InteractionStart: _PLACES,
     InteractionEnd: {**_PLACES, "result": _term},
@@ -218,6 +228,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "server_requests": _term,
         "other_counts": _term,
         "note": _note,
+        "certainty": _certainty,
         "batch_result_id": _never,
     },
     Prefix: {"miss_reason": _term},

@@ -130,14 +130,14 @@ async def waited(client, prompt):
 async def manage(prompt):
     # Our own loop, which starts a sub-agent in its first turn.
     from agentobs.agent.permissions import Permissions
-    from agentobs.agent import Adaptive, Agent, Options, Result, live_world, run, sub_agents, tool
+    from agentobs.agent import Adaptive, AgentDefinition, Options, Result, live_world, run, sub_agents, tool
 
     @tool(read_only=True)
     def lookup(order: str) -> str:
         \"\"\"Look up an order.\"\"\"
         return KNOWN[order]
 
-    tools = (lookup, sub_agents([Agent("scout", "Looks things up.")]))
+    tools = (lookup, sub_agents([AgentDefinition("scout", "Looks things up.")]))
     client = agentobs.record(anthropic.AsyncAnthropic(**options()))
     anything = Permissions(mode="bypassPermissions", bypass_confirmed=True)
     chosen = Options(model="claude-sonnet-5", max_tokens=4096, thinking=Adaptive(), permissions=anything)

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from agentobs import world
 from agentobs.determinism.jobs import close_session
+from agentobs.determinism.session_inheritance import joined
 from agentobs.provider.content_encoding import decoded
 from agentobs.provider.registry import dialect_of, terms
 from agentobs.recording.facts.derivation import SessionView
@@ -492,8 +493,10 @@ class Interpreter:
     def _readable_lane(self, lane: str, texts: dict[str, str]) -> Label:
         """Return the name of a lane with digests in place of the IDs that somebody chose."""
         segments = []
+        own = joined()
+        declared = own.place.lane.split("/") if own else ()
         for segment in lane.split("/"):
-            if not is_lane_segment(segment):
+            if not is_lane_segment(segment) and segment not in declared:
                 digest = self.digest(segment)
                 texts[str(digest)] = segment
                 segment = str(digest)
