@@ -13,8 +13,8 @@ from agentobs.provider.registry import terms
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
-from agentobs.records.clear_text import may_stay
-from agentobs.records.facts import SessionEnd, SessionStart, ToolUse, UsageRow
+from agentobs.records.clear_text import RULES, may_stay
+from agentobs.records.facts import TABLES, SessionEnd, SessionStart, ToolUse, UsageRow
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from tests.cli.test_commands import Shell
@@ -127,3 +127,8 @@ def test_facts_have_the_rules_of_the_documentation() -> None:
     ]
     for kind, field, text, expected in cases:
         assert may_stay(kind, field, text, declared) is expected, (kind, field, text)
+
+
+def test_each_class_of_facts_has_rules() -> None:
+    """A class without rules could not be recorded."""
+    assert set(RULES) == set(TABLES)
