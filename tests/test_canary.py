@@ -13,6 +13,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -124,12 +125,8 @@ def read(path: str) -> dict[str, str]:
     return {canary("result key"): canary("result value")}
 
 
-def _describe_tools() -> None:
-    for each, words in ((look, "look"), (write, "write"), (read, "read")):
-        each.declaration["description"] = canary(f"description of {words}")
-
-
-_describe_tools()
+for each in (look, write, read):
+    each.declaration["description"] = canary(f"description of {each.name}")
 
 
 def _raises(payload: Any) -> Any:
@@ -657,7 +654,6 @@ DECLARED = {
     "agent": "the name of an agent, which the program passes",
     "class": "the name of a class of an exception",
     "answered by": "the model that the server of a response names",
-    "interaction": "an ID that only the sink's own interface accepts",
     "label": "a label of an event, which only the sink's own interface accepts as text",
     "label name": "the name of a label of an event",
     "label value": "a label of an event, as above",
@@ -690,12 +686,15 @@ def _all_places() -> set[str]:
 
 @pytest.mark.parametrize("shape", ["path", "address", "word"])
 def test_texts_that_could_be_labels_stay_in_the_content_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, shape: str
 ) -> None:
     """A path, an e-mail address or one word is as private as a sentence, unless the program declares it as a name."""
-    _shape["now"] = shape
+    monkeypatch.setitem(_shape, "now", shape)
+    request.addfinalizer(partial(setattr, Exotic, "__name__", Exotic.__name__))
     Exotic.__name__ = canary("class")
-    _describe_tools()
+    for each in (look, write, read):
+        description = canary(f"description of {each.name}")
+        monkeypatch.setitem(each.declaration, "description", description)
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -711,10 +710,4 @@ def test_texts_that_could_be_labels_stay_in_the_content_files(
     facts = b"".join(data for name, data in files.items() if name.endswith(".facts"))
     content = b"".join(data for name, data in files.items() if name.endswith(".content"))
     assert len(_places_in(content)) > 60
-    expected = set(DECLARED) if shape == "word" else set()
-    found = _places_in(facts) - expected
-    print([re.findall(rb".{200}" + re.escape(canary(e)).encode(), facts) for e in found])
-    assert found == set()
-    _shape["now"] = "words"
-    Exotic.__name__ = canary("class")
-    _describe_tools()
+    assert _places_in(facts) == (set(DECLARED) if shape == "word" else set())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,19 +60,13 @@ def assemble(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         parsed = _json_or_none(body.decode("utf-8", "replace"))
         return parsed if isinstance(parsed, dict) else {}
     message: dict[str, Any] = {}
-    texts: list[bytes] = []
-    index = b""
-    for data in split_events(body):
-        if typed := _TYPED_TEXT.fullmatch(data):
-            if typed["index"] != index:
-                _add_text(message, index, texts)
-                index = typed["index"]
-            texts.append(typed["text"])
+    for index, data in _joined(split_events(body), _TYPED_TEXT):
+        if index is not None:
+            delta = {"type": "text_delta", "text": data}
+            _try_fold(message, {"type": "content_block_delta", "index": index, "delta": delta})
             continue
-        _add_text(message, index, texts)
         for server_event in server_events(data):
             _add(message, server_event)
-    _add_text(message, index, texts)
     return message
 
 
@@ -84,15 +78,6 @@ def _add(message: dict[str, Any], server_event: ServerEvent) -> None:
         message["error"] = event.get("error", event)
     else:
         _try_fold(message, event)
-
-
-def _add_text(message: dict[str, Any], index: bytes, texts: list[bytes]) -> None:
-    """Add the deltas of a text, which are escaped like JSON strings, and empty the list."""
-    if texts:
-        text = json.loads(f'"{"".join(each.decode("utf-8", "replace") for each in texts)}"')
-        delta = {"type": "text_delta", "text": text}
-        _try_fold(message, {"type": "content_block_delta", "index": int(index), "delta": delta})
-        texts.clear()
 
 
 def assemble_any(body: bytes) -> dict[str, Any]:
@@ -243,35 +228,45 @@ def _partial(event: Mapping[str, Any]) -> object:
 def _skim(body: bytes) -> _Stream:
     """Read only the facts of a stream."""
     stream = _Stream()
-    raw: list[bytes] = []
-    raw_index = b""
-    for data in _fact_events(body):
-        if typed := _TYPED.fullmatch(data):
-            if typed["index"] != raw_index:
-                _add_input(stream, raw_index, raw)
-                raw_index = typed["index"]
-            raw.append(typed["partial"])
-            continue
-        _add_input(stream, raw_index, raw)
-        event = _json_or_none(data)
-        if isinstance(event, dict):
+    for index, data in _joined(_fact_events(body), _TYPED_INPUT):
+        if index is not None:
+            stream.inputs.setdefault(index, []).append(data)
+        elif isinstance(event := _json_or_none(data), dict):
             stream.add(event)
-    _add_input(stream, raw_index, raw)
     return stream
 
 
-def _add_input(stream: _Stream, index: bytes, raw: list[bytes]) -> None:
-    """Add the deltas of an input, which are escaped like JSON strings, and empty the list."""
-    if raw:
-        text = b'"' + b"".join(raw) + b'"'
-        decoded = json.loads(text.decode("utf-8", "replace"), strict=False)
-        stream.inputs.setdefault(int(index), []).append(decoded)
-        raw.clear()
+def _joined(events: Iterable[bytes], typed: re.Pattern[bytes]) -> Iterator[tuple[int | None, Any]]:
+    """Yield consecutive deltas of one block as its index and their text, and each other event as None and its bytes.
+
+    Args:
+        events: the events of a stream.
+        typed: matches a delta; its groups are the index and the text, which is escaped like a JSON string.
+    """
+    index, texts = b"", list[bytes]()
+    for event in events:
+        delta = typed.fullmatch(event)
+        if texts and (delta is None or delta["index"] != index):
+            yield int(index), _unescaped(texts)
+            texts.clear()
+        if delta is None:
+            yield None, event
+        else:
+            index = delta["index"]
+            texts.append(delta["text"])
+    if texts:
+        yield int(index), _unescaped(texts)
 
 
-_TYPED = re.compile(
-    rb' ?\{"type":"content_block_delta","index":(?P<index>\d+),"delta":\{"type":"input_json_delta",'
-    rb'"partial_json":"(?P<partial>[^"\\]*(?:\\["\\/bfnrt][^"\\]*)*)"\}\s*\}\s*'
+def _unescaped(texts: Sequence[bytes]) -> str:
+    text = b"".join(texts).decode("utf-8", "replace")
+    unescaped: str = json.loads(f'"{text}"', strict=False)
+    return unescaped
+
+
+_TYPED_INPUT = re.compile(
+    rb' ?\{"type":"content_block_delta","index":(?P<index>\d{1,9}),"delta":\{"type":"input_json_delta",'
+    rb'"partial_json":"(?P<text>[^"\\]*(?:\\["\\/bfnrt][^"\\]*)*)"\}\s*\}\s*'
 )
 """Matches a delta of a tool input in the provider's usual formatting. Most events are deltas, and parsing each of them
 as JSON would take longer than everything else that the recorder does. A delta in other formatting is parsed.

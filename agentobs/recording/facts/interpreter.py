@@ -273,7 +273,6 @@ class Interpreter:
         """Remember the names of the tools that a request declares."""
         dialect = dialect_of(exchange.question.path)
         named = body.settings.get("model") or dialect.model_in(exchange.question.path)
-        named = body.settings.get("model") or dialect.model_in(exchange.question.path)
         names = [*dialect.tool_names(body.settings), *([named] if isinstance(named, str) else ())]
         known = self._declared_in(exchange.place.session_id)
         if len(known) < KNOWN_LABELS:

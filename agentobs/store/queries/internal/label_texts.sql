@@ -4,33 +4,24 @@
 WITH wanted AS (
     SELECT unnest($digests::VARCHAR[]) AS digest
 ), facts(text, session_id, segment_id, at_ns) AS (
-    SELECT name, session_id, segment_id, requested_ns FROM tool_uses WHERE name LIKE 'digest:%'
+    SELECT unnest([name, tool_use_id]), session_id, segment_id, requested_ns FROM tool_uses
     UNION ALL
-    SELECT tool_use_id, session_id, segment_id, requested_ns FROM tool_uses WHERE tool_use_id LIKE 'digest:%'
+    SELECT unnest([tool, tool_use_id]), session_id, segment_id, result_ns FROM tool_results
     UNION ALL
-    SELECT tool, session_id, segment_id, result_ns FROM tool_results WHERE tool LIKE 'digest:%'
+    SELECT unnest([name, label]), session_id, segment_id, started_ns FROM span_starts
     UNION ALL
-    SELECT tool_use_id, session_id, segment_id, result_ns FROM tool_results WHERE tool_use_id LIKE 'digest:%'
-    UNION ALL
-    SELECT name, session_id, segment_id, started_ns FROM span_starts WHERE name LIKE 'digest:%'
-    UNION ALL
-    SELECT label, session_id, segment_id, started_ns FROM span_starts WHERE label LIKE 'digest:%'
-    UNION ALL
-    SELECT label, session_id, segment_id, at_ns FROM events WHERE label LIKE 'digest:%'
-    UNION ALL
-    SELECT kind, session_id, segment_id, at_ns FROM events WHERE kind LIKE 'digest:%'
+    SELECT unnest([kind, label]), session_id, segment_id, at_ns FROM events
     UNION ALL
     SELECT unnest(map_values(labels)), session_id, segment_id, at_ns FROM events WHERE labels IS NOT NULL
     UNION ALL
-    SELECT rule, session_id, segment_id, at_ns FROM permissions WHERE rule LIKE 'digest:%'
+    SELECT unnest([rule, tool]), session_id, segment_id, at_ns FROM permissions
     UNION ALL
-    SELECT tool, session_id, segment_id, at_ns FROM permissions WHERE tool LIKE 'digest:%'
+    SELECT key, session_id, segment_id, started_ns FROM world_answers
     UNION ALL
-    SELECT key, session_id, segment_id, started_ns FROM world_answers WHERE key LIKE 'digest:%'
-    UNION ALL
-    SELECT batch_result_id, session_id, segment_id, at_ns FROM usage WHERE batch_result_id LIKE 'digest:%'
-    UNION ALL
-    SELECT unnest([model, service_tier, inference_geo, speed, kind, note]), session_id, segment_id, at_ns FROM usage
+    SELECT
+        unnest([model, service_tier, inference_geo, speed, kind, note, batch_result_id]),
+        session_id, segment_id, at_ns
+    FROM usage
     UNION ALL
     SELECT
         unnest([model, model_requested, error_type, stop_reason, message_id, request_id]),
