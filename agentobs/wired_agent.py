@@ -28,12 +28,7 @@ from agentobs.agent.hooks import Hook
 from agentobs.agent.lifecycle_hooks import end
 from agentobs.agent.loop import check_declarations, live_world, run
 from agentobs.agent.model.prompt import SystemPrompt
-from agentobs.agent.run_check import (
-    check_client,
-    check_options,
-    check_unstreamed,
-    check_wiring,
-)
+from agentobs.agent.run_check import check_client, check_options, check_wiring
 from agentobs.agent.sessions.resumption import forked, resumed
 from agentobs.agent.state import Conversation, Options, Prompt
 from agentobs.agent.sub_agents.starter import finish, sub_agents
@@ -92,7 +87,6 @@ class Agent:
         """
         check_client(client)
         check_options(options)
-        check_unstreamed(client, options)
         if hooks and options.hooks:
             raise UsageError(
                 "hooks were given twice",

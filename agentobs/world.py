@@ -246,7 +246,9 @@ def _wake(future: asyncio.Future[None]) -> None:
 GATED_EVENTS = frozenset(
     {"user_prompt_submit", "pre_tool_use", "permission_request", "sub_agent_start"}
 )
-"""The events of hooks that can veto something before it happens. If such a hook cannot run, that is a veto."""
+"""The events of hooks whose veto protects something outside of the agent. If such a hook cannot run, that is a veto.
+A hook for `pre_compact` can block, too, but a compaction that runs unchecked does no harm.
+"""
 
 
 def missing_hook_answer(payload: Mapping[str, Any], why: str) -> dict[str, str]:
@@ -309,10 +311,14 @@ def _ignore_sections(sections: Sequence[tuple[str, str]]) -> None:
 class Wiring:
     """What a live world can run. The loop compares it with the tools and the options of each run."""
 
-    tools: frozenset[str] = frozenset()
-    """Names of the tools."""
+    tools: Mapping[str, Any] = field(default_factory=dict)
+    """The declarations of the tools, by name."""
     run_tool: object = None
     """The function that runs these tools; a world with another function may run others."""
+    ask: object = None
+    """The function that runs the hooks and answers all other questions; another function may answer others."""
+    has_person: bool = False
+    """Whether a person can be asked."""
     hooks: tuple[Any, ...] = ()
     """The table of hooks, of `agentobs.agent.hooks.Hook`."""
     sections: frozenset[str] = frozenset()

@@ -201,7 +201,10 @@ SYNC = anthropic.Anthropic(api_key="made-up")
 @pytest.mark.parametrize(
     ("client", "expected"),
     [
-        (SYNC, "Anthropic is a sync client. Pass an anthropic.AsyncAnthropic; run_sync accepts it"),
+        (
+            SYNC,
+            "Anthropic is a sync client. Pass an anthropic.AsyncAnthropic, or the async client of the same platform",
+        ),
         (None, "NoneType is not a client"),
         ("key", "str is not a client"),
         (anthropic.AsyncAnthropic, "AsyncAnthropic is a class, not a client"),

@@ -271,6 +271,10 @@ class Run:
         is_same = len(before) == len(made) and all(map(_is_same_call, before, made))
         self.progress.repeated_turns = self.progress.repeated_turns + 1 if is_same else 1
 
+    def forget_repeated_turns(self) -> None:
+        """Count repeated turns anew, because a person has sent a message."""
+        self.progress.last_calls, self.progress.repeated_turns = [], 1
+
     def count_entered_agents(self) -> None:
         """Count the usage of the background agents whose results are now part of the stored conversation."""
         conversation = self.progress.conversation

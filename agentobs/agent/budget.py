@@ -5,6 +5,7 @@ The budget is checked before each LLM request, so only the last response can exc
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -36,7 +37,8 @@ class Budget:
     """
     repeated_turns: int | None = 8
     """Limit for consecutive turns of one run that make the same calls and get the same results, at least 2.
-    Our choice: such an agent makes no progress, but a tool may be polled several times.
+    A message from a person starts a new count. Our choice: such an agent makes no progress, but a tool may
+    be polled several times.
     """
     at_limit: Literal["stop", "ask", "warn"] = "stop"
     """Action at a limit: end the run, ask a person whether to continue, or only emit an event."""
@@ -94,18 +96,29 @@ class Spent:
     """The sign of a runaway in the last turns of the run; None if there is none."""
 
 
-def reached(budget: Budget, spent: Spent) -> Limit | None:
-    """Return the narrowest limit that was reached, or None if none was reached."""
+def reached(budget: Budget, spent: Spent, allowed: Set[Limit] = frozenset()) -> Limit | None:
+    """Return the narrowest limit that was reached, or None if none was reached.
+
+    Args:
+        budget: the limits.
+        spent: the amounts.
+        allowed: the limits beyond which the run may continue.
+    """
+    return next((limit for limit in _reached(budget, spent) if limit not in allowed), None)
+
+
+def _reached(budget: Budget, spent: Spent) -> Iterator[Limit]:
     if budget.interaction_usd is not None and spent.interaction_usd >= budget.interaction_usd:
-        return "interaction_usd"
+        yield "interaction_usd"
     if budget.session_usd is not None and spent.session_usd >= budget.session_usd:
-        return "session_usd"
+        yield "session_usd"
     if budget.day_usd is not None and spent.day_usd >= budget.day_usd:
-        return "day_usd"
+        yield "day_usd"
     if budget.session_turns is not None and spent.session_turns >= budget.session_turns:
-        return "session_turns"
+        yield "session_turns"
     if budget.limits_money and spent.unpriced_calls:
-        return "unpriced"
+        yield "unpriced"
     if budget.repeated_turns is not None and spent.repeated_turns >= budget.repeated_turns:
-        return "repeated_calls"
-    return spent.runaway if budget.runaway else None
+        yield "repeated_calls"
+    if budget.runaway and spent.runaway is not None:
+        yield spent.runaway

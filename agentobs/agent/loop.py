@@ -142,8 +142,10 @@ def live_world(
             settled=hook_runner.wait_for_background,
             abort=abort or Abort(),
             wiring=Wiring(
-                tools=frozenset(each.name for each in tools),
+                tools={each.name: each.declaration for each in tools},
                 run_tool=tool_runner.run_tool,
+                ask=answers.ask,
+                has_person=person is not None,
                 hooks=hooks,
                 sections=frozenset(sections or ()),
                 reads_spending=spent_today is not None,
@@ -368,6 +370,7 @@ async def _turn(
         _abort(run, *dispatcher.stopped_at, here)
     elif requested:
         if dispatcher.steering:
+            run.forget_repeated_turns()
             yield _steered(run, here, state.turn - 1, dispatcher.steering, dispatcher.skipped)
         async for event in _after_tools(run, state, dispatcher, here):
             yield event
@@ -430,6 +433,7 @@ async def _after_response_without_calls(
         return
     messages = await telemetry.ask(run.inputs.world, here, "steering", f"{state.turn}:end")
     if messages:
+        run.forget_repeated_turns()
         run.progress.next_state = prompted_again(state, messages, "steering")
         yield _steered(run, here, state.turn, tuple(messages), ())
         return
@@ -443,6 +447,7 @@ async def _after_response_without_calls(
         return
     messages = await telemetry.ask(run.inputs.world, here, "follow_up", f"{state.turn}:end")
     if messages:
+        run.forget_repeated_turns()
         run.progress.next_state = prompted_again(state, messages, "follow_up")
         telemetry.event(run.inputs.world, here, "follow_up", None, {"texts": len(messages)})
         yield FollowUp(state.turn, tuple(messages))

@@ -25,7 +25,7 @@ def check_client(client: Any) -> None:
     """Check that a client can be used by the loop.
 
     Raises:
-        UsageError: the client is synchronous, is closed, or something else.
+        UsageError: the client is synchronous, closed, or not a client of the Messages API.
     """
     found, todo = (
         None,
@@ -33,12 +33,12 @@ def check_client(client: Any) -> None:
     )
     if isinstance(client, _SYNC_CLIENTS):
         found = f"{type(client).__name__} is a sync client"
-        todo = f"Pass an anthropic.Async{type(client).__name__.removeprefix('Async')}; run_sync accepts it, too"
+        todo = "Pass an anthropic.AsyncAnthropic, or the async client of the same platform; run_sync needs it, too"
     elif isinstance(client, type):
         found = f"{client.__name__} is a class, not a client"
     elif not hasattr(client, "messages") or not hasattr(client, "with_options"):
         found = f"{type(client).__name__} is not a client of the Messages API"
-    elif getattr(client, "is_closed", bool)():
+    elif callable(is_closed := getattr(client, "is_closed", None)) and is_closed():
         found = "the client is closed"
     if found is not None:
         raise UsageError(found, where="client", todo=todo)
@@ -64,18 +64,19 @@ def check_options(options: Any) -> None:
             raise UsageError(found, where=f"Options.{name}", todo=todo)
 
 
-def check_unstreamed(client: Any, options: Options) -> None:
+def _check_unstreamed(client: Any, options: Options) -> None:
     """Check that the SDK sends a long response without streaming: its client must have a time limit of its own.
 
     Raises:
         UsageError: the client has the default time limit (SDK 2.12, `_calculate_nonstreaming_timeout`).
     """
     is_long = options.max_tokens > UNSTREAMED_TOKENS_MAX
-    if not options.stream and is_long and client.timeout == anthropic.DEFAULT_TIMEOUT:
+    has_default = getattr(client, "timeout", None) == anthropic.DEFAULT_TIMEOUT
+    if not options.stream and is_long and has_default:
         raise UsageError(
             f"{options.max_tokens} tokens are too many without streaming",
             where="Options.max_tokens",
-            todo=f"Set stream=True, at most {UNSTREAMED_TOKENS_MAX} tokens, or the client's timeout",
+            todo=f"Set stream=True, request at most {UNSTREAMED_TOKENS_MAX} tokens, or set a timeout on the client",
         )
 
 
@@ -91,12 +92,17 @@ def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
             f"{turns!r} is not a number of turns",
             "Set 1 or more, or None for no limit",
         ),
-        (not _is_count(tokens), "max_tokens", f"{tokens!r} is not a number", "Set 1 or more"),
+        (
+            not _is_count(tokens),
+            "max_tokens",
+            f"{tokens!r} is not a number of tokens",
+            "Set 1 or more",
+        ),
         (
             type(retries) is not int or retries < 0,
             "max_retries",
-            f"{retries!r} is not a number",
-            "Set 0 to 10",
+            f"{retries!r} is not a number of retries",
+            "Set 0 or more",
         ),
         (
             options.fallback_model == model,
@@ -127,23 +133,36 @@ def check_wiring(world: World, options: Options, tools: Sequence[Tool] | None) -
     wiring = world.wiring
     if wiring is None:
         return
+    _check_unstreamed(world.client, options)
     if tools is not None:
         check_tool_wiring(world, tools)
+    if wiring.ask == world.ask:
+        _check_answers(wiring, options)
+
+
+def _check_answers(wiring: Wiring, options: Options) -> None:
+    """Check that a world can answer the questions of a run."""
     _check_hook_wiring(wiring, options)
-    system = options.system
+    system, where = options.system, "Use agentobs.Agent, or pass live_world"
     if isinstance(system, SystemPrompt):
         missing = sorted(set(system.function_sections) - wiring.sections)
         if missing:
             raise UsageError(
                 f"the world has no function for the section {missing[0]} of the system prompt",
                 where="sections",
-                todo="Use agentobs.Agent, or pass live_world(..., sections=prompt.function_sections)",
+                todo=f"{where}(..., sections=prompt.function_sections)",
             )
     if options.budget.day_usd is not None and not wiring.reads_spending:
         raise UsageError(
             "the world cannot read what was spent today",
             where="Budget.day_usd",
-            todo="Use agentobs.Agent, or pass live_world(..., spent_today=agentobs.wiring.spent_today)",
+            todo=f"{where}(..., spent_today=agentobs.wiring.spent_today)",
+        )
+    if options.budget.at_limit == "ask" and not wiring.has_person:
+        raise UsageError(
+            "nobody can be asked at a limit",
+            where="Budget.at_limit",
+            todo='Pass person, or set at_limit to "stop"',
         )
 
 
@@ -160,6 +179,10 @@ def check_tool_wiring(world: World, tools: Sequence[Tool]) -> None:
     missing = [t.name for t in tools if not t.agents and t.name not in wiring.tools]
     if missing:
         found = f"the world cannot run these tools of the run: {', '.join(missing)}"
+        raise UsageError(found, where="tools", todo=todo)
+    other = [t.name for t in tools if wiring.tools.get(t.name, t.declaration) != t.declaration]
+    if other:
+        found = f"the world has other tools with these names: {', '.join(other)}"
         raise UsageError(found, where="tools", todo=todo)
     if wiring.tools and not tools:
         found = (

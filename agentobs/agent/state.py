@@ -105,13 +105,12 @@ class Options:
     """The agent's name in the interaction's span."""
 
     def __post_init__(self) -> None:
-        """Name the hooks that have no name.
+        """Store the hooks as a table, in which each has a name.
 
         Raises:
             UsageError: an entry is not a hook, or a hook is given twice.
         """
-        if any(not getattr(hook, "name", "") for hook in self.hooks):
-            object.__setattr__(self, "hooks", table(self.hooks))
+        object.__setattr__(self, "hooks", table(self.hooks))
 
 
 _CLAIMING = threading.Lock()

@@ -61,7 +61,7 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     "--max-usd",
     help=(
         "Stop when the interaction has cost this much, such as 0.50, or `none` for no limit. Without this option, "
-        "the limit is asked for at the terminal. Required if there is no terminal, unless --max-usd-today is set."
+        "you are asked for the limit at the terminal. Required if there is no terminal, unless --max-usd-today is set."
     ),
 )
 @click.option(
@@ -453,6 +453,7 @@ def _ask_for_budget() -> str | None:
 
     Raises:
         UsageError: there is no terminal, or the answer is not an amount.
+        click.Abort: the terminal was closed (Ctrl-D).
     """
     if not sys.stdin.isatty():
         raise UsageError(
@@ -461,7 +462,10 @@ def _ask_for_budget() -> str | None:
             todo=f"Pass an amount, such as --max-usd {USUAL_USD}, or --max-usd {NO_LIMIT} for no limit",
         )
     click.echo(f"Budget in USD, or {NO_LIMIT} [{USUAL_USD}]: ", nl=False, err=True)
-    amount = _line().strip() or USUAL_USD
+    answer = _line()
+    if not answer:
+        raise click.Abort
+    amount = answer.strip() or USUAL_USD
     if amount == NO_LIMIT:
         return None
     _dollars(amount, "--max-usd")

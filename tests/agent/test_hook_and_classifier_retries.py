@@ -61,4 +61,4 @@ def test_a_request_that_keeps_failing_is_given_up(replies: list[Reply], requests
     long, or the key is wrong.
     """
     outcome, sent_requests, _ = outcome_of(replies)
-    assert (outcome, sent_requests) == ("non_blocking_error", requests)
+    assert (outcome, sent_requests) == ("blocking", requests)

@@ -158,14 +158,19 @@ def test_without_a_terminal_a_budget_is_required(
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("", (0, "")), ("none", (0, "")), ("much", (1, "invalid dollar amount"))],
+    [
+        ("\n", (0, "")),
+        ("none\n", (0, "")),
+        ("much\n", (1, "invalid dollar amount")),
+        ("", (130, "")),
+    ],
 )
 def test_the_budget_is_asked_for_at_a_terminal(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, expected: tuple[int, str]
 ) -> None:
-    """At a terminal, `run` asks for the budget; an empty answer selects the suggested amount."""
+    """At a terminal, `run` asks for the budget; an empty line selects the suggested amount, and Ctrl-D cancels."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("agentobs.cli.run._line", lambda: f"{typed}\n")
+    monkeypatch.setattr("agentobs.cli.run._line", lambda: typed)
     with Provider([streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         ended = shell("run", "Hello")

@@ -31,6 +31,9 @@ from agentobs.records.canonical_json import Json
 BLOCKING_STATUS = 2
 """The exit status of a program that blocks the event. Its standard error contains the reason."""
 
+NOT_STARTED_STATUSES = (126, 127)
+"""The exit statuses of a shell that cannot execute, or does not find, a command (POSIX, section 2.8.2)."""
+
 GRACE_S = 1.0
 """How long a program may take to exit after SIGTERM, in seconds. Our choice."""
 
@@ -57,7 +60,7 @@ async def run_command(
         facts: additional environment variables.
 
     Raises:
-        HookUnavailable: the program cannot be started.
+        HookUnavailable: the program cannot be started, or the shell does not find it.
     """
     try:
         transport, output = await _start(command, cwd, facts)
@@ -70,7 +73,11 @@ async def run_command(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OUTPUT_WAIT_S):
                 await output.closed.wait()
-        return _answer_from_exit(transport.get_returncode(), output)
+        status = transport.get_returncode()
+        if isinstance(command.run, str) and status in NOT_STARTED_STATUSES:
+            why = output.error_text() or f"the shell exited with status {status}"
+            raise HookUnavailable(f"it cannot be started: {excerpt(why)}")
+        return _answer_from_exit(status, output)
     finally:
         await _stop(transport, output)
 
@@ -118,6 +125,10 @@ class _ProgramOutput(asyncio.SubprocessProtocol):
         self.exited, self.closed = asyncio.Event(), asyncio.Event()
         self._open = {1, 2}
 
+    def error_text(self) -> str:
+        """Return the standard error."""
+        return printable(bytes(self.buffers[2]).decode("utf-8", "replace"))
+
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         buffer = self.buffers[fd]
         space = ANSWER_BYTES_MAX - len(buffer)
@@ -142,10 +153,7 @@ def _write_input(transport: asyncio.SubprocessTransport, payload: bytes) -> None
 
 
 def _answer_from_exit(status: int | None, output: _ProgramOutput) -> Json:
-    stdout, stderr = (
-        bytes(output.buffers[1]),
-        printable(bytes(output.buffers[2]).decode("utf-8", "replace")),
-    )
+    stdout, stderr = bytes(output.buffers[1]), output.error_text()
     if status == 0:
         if output.is_truncated:
             return failed_answer(f"it printed more than {ANSWER_BYTES_MAX:,} bytes")

@@ -199,7 +199,8 @@ class LiveHooks:
                     hook.run, data, self._roots[0], _environment_variables(payload)
                 )
             case Http():
-                return await post(hook.run, payload.encode("utf-8"), self._resolve)
+                data = payload.encode("utf-8")
+                return await post(hook.run, data, self._resolve, timeout_s)
             case PromptHook():
                 judge = self._judge(hook.run, timeout_s, usages)
                 return await model_hooks.run_prompt_hook(hook.run, judge, hook.event, payload)
@@ -235,7 +236,7 @@ class LiveHooks:
             raise UsageError(
                 "it needs a model, but none is set",
                 where=where,
-                todo="Pass hook_model to live_world",
+                todo="Pass hook_model to agentobs.Agent or live_world",
             )
         if not isinstance(hook.run, AgentHook):
             return

@@ -34,13 +34,19 @@ from agentobs.records.canonical_json import Json
 
 REDIRECTS_MAX = 3
 """Maximum number of redirects. Our choice."""
+CONNECT_S = 5.0
+"""Timeout of a connection, in seconds; shorter if the hook has a shorter timeout. Our choice."""
+
+_NOT_REACHED = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.InvalidURL,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
 
 _KEEPS_METHOD = (307, 308)
 _REDIRECTS = (301, 302, 303, *_KEEPS_METHOD)
-
-
-class _Refused(Exception):
-    """A request must not be sent; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +59,23 @@ class _Hop:
     headers: Mapping[str, str]
     loopback: bool
     """Whether the request may connect to this machine."""
+    connect_s: float
+    """Timeout of a connection, in seconds."""
 
 
-async def post(http: Http, payload: bytes, resolve: Resolve = resolve_host) -> Json:
+async def post(
+    http: Http, payload: bytes, resolve: Resolve = resolve_host, timeout_s: float = CONNECT_S
+) -> Json:
     """Send the payload to a server and return its answer. Cancellation closes the connection.
 
+    Args:
+        http: the server.
+        payload: the body of the request.
+        resolve: returns the addresses of a host.
+        timeout_s: after which time the caller cancels this, in seconds; a connection fails earlier.
+
     Raises:
-        HookUnavailable: the server cannot be reached.
+        HookUnavailable: no permitted server can be reached.
     """
     headers = {
         "accept": "application/json",
@@ -67,25 +83,24 @@ async def post(http: Http, payload: bytes, resolve: Resolve = resolve_host) -> J
         "content-type": "application/json",
         **{name.lower(): value for name, value in http.headers.items()},
     }
-    hop = _Hop(httpx2.URL(http.url), "POST", payload, headers, loopback=True)
+    connect_s = min(CONNECT_S, timeout_s / 2)
+    hop = _Hop(httpx2.URL(http.url), "POST", payload, headers, True, connect_s)
     try:
         for _ in range(REDIRECTS_MAX + 1):
             received = await _send_hop(hop, http.proxy, resolve)
             if not isinstance(received, _Hop):
                 return received
             if http.proxy is not None:
-                return failed_answer(
+                raise HookUnavailable(
                     "it redirects, and the redirect target cannot be checked behind a proxy"
                 )
             hop = received
-        return failed_answer(f"it redirects more than {REDIRECTS_MAX} times")
-    except ReplayEnd:
+        raise HookUnavailable(f"it redirects more than {REDIRECTS_MAX} times")
+    except (ReplayEnd, HookUnavailable):
         raise
-    except _Refused as refusal:
-        return failed_answer(str(refusal))
-    except httpx2.ConnectError as error:
+    except _NOT_REACHED as error:
         raise HookUnavailable(f"the request failed: {excerpt(error_text(error))}") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
+    except (httpx2.HTTPError, OSError, ValueError, RuntimeError) as error:
         return failed_answer(f"the request failed: {excerpt(error_text(error))}")
 
 
@@ -97,10 +112,10 @@ async def _send_hop(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Js
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
-        raise _Refused(f"{host} cannot be resolved: {excerpt(str(error))}") from None
+        raise HookUnavailable(f"{host} cannot be resolved: {excerpt(str(error))}") from None
     problem = refusal_reason(addresses, loopback=hop.loopback)
     if problem is not None:
-        raise _Refused(f"{host} is not allowed: {problem}")
+        raise HookUnavailable(f"{host} is not allowed: {problem}")
     loopback = all(is_loopback(ipaddress.ip_address(address)) for address in addresses)
     *others, last = addresses
     for address in others:
@@ -125,7 +140,7 @@ async def _send_to_address(
         verify=_tls_context(hop, proxy),
         trust_env=False,
         follow_redirects=False,
-        timeout=None,
+        timeout=httpx2.Timeout(None, connect=hop.connect_s),
         proxy=proxy,
     )
     async with client:
@@ -163,13 +178,13 @@ def _redirected_hop(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> 
     """Return the request for a redirect.
 
     Raises:
-        _Refused: the target is not a server, or the redirect leads from https to http.
+        HookUnavailable: the target is not a server, or the redirect leads from https to http.
     """
     url = hop.url.join(response.headers["location"])
     if url.scheme not in ("http", "https") or not url.host:
-        raise _Refused("it redirects to an address that is not a server")
+        raise HookUnavailable("it redirects to an address that is not a server")
     if hop.url.scheme == "https" and url.scheme == "http":
-        raise _Refused("it redirects from https to http")
+        raise HookUnavailable("it redirects from https to http")
     keeps_method = response.status_code in _KEEPS_METHOD
     is_same_origin = (url.scheme, url.raw_host, _port(url)) == (
         hop.url.scheme,
@@ -187,7 +202,8 @@ def _redirected_hop(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> 
         hop.method if keeps_method else "GET",
         hop.body if keeps_method else b"",
         headers,
-        loopback=loopback,
+        loopback,
+        hop.connect_s,
     )
 
 

@@ -16,6 +16,7 @@ from agentobs import tracing
 from agentobs.agent import telemetry
 from agentobs.agent.events import Event, RequestStart, Result
 from agentobs.agent.execution.hook_output import (
+    HookUnavailable,
     answer_from_value,
     crashed_answer,
     failed_answer,
@@ -76,10 +77,16 @@ class Judge:
 
 
 async def run_prompt_hook(hook: PromptHook, judge: Judge, event: HookEvent, payload: str) -> Json:
-    """Call a model once and return its answer."""
-    value, why = await request_judgment(
-        judge, SYSTEM, prompt_text(hook.prompt, payload), judgment_type(event)
-    )
+    """Call a model once and return its answer.
+
+    Raises:
+        HookUnavailable: the model did not respond.
+    """
+    text, answer = prompt_text(hook.prompt, payload), judgment_type(event)
+    try:
+        value, why = _answer_input(await _request(judge, SYSTEM, text, answer))
+    except PROVIDER_ERRORS as error:
+        raise HookUnavailable(f"the model call failed: {text_of(error)}") from error
     return answer_from_value(value) if value is not None else failed_answer(why)
 
 
@@ -90,6 +97,18 @@ async def request_judgment(
 
     Return the input of the answer tool, which is not validated, and an empty string. If the model gave no answer,
     return None and the reason.
+    """
+    try:
+        return _answer_input(await _request(judge, system, text, answer))
+    except PROVIDER_ERRORS as error:
+        return None, f"the model call failed: {text_of(error)}"
+
+
+async def _request(judge: Judge, system: str, text: str, answer: type[BaseModel]) -> Json:
+    """Call a model once, at the current place, and return its message.
+
+    Raises:
+        error_classes.PROVIDER_ERRORS: every attempt failed.
     """
     arguments: dict[str, Any] = {
         "model": judge.model,
@@ -105,14 +124,11 @@ async def request_judgment(
         ],
         "tool_choice": {"type": "tool", "name": ANSWER_TOOL},
     }
-    try:
-        with telemetry.span("llm_request", tracing.place(), judge.model) as inside:
-            message = await _send_with_retries(judge, arguments, inside)
-    except PROVIDER_ERRORS as error:
-        return None, f"the model call failed: {text_of(error)}"
+    with telemetry.span("llm_request", tracing.place(), judge.model) as inside:
+        message = await _send_with_retries(judge, arguments, inside)
     if isinstance(usage := message.get("usage"), dict):
         judge.usages.append({"model": str(message.get("model")), "usage": usage})
-    return _answer_input(message)
+    return message
 
 
 async def _send_with_retries(judge: Judge, arguments: dict[str, Any], place: Place | None) -> Json:
@@ -168,6 +184,9 @@ async def run_agent_hook(
     """Run an agent that inspects the environment, and return its answer.
 
     If the agent gives no answer, the outcome is `cancelled`.
+
+    Raises:
+        HookUnavailable: the model did not respond.
     """
     runner, abort, meter = live_tools(tools), Abort(), _RecordingMeter(judge.usages)
     world = World(
@@ -288,6 +307,8 @@ def _answer_input(message: Json) -> tuple[Json | None, str]:
 def _answer_from_result(result: Result, hook: AgentHook) -> Json:
     if isinstance(result.output, BaseModel):
         return answer_from_value(result.output.model_dump(exclude_none=True))
+    if result.terminal_reason == "model_error":
+        raise HookUnavailable(f"the model call failed: {result.error_text or result.error}")
     if result.exception is not None:
         return outcome_answer(
             "cancelled", f"its agent failed: {crashed_answer(result.exception)['reason']}"

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, Effect, HookEvent
 from agentobs.agent.permissions import Behavior
 from agentobs.records.canonical_json import Json
+from agentobs.world import GATED_EVENTS
 
 Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
 """How a hook ended: without objection, with a veto, with an error (which is ignored), or cancelled."""
@@ -95,6 +96,8 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
         answer: the JSON value.
         event: the event, which determines the allowed effects. None allows all effects.
     """
+    if answer is None and event in GATED_EVENTS:
+        return HookAnswer("blocking", "This world does not answer hooks.")
     if not isinstance(answer, dict):
         return _invalid_answer({}, f"the answer is {_type_name(answer)}, not an object", event)
     answer = {name: value for name, value in answer.items() if value is not None}

@@ -77,7 +77,8 @@ async def is_over_budget(run: Run, here: Place | None) -> bool:
 
 async def _reached(run: Run, here: Place | None, key: str) -> Limit | None:
     """Return the limit that was reached, or None. If runs share a budget, the limit is recorded and replayed."""
-    limit = budget.reached(run.inputs.options.budget, await _spent(run))
+    allowed = run.progress.exceeded_limits
+    limit = budget.reached(run.inputs.options.budget, await _spent(run), allowed)
     if run.shares_budget and run.inputs.options.budget != budget.Budget():
         recorded = await telemetry.ask(run.inputs.world, here, "limit", key, limit)
         limit = recorded if recorded in get_args(Limit) else None

@@ -200,6 +200,11 @@ def check_tools(tools: Sequence[Tool]) -> None:
     """
     owners: dict[str, Tool] = {}
     for each in tools:
+        if not isinstance(each, Tool):
+            name = getattr(each, "__name__", type(each).__name__)
+            raise UsageError(
+                f"{name} is not a Tool", where="tools", todo="Create it with @agentobs.agent.tool"
+            )
         _check_settings(each)
         for name in (each.name, *each.aliases):
             if name in owners:

@@ -138,8 +138,10 @@ def test_a_failing_program_blocks_nothing(line: str, found: str) -> None:
     assert found in read.reason
 
 
-@pytest.mark.parametrize("words", [("/no/such/program",), ("/tmp",), ("x" * 5000,)])
-def test_a_program_that_cannot_be_started(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("/no/such/program",), ("/tmp",), ("x" * 5000,), "no-such-program --check", "/tmp"]
+)
+def test_a_program_that_cannot_be_started(words: tuple[str, ...] | str) -> None:
     """A program that cannot be started is a veto if it is a gate; otherwise it is an error and blocks nothing."""
     read = answer(Command(words))
     assert read.outcome == "blocking"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -193,10 +194,30 @@ def test_a_refused_connection() -> None:
     ],
 )
 def test_private_addresses_are_rejected(host: str) -> None:
-    """A private address is rejected in every spelling, before any connection is made."""
+    """A private address is rejected in every spelling, before any connection is made, so a gate is a veto."""
     read = answer(Http(f"http://{host}/latest/meta-data/"))
-    assert read.outcome == "non_blocking_error"
+    assert read.outcome == "blocking"
     assert "is not allowed" in read.reason or "cannot be resolved" in read.reason
+
+
+def test_a_gate_whose_server_cannot_be_reached_is_a_veto() -> None:
+    """A host without an address, and one that does not answer within half of the timeout of the hook."""
+
+    async def unknown(host: str, port: int) -> list[str]:
+        raise OSError("no such host")
+
+    read = answer(Http("http://hook.test/"), live={"resolve": unknown})
+    assert (read.outcome, "cannot be resolved" in read.reason) == ("blocking", True)
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # fill the queue of connections, so that the next one gets no answer
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+        hook = Hook("pre_tool_use", Http(f"http://127.0.0.1:{full.getsockname()[1]}/"), timeout_s=1)
+        read = answer(hook)
+    assert (read.outcome, "the request failed" in read.reason) == ("blocking", True)
 
 
 def test_a_name_with_a_private_address_is_rejected(server: Served) -> None:
@@ -262,11 +283,11 @@ def test_redirects_are_followed(server: Served, status: int, method: str) -> Non
     ],
 )
 def test_redirect_targets_are_checked(server: Served, location: str, found: str) -> None:
-    """Redirects to a private address, to an invalid target, or in a circle are errors of the hook."""
+    """Redirects to a private address, to an invalid target, or in a circle reach no server, so a gate is a veto."""
     server.answers = lambda handler: handler.reply(307, location=location)
     live = {"resolve": resolving(inside_test=["10.0.0.7"])}
     read = answer(Http(server.url()), live=live)
-    assert read.outcome == "non_blocking_error"
+    assert read.outcome == "blocking"
     assert found in read.reason
 
 

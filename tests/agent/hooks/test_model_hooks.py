@@ -102,14 +102,10 @@ def test_usage_of_a_prompt_hook_counts() -> None:
         (unstreamed(message(call("j", "other"))), "gave no answer"),
         (unstreamed(message(call("j", "answer", reason="x"), stop_reason="max_tokens")), "cut"),
         (hook_answer(outcome="maybe", reason="x"), "field outcome"),
-        (error(529, "overloaded_error"), "the model call failed"),
-        (Reply((b"{",)), "the model call failed"),
     ],
 )
-def test_a_failing_small_model_blocks_nothing(reply: Reply, found: str) -> None:
-    """If the small model sends no response, a broken response or an invalid response, this is an error of the hook that
-    does not block the call.
-    """
+def test_an_invalid_answer_of_a_small_model_blocks_nothing(reply: Reply, found: str) -> None:
+    """If the small model gives no valid answer, this is an error of the hook that does not block the call."""
     with Provider([WRITES, reply, DONE]) as provider:
         events = run_agent(provider, tools=[write], hooks=table([PROMPT]))
     outcome, reason = hook_outcome(events)
@@ -160,13 +156,16 @@ def test_an_agent_hook_at_its_turn_limit_is_cancelled() -> None:
     assert len(provider.requests) == 5
 
 
-def test_an_agent_hook_whose_model_fails_is_cancelled() -> None:
-    """If the model of an agent hook fails, the hook is cancelled, and the reason describes the failure."""
-    with Provider([WRITES, error(400, "invalid_request_error"), DONE]) as provider:
-        events = run_agent(provider, tools=[write, look], hooks=table([AGENT]))
+@pytest.mark.parametrize("hook", [PROMPT, AGENT])
+@pytest.mark.parametrize("reply", [error(400, "invalid_request_error"), Reply((b"{",))])
+def test_a_gate_whose_model_fails_is_a_veto(hook: Hook, reply: Reply) -> None:
+    """If the model of a hook that could veto sends no response, the call does not run."""
+    with Provider([WRITES, reply, DONE]) as provider:
+        events = run_agent(provider, tools=[write, look], hooks=table([hook]))
     outcome, reason = hook_outcome(events)
-    assert outcome == "cancelled"
-    assert "its agent failed" in reason
+    assert outcome == "blocking"
+    assert "the model call failed" in reason
+    assert [done.answer.outcome for done in of_kind(events, ToolDone)] == ["blocked"]
 
 
 def small_model_calls(events: list[Any], records: list[Any]) -> tuple[int, list[Any]]:
