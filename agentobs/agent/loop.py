@@ -188,10 +188,16 @@ async def run(
     check_options(options)
     check_wiring(world, options, None if callable(tools) else tools)
     conversation = Conversation() if conversation is None else conversation
+    result = None
     with conversation.claimed():
         async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
             async for event in events:
-                yield event
+                if isinstance(event, Result):
+                    result = event
+                else:
+                    yield event
+    if result is not None:  # after the claim, so that a consumer may stop reading here
+        yield result
 
 
 def _run(
