@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
+from agentobs.agent.arguments import check_list
 from agentobs.agent.events import Event, HookRan, Result
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Inbox, Person
@@ -86,11 +87,23 @@ class Agent:
             refresh: renews the client's credentials, see `agentobs.agent.live_world`.
 
         Raises:
-            UsageError: the client is synchronous, closed or something else; a tool, a hook or a sub-agent
-                is given twice or cannot be used with the others; or options contradict each other.
+            UsageError: the client is synchronous, closed or something else; an argument or an option is of
+                the wrong kind; a tool, a hook or a sub-agent is given twice or cannot be used with the
+                others; or options contradict each other.
         """
         check_client(client)
         check_options(options)
+        check_list(
+            tools, "tools", Tool, "Pass a list of tools, each created with @agentobs.agent.tool"
+        )
+        check_list(hooks, "hooks", Hook, "Pass a list of agentobs.agent.Hook")
+        check_list(
+            sub_agents,
+            "sub_agents",
+            AgentDefinition,
+            "Pass a list of agentobs.agent.AgentDefinition",
+        )
+        check_list(roots, "roots", (Path, str), "Pass a list of folders, each a pathlib.Path")
         if hooks and options.hooks:
             raise UsageError(
                 "hooks were given twice",
@@ -103,8 +116,6 @@ class Agent:
                 where="Budget.at_limit",
                 todo='Pass person, or set at_limit to "stop"',
             )
-        _check_kinds(tools, Tool, "tools", "Create it with @agentobs.agent.tool")
-        _check_kinds(sub_agents, AgentDefinition, "sub_agents", "Pass an AgentDefinition")
         self._client = client
         self._options = replace(options, hooks=tuple(hooks) or options.hooks)
         self._tools = (*tools, *_starting_tools(sub_agents))
@@ -466,14 +477,6 @@ def _noted(error: BaseException | None) -> Iterator[None]:
 def _starting_tools(definitions: Sequence[AgentDefinition]) -> tuple[Tool, ...]:
     """Return the tool with which the model starts the sub-agents, if there are any."""
     return (sub_agents(definitions),) if definitions else ()
-
-
-def _check_kinds(values: Sequence[Any], kind: type, where: str, todo: str) -> None:
-    """Raise a UsageError if a value has another type."""
-    wrong = next((value for value in values if not isinstance(value, kind)), None)
-    if wrong is not None:
-        name = getattr(wrong, "__name__", type(wrong).__name__)
-        raise UsageError(f"{name} is not a {kind.__name__}", where=where, todo=todo)
 
 
 def _spent_today() -> Decimal:
