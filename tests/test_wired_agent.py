@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from agentobs.agent import (
     run,
     tool,
 )
+from agentobs.agent.budget import Spent, reached
+from agentobs.agent.hooks import table
 from agentobs.errors import UsageError
 from agentobs.world import World
 from replay import Replayer, load
@@ -185,6 +188,60 @@ def test_tools_given_to_the_world_only() -> None:
     )
 
 
+def test_other_tools_with_the_same_names() -> None:
+    """Tools of the run that are declared differently than those of the world are refused, although the names match."""
+    refused_run(
+        "the world has other tools with these names: lookup",
+        world=lambda client: live_world(client, [pay, lookup]),
+        tools=[pay, other_lookup],
+    )
+
+
+def test_equal_declarations_are_the_same_tools() -> None:
+    """Only declarations are compared: the run may be given another object that is declared identically."""
+    calls: list[str] = []
+
+    def again(who: str) -> str:
+        """Look someone up."""
+        calls.append(who)
+        return "known"
+
+    async def go(provider: Provider) -> Result:
+        async with provider.client() as client:
+            world = live_world(client, [tool(name="lookup", read_only=True)(again)])
+            return await complete("Go", world=world, options=options(), tools=[lookup])
+
+    with Provider([LOOKS_UP, DONE]) as provider:
+        assert asyncio.run(go(provider)).text == "Done."
+        assert results(provider) == ["known"]
+    assert calls == ["Ann"]
+
+
+def test_options_build_the_table_of_hooks() -> None:
+    """However hooks are given to the options, they become a table, in which each has its own name."""
+    other = Hook("stop", refuse)
+    for hooks in ((VETO, other), [VETO, other], table((VETO, other))):
+        built = options(hooks=hooks).hooks
+        assert isinstance(built, tuple)
+        assert [hook.name for hook in built] == ["code:1", "code:2"]
+        assert replace(options(hooks=hooks), max_turns=3).hooks == built
+    with pytest.raises(UsageError, match="the same hook is given twice"):
+        options(hooks=(VETO, VETO))
+
+
+def test_asking_at_a_limit_without_a_person() -> None:
+    """A world without a person cannot run a budget that asks at its limit; a world with a person can."""
+    refused_run("nobody can be asked at a limit", options=options(budget=AT_LIMIT))
+
+    async def go(provider: Provider) -> Result:
+        async with provider.client() as client:
+            world = live_world(client, person=lambda _: True)
+            return await complete("Go", world=world, options=options(budget=ASK_AT_TURNS))
+
+    with Provider([DONE]) as provider:
+        assert asyncio.run(go(provider)).text == "Done."
+
+
 def test_sections_and_daily_budget_given_to_one_side_only() -> None:
     """A section without its function, and a daily budget without an amount spent, are refused."""
     volatile = SystemPrompt(
@@ -321,6 +378,73 @@ def test_other_results_are_no_repetition() -> None:
         assert asyncio.run(go(provider)).subtype == "success"
 
 
+async def repeat(provider: Provider, send: str) -> Result:
+    """Run an agent that ends after three equal turns, and send it a message during its second turn."""
+    async with provider.client() as client:
+        limits = Budget(repeated_turns=3)
+        agent = agentobs.Agent(client, options=options(budget=limits), tools=[lookup])
+        events = [event async for event in _sending(agent, send)]
+        return result_of(events)
+
+
+async def _sending(agent: agentobs.Agent, send: str) -> AsyncIterator[Any]:
+    count = 0
+    async for event in agent.stream("Go"):
+        count += isinstance(event, ToolDispatch)
+        if isinstance(event, ToolDispatch) and count == 2:
+            getattr(agent, send)("Look again")
+        yield event
+
+
+@pytest.mark.parametrize(
+    ("send", "replies", "sent"),
+    [
+        ("steer", [LOOKS_UP] * 9, 5),
+        ("follow_up", [LOOKS_UP, LOOKS_UP, DONE, *[LOOKS_UP] * 6], 6),
+    ],
+)
+def test_a_message_restarts_the_count_of_repeated_turns(
+    send: str, replies: list[Any], sent: int
+) -> None:
+    """After a message from a person, the agent may repeat its calls as often as at the beginning."""
+    with Provider(replies) as provider:
+        result = asyncio.run(repeat(provider, send))
+        assert len(provider.requests) == sent  # 3 without the message
+    assert result.error_text == "3 turns in a row made the same calls and got the same results"
+
+
+def test_an_allowed_limit_does_not_hide_another_one() -> None:
+    """After a person has allowed the run to exceed one limit, the other limits still apply."""
+    asked: list[str] = []
+
+    def person(consent: Consent) -> bool:
+        asked.append(consent.about["limit"])
+        return consent.about["limit"] == "session_turns"
+
+    async def go(provider: Provider) -> Result:
+        async with provider.client() as client:
+            agent = agentobs.Agent(
+                client, options=options(budget=ASK_AT_TURNS), tools=[lookup], person=person
+            )
+            return await agent.run("Go")
+
+    with Provider([LOOKS_UP] * 9) as provider:
+        result = asyncio.run(go(provider))
+        assert len(provider.requests) == 4
+    assert asked == ["session_turns", "repeated_calls"]
+    assert result.subtype == "error_max_turns"
+
+
+def test_reached_limits_without_allowed_ones() -> None:
+    """The narrowest limit that is reached and not allowed is returned, in the documented order."""
+    limits = Budget(interaction_usd=Decimal(1), session_usd=Decimal(1), session_turns=2)
+    spent = Spent(interaction_usd=Decimal(2), session_usd=Decimal(2), session_turns=2)
+    found: list[Any] = []
+    while (limit := reached(limits, spent, frozenset(found))) is not None:
+        found.append(limit)
+    assert found == ["interaction_usd", "session_usd", "session_turns"]
+
+
 @tool(name="lookup")
 def other_lookup(name: str) -> str:
     """Look someone up elsewhere."""
@@ -329,6 +453,7 @@ def other_lookup(name: str) -> str:
 
 HELPER = AgentDefinition("helper", "Helps.")
 AT_LIMIT = Budget(interaction_usd=Decimal(1), at_limit="ask")
+ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
 
 
 @pytest.mark.parametrize(
