@@ -188,20 +188,27 @@ class State:
         """Forget all clients."""
         self.lock = threading.Lock()
         self.loops: weakref.WeakKeyDictionary[Any, ClientLoop] = weakref.WeakKeyDictionary()
+        self.shared = ClientLoop()
 
     def close(self) -> None:
         """End all background event loops, because the interpreter exits."""
-        stopped = [each.stop() for each in list(self.loops.values())]
+        stopped = [each.stop() for each in (self.shared, *self.loops.values())]
         for background in filter(None, stopped):
             background.join()
 
 
 def client_loop(client: Any) -> ClientLoop:
-    """Return the event loop in which a client is used. Copies that share its connections share it, too."""
+    """Return the event loop in which a client is used. Copies that share its connections share it, too.
+
+    Objects that cannot be referenced weakly, such as a client that a test has written, share one event loop.
+    """
     owner = getattr(client, "_client", client)
     state = process.state(State)
     with state.lock:
-        found = state.loops.get(owner)
+        try:
+            found = state.loops.get(owner)
+        except TypeError:
+            return state.shared
         if found is None:
             found = state.loops[owner] = ClientLoop()
             weakref.finalize(owner, found.stop).atexit = False

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,17 @@ def test_one_client_in_several_event_loops(
         assert agent.run_sync("Five").text == "Done."
         assert len(provider.requests) == 5
     agentobs.stop_recorder()
+
+
+def test_a_client_that_is_not_the_sdks() -> None:
+    """An object that behaves like a client can be used, even if it cannot be referenced weakly."""
+    with Provider([DONE, DONE]) as provider:
+        client = provider.client()
+        stand_in: Any = SimpleNamespace(messages=client.messages, with_options=client.with_options)
+        agent = agentobs.Agent(stand_in, options=OPTIONS)
+        assert agent.run_sync("One").text == "Done."
+        assert agent.fresh().run_sync("Two").text == "Done."
+        assert len(provider.requests) == 2
 
 
 def test_concurrent_sync_runs_with_one_client() -> None:

@@ -440,9 +440,9 @@ def test_reached_limits_without_allowed_ones() -> None:
     limits = Budget(interaction_usd=Decimal(1), session_usd=Decimal(1), session_turns=2)
     spent = Spent(interaction_usd=Decimal(2), session_usd=Decimal(2), session_turns=2)
     found: list[Any] = []
-    while (limit := reached(limits, spent, frozenset(found))) is not None:
-        found.append(limit)
-    assert found == ["interaction_usd", "session_usd", "session_turns"]
+    for _ in range(4):
+        found.append(reached(limits, spent, frozenset(found)))
+    assert found == ["interaction_usd", "session_usd", "session_turns", None]
 
 
 @tool(name="lookup")
