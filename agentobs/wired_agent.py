@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import copy
-import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
+from agentobs.agent.arguments import check_list
 from agentobs.agent.events import Event, HookRan, Result
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Inbox, Person
@@ -29,17 +29,22 @@ from agentobs.agent.lifecycle_hooks import end
 from agentobs.agent.loop import check_declarations, live_world, run
 from agentobs.agent.model.prompt import SystemPrompt
 from agentobs.agent.run_check import check_client, check_options, check_wiring
-from agentobs.agent.sessions.resumption import forked, resumed
+from agentobs.agent.sessions.resumption import check_earlier, forked, resumed
 from agentobs.agent.state import Conversation, Options, Prompt
 from agentobs.agent.sub_agents.starter import finish, sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import Tool
+from agentobs.agent_activity import Activity
+from agentobs.client_loop import client_loop
+from agentobs.determinism.process_history import in_event_loop
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.recording.session import current_recorder
 from agentobs.records.canonical_json import Json
 from agentobs.records.facts import Relation
 from agentobs.world import Abort, World
+
+T = TypeVar("T")
 
 
 class Agent:
@@ -82,11 +87,23 @@ class Agent:
             refresh: renews the client's credentials, see `agentobs.agent.live_world`.
 
         Raises:
-            UsageError: the client is synchronous, closed or something else; a tool, a hook or a sub-agent
-                is given twice or cannot be used with the others; or options contradict each other.
+            UsageError: the client is synchronous, closed or something else; an argument or an option is of
+                the wrong kind; a tool, a hook or a sub-agent is given twice or cannot be used with the
+                others; or options contradict each other.
         """
         check_client(client)
         check_options(options)
+        check_list(
+            tools, "tools", Tool, "Pass a list of tools, each created with @agentobs.agent.tool"
+        )
+        check_list(hooks, "hooks", Hook, "Pass a list of agentobs.agent.Hook")
+        check_list(
+            sub_agents,
+            "sub_agents",
+            AgentDefinition,
+            "Pass a list of agentobs.agent.AgentDefinition",
+        )
+        check_list(roots, "roots", (Path, str), "Pass a list of folders, each a pathlib.Path")
         if hooks and options.hooks:
             raise UsageError(
                 "hooks were given twice",
@@ -99,8 +116,6 @@ class Agent:
                 where="Budget.at_limit",
                 todo='Pass person, or set at_limit to "stop"',
             )
-        _check_kinds(tools, Tool, "tools", "Create it with @agentobs.agent.tool")
-        _check_kinds(sub_agents, AgentDefinition, "sub_agents", "Pass an AgentDefinition")
         self._client = client
         self._options = replace(options, hooks=tuple(hooks) or options.hooks)
         self._tools = (*tools, *_starting_tools(sub_agents))
@@ -112,9 +127,7 @@ class Agent:
             "memory": memory,
             "refresh": refresh,
         }
-        self._runner: asyncio.Runner | None = None
-        self._earlier: tuple[Relation, str, int | None] | None = None
-        self._start_over(Conversation())
+        self._start_over()
         check_declarations(self._tools, self._options)
         check_wiring(self._current_world(), self._options, self._tools)
 
@@ -135,20 +148,18 @@ class Agent:
             prompt: a text, or content blocks.
 
         Raises:
-            UsageError: the agent is already running, or the client was closed.
+            UsageError: the agent is already running, the client was closed, or another agent uses it in another event
+                loop.
             RecordingError: the session to resume or fork cannot be read; see `agentobs.agent.resumed`.
             ReplayEnd: a replay differs from its recording.
         """
-        async with aclosing(self.stream(prompt)) as events:
-            async for event in events:
-                if isinstance(event, Result):
-                    return event
-        raise AssertionError("a run ended without a result")
+        return await _result_of(self._play(prompt))
 
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         """Answer a prompt in the conversation, and yield the events; the last one is the `Result`.
 
-        Close the generator (`contextlib.aclosing`) if you do not read it to its end.
+        When the `Result` is yielded, the run has ended. If you leave the loop earlier, close the generator
+        (`contextlib.aclosing`): the agent is running until then, or until `async with agent` ends.
 
         Args:
             prompt: a text, or content blocks.
@@ -156,24 +167,13 @@ class Agent:
         Raises:
             UsageError, RecordingError, ReplayEnd: as for `run`.
         """
-        with self._running():
-            world = self._current_world()
-            await self._continue_earlier(world)
-            events = run(
-                prompt,
-                world=world,
-                options=self._options,
-                tools=self._tools,
-                conversation=self._conversation,
-            )
-            async with aclosing(events) as each_event:
-                async for event in each_event:
-                    yield event
+        return self._play(prompt)
 
     def run_sync(self, prompt: Prompt) -> Result:
         """Answer a prompt in the conversation, and wait for the result, without an event loop.
 
-        Background agents and background hooks are awaited, too, because they only run meanwhile.
+        The run takes place in a background event loop, which all agents with the same client share. Background agents
+        and background hooks are awaited, too; `abort` ends that.
 
         Args:
             prompt: a text, or content blocks.
@@ -182,7 +182,11 @@ class Agent:
             UsageError: as for `run`, or an event loop is running in this thread.
             RecordingError, ReplayEnd: as for `run`.
         """
-        return self._run_in_own_loop(self._run_and_settle(prompt))  # type: ignore[no-any-return]
+        return self._in_background(
+            lambda: _result_of(self._play(prompt, settles=True)),
+            "run_sync",
+            "Use await agent.run(prompt)",
+        )
 
     def resume(self, session_id: str) -> Self:
         """Continue the conversation of an earlier recorded session, which the next run reads.
@@ -216,15 +220,16 @@ class Agent:
     def fresh(self) -> Self:
         """Return another agent of the same kind, with an empty conversation."""
         other = copy.copy(self)
-        other._start_over(Conversation())
+        other._start_over()
         return other
 
     def abort(self) -> None:
         """Stop the current run cleanly, from any thread; without a run, do nothing.
 
-        The run ends with a `Result`, and the next run can continue the conversation.
+        The run ends with a `Result`, and the next run can continue the conversation. If `run_sync` already has the
+        result and waits for background agents and background hooks, the agents are stopped, and it returns.
         """
-        if self._is_running:
+        if self._activity is not None:
             self._abort.stop()
 
     def steer(self, text: str) -> None:
@@ -243,25 +248,22 @@ class Agent:
         """End the conversation: stop its background agents and run the hooks for the end of a session.
 
         Raises:
-            UsageError: the agent is running.
+            UsageError: the agent is running, or another agent uses the client in another event loop.
             ReplayEnd: a replay differs from its recording.
         """
-        if self._is_running:
-            raise _busy()
-        return await end(self._conversation, world=self._current_world(), options=self._options)
+        activity = await self._begin()
+        try:
+            return await end(self._conversation, world=self._current_world(), options=self._options)
+        finally:
+            await activity.close()
 
     def end_sync(self) -> tuple[HookRan, ...]:
-        """Do the same as `end`, after `run_sync`, and close the event loop that `run_sync` used.
+        """Do the same as `end`, after `run_sync`, without an event loop.
 
         Raises:
             UsageError, ReplayEnd: as for `end`, or an event loop is running in this thread.
         """
-        try:
-            return self._run_in_own_loop(self.end())  # type: ignore[no-any-return]
-        finally:
-            runner, self._runner = self._runner, None
-            if runner is not None:
-                runner.close()
+        return self._in_background(self.end, "end_sync", "Use await agent.end()")
 
     async def __aenter__(self) -> Self:
         return self
@@ -272,9 +274,11 @@ class Agent:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.end()
+        with _noted(error):
+            await self._leave(error)
 
     def __enter__(self) -> Self:
+        _refuse_event_loop("__enter__", "Use async with agent")
         return self
 
     def __exit__(
@@ -283,14 +287,16 @@ class Agent:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.end_sync()
+        with _noted(error):
+            self._in_background(lambda: self._leave(error), "__exit__", "Use async with agent")
 
-    def _start_over(self, conversation: Conversation) -> None:
+    def _start_over(self) -> None:
         """Set everything that belongs to one conversation."""
-        self._conversation: Conversation = conversation
-        self._earlier = None
-        self._inbox, self._abort, self._is_running = Inbox(), Abort(), False
-        self._runner = None
+        self._conversation = Conversation()
+        self._earlier: tuple[Relation, str, int | None] | None = None
+        self._inbox, self._abort = Inbox(), Abort()
+        self._activity: Activity | None = None
+        self._starting = threading.Lock()
         self._world: World | None = None
         self._world_runtime: runtime.Runtime | None = None
 
@@ -313,24 +319,101 @@ class Agent:
             )
         return self._world
 
-    @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
-        """Mark the agent as running, while the context is open.
+    async def _begin(self) -> Activity:
+        """Start an activity, which the caller closes.
 
         Raises:
-            UsageError: it is already running.
+            UsageError: the agent is already running, or another agent uses the client in another event loop.
         """
-        if self._is_running:
-            raise _busy()
-        self._abort.clear()
-        self._is_running = True
+        activity, loop = Activity(self._release), client_loop(self._client)
+        with self._starting:
+            if self._activity is not None:
+                raise UsageError(
+                    "the agent is already running",
+                    where="Agent",
+                    todo="Await the end of its run or close its events, or use agent.fresh() for a concurrent "
+                    "conversation",
+                )
+            self._abort.clear()
+            self._activity = activity
         try:
-            yield
+            await loop.enter(self._client)
+        except BaseException:
+            self._activity = None
+            raise
+        return activity
+
+    def _release(self, activity: Activity) -> None:
+        """Allow the next activity, because this one has ended."""
+        client_loop(self._client).leave(activity.loop)
+        self._activity = None
+
+    async def _play(self, prompt: Prompt, *, settles: bool = False) -> AsyncGenerator[Event, None]:
+        """Answer a prompt, and yield the events.
+
+        Args:
+            prompt: the prompt.
+            settles: whether to wait for background agents and background hooks before the result is yielded.
+        """
+        result, activity = None, await self._begin()
+        try:
+            world = self._current_world()
+            await self._continue_earlier(world)
+            activity.events = run(
+                prompt,
+                world=world,
+                options=self._options,
+                tools=self._tools,
+                conversation=self._conversation,
+            )
+            async for event in activity.events:
+                if isinstance(event, Result):
+                    result = event
+                elif not activity.is_silent:
+                    activity.note_reader()
+                    yield event
+            if settles:
+                await self._settle(world)
         finally:
-            self._is_running = False
+            await activity.close()
+        if result is not None:  # None if `async with` has closed the events
+            yield result
+
+    async def _settle(self, world: World) -> None:
+        """Wait for background agents and background hooks. An abort stops the agents, and ends the wait for hooks."""
+
+        async def wait() -> None:
+            await finish(self._conversation)
+            await world.settled()
+
+        waiting = asyncio.ensure_future(wait())
+        aborted = asyncio.ensure_future(self._abort.wait())
+        try:
+            await asyncio.wait((waiting, aborted), return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+            else:
+                await finish(self._conversation, cancel=True)
+        finally:
+            waiting.cancel()
+            aborted.cancel()
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """End the conversation at the end of a `with` block, which an error may have ended.
+
+        A stream that was left before its result is closed. After an error, a run that is still executed is stopped.
+        """
+        activity = self._activity
+        if activity is not None and activity.is_left:
+            await activity.close()
+        elif activity is not None and error is not None:
+            self._abort.stop()
+            await activity.finish()
+        await self.end()
 
     def _continue(self, relation: Relation, session_id: str, turn: int | None) -> Self:
-        if self._is_running or self._conversation.messages or self._earlier is not None:
+        check_earlier(session_id, turn, where=f"Agent.{relation}")
+        if self._activity is not None or self._conversation.messages:
             raise UsageError(
                 "the agent already has a conversation",
                 where=f"Agent.{relation}",
@@ -351,48 +434,49 @@ class Agent:
         )
         self._earlier = None
 
-    async def _run_and_settle(self, prompt: Prompt) -> Result:
-        result = await self.run(prompt)
-        await finish(self._conversation)
-        await self._current_world().settled()
-        return result
+    def _in_background(
+        self, function: Callable[[], Coroutine[Any, Any, T]], name: str, todo: str
+    ) -> T:
+        """Run an async function in the background event loop of the client.
 
-    def _run_in_own_loop(self, coroutine: Any) -> Any:
-        """Run a coroutine in the event loop of this agent, which lives as long as the client's connections."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            if self._runner is None:
-                self._runner = asyncio.Runner()
-                weakref.finalize(self, self._runner.close)
-            return self._runner.run(coroutine, context=contextvars.copy_context())
-        coroutine.close()
+        Raises:
+            UsageError: an event loop is running in this thread.
+        """
+        _refuse_event_loop(name, todo)
+        return client_loop(self._client).background().run(function())
+
+
+async def _result_of(events: AsyncGenerator[Event, None]) -> Result:
+    """Return the result of a run."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Result):
+                return event
+    raise AssertionError("a run ended without a result")
+
+
+def _refuse_event_loop(name: str, todo: str) -> None:
+    """Raise a UsageError if an event loop is running in this thread."""
+    if in_event_loop():
         raise UsageError(
-            "an event loop is running in this thread",
-            where="Agent.run_sync",
-            todo="Use await agent.run(prompt)",
+            "an event loop is running in this thread", where=f"Agent.{name}", todo=todo
         )
+
+
+@contextlib.contextmanager
+def _noted(error: BaseException | None) -> Iterator[None]:
+    """Add a failure inside the context as a note to an error, if there is one, so that the failure does not hide it."""
+    try:
+        yield
+    except Exception as failure:
+        if error is None:
+            raise
+        error.add_note(f"In addition, the end of the agent failed: {failure}")
 
 
 def _starting_tools(definitions: Sequence[AgentDefinition]) -> tuple[Tool, ...]:
     """Return the tool with which the model starts the sub-agents, if there are any."""
     return (sub_agents(definitions),) if definitions else ()
-
-
-def _check_kinds(values: Sequence[Any], kind: type, where: str, todo: str) -> None:
-    """Raise a UsageError if a value has another type."""
-    wrong = next((value for value in values if not isinstance(value, kind)), None)
-    if wrong is not None:
-        name = getattr(wrong, "__name__", type(wrong).__name__)
-        raise UsageError(f"{name} is not a {kind.__name__}", where=where, todo=todo)
-
-
-def _busy() -> UsageError:
-    return UsageError(
-        "the agent is already running",
-        where="Agent",
-        todo="Await the end of its run or close its events, or use agent.fresh() for a concurrent conversation",
-    )
 
 
 def _spent_today() -> Decimal:

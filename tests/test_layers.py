@@ -31,6 +31,7 @@ ORDER = [
     "agentobs.recording.facts",
     "agentobs.recording",
     "agentobs.agent.sdk_version",
+    "agentobs.agent.arguments",
     "agentobs.agent.permissions",
     "agentobs.agent.events",
     "agentobs.agent.interruption",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from agentobs.agent import (
     run,
     tool,
 )
+from agentobs.agent.budget import Spent, reached
+from agentobs.agent.hooks import table
 from agentobs.errors import UsageError
 from agentobs.world import World
 from replay import Replayer, load
@@ -185,6 +188,60 @@ def test_tools_given_to_the_world_only() -> None:
     )
 
 
+def test_other_tools_with_the_same_names() -> None:
+    """Tools of the run that are declared differently than those of the world are refused, although the names match."""
+    refused_run(
+        "the world has other tools with these names: lookup",
+        world=lambda client: live_world(client, [pay, lookup]),
+        tools=[pay, other_lookup],
+    )
+
+
+def test_equal_declarations_are_the_same_tools() -> None:
+    """Only declarations are compared: the run may be given another object that is declared identically."""
+    calls: list[str] = []
+
+    def again(who: str) -> str:
+        """Look someone up."""
+        calls.append(who)
+        return "known"
+
+    async def go(provider: Provider) -> Result:
+        async with provider.client() as client:
+            world = live_world(client, [tool(name="lookup", read_only=True)(again)])
+            return await complete("Go", world=world, options=options(), tools=[lookup])
+
+    with Provider([LOOKS_UP, DONE]) as provider:
+        assert asyncio.run(go(provider)).text == "Done."
+        assert results(provider) == ["known"]
+    assert calls == ["Ann"]
+
+
+def test_options_build_the_table_of_hooks() -> None:
+    """However hooks are given to the options, they become a table, in which each has its own name."""
+    other = Hook("stop", refuse)
+    for hooks in ((VETO, other), [VETO, other], table((VETO, other))):
+        built = options(hooks=hooks).hooks
+        assert isinstance(built, tuple)
+        assert [hook.name for hook in built] == ["code:1", "code:2"]
+        assert replace(options(hooks=hooks), max_turns=3).hooks == built
+    with pytest.raises(UsageError, match="the same hook is given twice"):
+        options(hooks=(VETO, VETO))
+
+
+def test_asking_at_a_limit_without_a_person() -> None:
+    """A world without a person cannot run a budget that asks at its limit; a world with a person can."""
+    refused_run("nobody can be asked at a limit", options=options(budget=AT_LIMIT))
+
+    async def go(provider: Provider) -> Result:
+        async with provider.client() as client:
+            world = live_world(client, person=lambda _: True)
+            return await complete("Go", world=world, options=options(budget=ASK_AT_TURNS))
+
+    with Provider([DONE]) as provider:
+        assert asyncio.run(go(provider)).text == "Done."
+
+
 def test_sections_and_daily_budget_given_to_one_side_only() -> None:
     """A section without its function, and a daily budget without an amount spent, are refused."""
     volatile = SystemPrompt(
@@ -321,6 +378,73 @@ def test_other_results_are_no_repetition() -> None:
         assert asyncio.run(go(provider)).subtype == "success"
 
 
+async def repeat(provider: Provider, send: str) -> Result:
+    """Run an agent that ends after three equal turns, and send it a message during its second turn."""
+    async with provider.client() as client:
+        limits = Budget(repeated_turns=3)
+        agent = agentobs.Agent(client, options=options(budget=limits), tools=[lookup])
+        events = [event async for event in _sending(agent, send)]
+        return result_of(events)
+
+
+async def _sending(agent: agentobs.Agent, send: str) -> AsyncIterator[Any]:
+    count = 0
+    async for event in agent.stream("Go"):
+        count += isinstance(event, ToolDispatch)
+        if isinstance(event, ToolDispatch) and count == 2:
+            getattr(agent, send)("Look again")
+        yield event
+
+
+@pytest.mark.parametrize(
+    ("send", "replies", "sent"),
+    [
+        ("steer", [LOOKS_UP] * 9, 5),
+        ("follow_up", [LOOKS_UP, LOOKS_UP, DONE, *[LOOKS_UP] * 6], 6),
+    ],
+)
+def test_a_message_restarts_the_count_of_repeated_turns(
+    send: str, replies: list[Any], sent: int
+) -> None:
+    """After a message from a person, the agent may repeat its calls as often as at the beginning."""
+    with Provider(replies) as provider:
+        result = asyncio.run(repeat(provider, send))
+        assert len(provider.requests) == sent  # 3 without the message
+    assert result.error_text == "3 turns in a row made the same calls and got the same results"
+
+
+def test_an_allowed_limit_does_not_hide_another_one() -> None:
+    """After a person has allowed the run to exceed one limit, the other limits still apply."""
+    asked: list[str] = []
+
+    def person(consent: Consent) -> bool:
+        asked.append(consent.about["limit"])
+        return consent.about["limit"] == "session_turns"
+
+    async def go(provider: Provider) -> Result:
+        async with provider.client() as client:
+            agent = agentobs.Agent(
+                client, options=options(budget=ASK_AT_TURNS), tools=[lookup], person=person
+            )
+            return await agent.run("Go")
+
+    with Provider([LOOKS_UP] * 9) as provider:
+        result = asyncio.run(go(provider))
+        assert len(provider.requests) == 4
+    assert asked == ["session_turns", "repeated_calls"]
+    assert result.subtype == "error_max_turns"
+
+
+def test_reached_limits_without_allowed_ones() -> None:
+    """The narrowest limit that is reached and not allowed is returned, in the documented order."""
+    limits = Budget(interaction_usd=Decimal(1), session_usd=Decimal(1), session_turns=2)
+    spent = Spent(interaction_usd=Decimal(2), session_usd=Decimal(2), session_turns=2)
+    found: list[Any] = []
+    for _ in range(4):
+        found.append(reached(limits, spent, frozenset(found)))
+    assert found == ["interaction_usd", "session_usd", "session_turns", None]
+
+
 @tool(name="lookup")
 def other_lookup(name: str) -> str:
     """Look someone up elsewhere."""
@@ -329,6 +453,7 @@ def other_lookup(name: str) -> str:
 
 HELPER = AgentDefinition("helper", "Helps.")
 AT_LIMIT = Budget(interaction_usd=Decimal(1), at_limit="ask")
+ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
 
 
 @pytest.mark.parametrize(
@@ -336,12 +461,83 @@ AT_LIMIT = Budget(interaction_usd=Decimal(1), at_limit="ask")
     [
         ({"tools": [lookup, lookup]}, "'lookup' is already the name"),
         ({"tools": [lookup, other_lookup]}, "'lookup' is already the name"),
-        ({"tools": [refuse]}, "tools: refuse is not a Tool. Create it with @agentobs.agent.tool"),
+        (
+            {"tools": [refuse]},
+            "^tools: the list contains the function refuse. Pass a list of tools, each",
+        ),
+        ({"tools": pay}, "^tools: expected a list, got the Tool pay. Pass a list of tools, each"),
+        ({"tools": "x"}, "^tools: expected a list, got a value of type str"),
+        ({"tools": None}, "^tools: expected a list, got None"),
+        ({"tools": (each for each in [pay])}, "^tools: expected a list, got .* generator"),
         ({"hooks": [VETO, VETO]}, "the same hook is given twice: pre_tool_use"),
-        ({"hooks": [refuse]}, "is not a hook"),
+        (
+            {"hooks": [refuse]},
+            "^hooks: the list contains the function refuse. Pass a list of agentobs.agent.Hook",
+        ),
+        ({"hooks": VETO}, "^hooks: expected a list, got a value of type Hook. Pass a list of"),
+        ({"hooks": None}, "^hooks: expected a list, got None"),
         ({"hooks": [VETO], "options": options(hooks=(VETO,))}, "hooks were given twice"),
         ({"sub_agents": [HELPER, HELPER]}, "two agents are named helper"),
-        ({"sub_agents": ["helper"]}, "str is not a AgentDefinition"),
+        (
+            {"sub_agents": ["helper"]},
+            "^sub_agents: the list contains a value of type str. Pass a list of",
+        ),
+        ({"sub_agents": HELPER}, "^sub_agents: expected a list, got the AgentDefinition helper"),
+        (
+            {"sub_agents": {"helper": HELPER}},
+            "^sub_agents: expected a list, got a value of type dict",
+        ),
+        (
+            {"roots": "path"},
+            "^roots: expected a list, got a value of type str. Pass a list of folders",
+        ),
+        ({"roots": Path("path")}, "^roots: expected a list, got the PosixPath path"),
+        ({"roots": [1]}, "^roots: the list contains a value of type int"),
+        ({"person": "Ann"}, "^person: got a value of type str. Pass a function, or None"),
+        ({"person": Reply(True)}, "^person: got a value of type Reply. Pass a function, or None"),
+        ({"memory": "text"}, "^memory: got a value of type str. Pass a function, or None"),
+        ({"refresh": True}, "^refresh: got a value of type bool. Pass a function, or None"),
+        (
+            {"classifier": MODEL},
+            "^classifier: got a value of type str. Pass an agentobs.agent.Classifier",
+        ),
+        ({"hook_model": 5}, "^hook_model: got a value of type int. Pass the name of a model"),
+        ({"hook_model": ""}, "^hook_model: got a value of type str. Pass the name of a model"),
+        (
+            {"options": None},
+            "^options: the options have the type NoneType. Pass agentobs.agent.Options",
+        ),
+        (
+            {"options": options(budget=None)},
+            "^Options.budget: got None. Pass an agentobs.agent.Budget",
+        ),
+        ({"options": options(budget=1)}, "^Options.budget: got a value of type int"),
+        ({"options": options(permissions="all")}, "^Options.permissions: got a value of type str"),
+        ({"options": options(context=None)}, "^Options.context: got None"),
+        ({"options": options(thinking=True)}, "^Options.thinking: got a value of type bool"),
+        ({"options": options(system=5)}, "^Options.system: got a value of type int. Pass a text"),
+        (
+            {"options": options(output=dict)},
+            "^Options.output: got the class dict. Pass a subclass of",
+        ),
+        (
+            {"options": options(cache="1d")},
+            '^Options.cache: got a value of type str. Pass "5m", "1h"',
+        ),
+        ({"options": options(token_budget="9")}, "^Options.token_budget: got a value of type str"),
+        (
+            {"options": options(answer_seconds=0)},
+            "^Options.answer_seconds: got a value of type int",
+        ),
+        ({"options": options(betas="x")}, "^Options.betas: got a value of type str. Pass a tuple"),
+        (
+            {"options": options(extra=["x"])},
+            "^Options.extra: got a value of type list. Pass a mapping",
+        ),
+        (
+            {"options": options(fallback_model=1)},
+            "^Options.fallback_model: got a value of type int",
+        ),
         ({"sub_agents": [AgentDefinition("a", "b", tools=("x",))]}, "unknown tools: x"),
         ({"options": MODEL}, "the options have the type str"),
         ({"options": options(max_turns=0)}, "0 is not a number of turns"),
@@ -357,6 +553,52 @@ def test_bad_input(arguments: dict[str, Any], expected: str) -> None:
         agentobs.Agent(
             anthropic.AsyncAnthropic(api_key="made-up"), **{"options": options(), **arguments}
         )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"tools": pay}, "^tools: expected a list, got the Tool pay"),
+        ({"hooks": VETO}, "^hooks: expected a list, got a value of type Hook"),
+        ({"roots": "path"}, "^roots: expected a list, got a value of type str"),
+        ({"person": "Ann"}, "^person: got a value of type str"),
+        ({"memory": "text"}, "^memory: got a value of type str"),
+        ({"spent_today": Decimal(1)}, "^spent_today: got a value of type Decimal"),
+        ({"load": {}}, "^load: got a value of type dict"),
+        ({"keep": "x"}, "^keep: got a value of type str"),
+        ({"inbox": []}, "^inbox: got a value of type list. Pass an agentobs.agent.Inbox"),
+        ({"abort": True}, "^abort: got a value of type bool. Pass an agentobs.world.Abort"),
+        ({"sections": {"news": "text"}}, "^sections: got a value of type dict. Pass prompt"),
+        ({"classifier": MODEL}, "^classifier: got a value of type str"),
+    ],
+)
+def test_bad_input_of_a_world(arguments: dict[str, Any], expected: str) -> None:
+    """`live_world` refuses arguments of the wrong kind with the same errors."""
+    with pytest.raises(UsageError, match=expected):
+        live_world(anthropic.AsyncAnthropic(api_key="made-up"), **arguments)
+
+
+def test_bad_input_of_a_run() -> None:
+    """`run` refuses arguments of the wrong kind before a request is sent; hooks are already refused by `Options`."""
+    refused_run("^tools: expected a list, got the Tool pay", tools=pay)
+    refused_run("^tools: the list contains the function refuse", tools=[refuse])
+    refused_run("^options: the options have the type NoneType", options=None)
+    refused_run("^Options.budget: got None", options=options(budget=None))
+    with pytest.raises(UsageError, match=r"^hooks: expected a list, got a value of type Hook"):
+        options(hooks=VETO)
+
+
+@pytest.mark.parametrize("relation", ["resume", "fork"])
+def test_a_session_that_cannot_be_named(relation: str) -> None:
+    """A session ID or a turn that cannot exist is refused by `resume` and `fork` themselves."""
+    agent = agentobs.Agent(anthropic.AsyncAnthropic(api_key="made-up"), options=options())
+    continue_from = getattr(agent, relation)
+    for session_id in ("", " ", None, 5, b"abc"):
+        with pytest.raises(UsageError, match=rf"^Agent.{relation}, session_id: .* is not the ID"):
+            continue_from(session_id)
+    for turn in (0, -1, "x", True, 1.5):
+        with pytest.raises(UsageError, match=r"^Agent.fork, turn: .* is not a turn number"):
+            agent.fork("abc", turn=turn)  # type: ignore[arg-type]  # invalid turns
 
 
 def test_a_hook_for_an_event_that_does_not_exist() -> None:
@@ -453,7 +695,7 @@ def test_sessions_are_resumed_forked_and_replayed(
 ) -> None:
     """An agent continues a recorded session by its ID; a fork leaves out later turns; its recording replays.
 
-    An agent that already has a conversation cannot resume another one.
+    An agent that already has a conversation cannot resume another one. A wrong ID can be corrected.
     """
     from agentobs.recording.journal.home import open_home
     from agentobs.recording.journal.segments import segment_ids
@@ -475,10 +717,20 @@ def test_sessions_are_resumed_forked_and_replayed(
                 agent.resume("people")
             return session.session_id
 
+    async def correct(provider: Provider) -> None:
+        async with provider.client() as client:
+            agent = agentobs.Agent(agentobs.record(client), options=options(), tools=[lookup])
+            agent.resume("typo")
+            with agentobs.session("people"):
+                for _ in range(2):  # it never starts without the earlier conversation
+                    with pytest.raises(UsageError, match="typo"):
+                        await agent.run("Three")
+                assert (await agent.resume(first).run("Three")).text == "Done."
+
     with Provider([LOOKS_UP, DONE, DONE, DONE, DONE]) as provider:
         first = asyncio.run(ask(provider, ["One", "Two"], lambda agent: agent))
         assert agentobs.stop_recorder()
-        asyncio.run(ask(provider, ["Three"], lambda agent: agent.resume(first)))
+        asyncio.run(correct(provider))
         assert agentobs.stop_recorder()
         fork = asyncio.run(ask(provider, ["Else"], lambda agent: agent.fork(first, turn=2)))
         assert agentobs.stop_recorder()

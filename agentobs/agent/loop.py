@@ -20,6 +20,7 @@ from anthropic import AsyncAnthropic
 from agentobs import runtime
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run, RunInputs
+from agentobs.agent.arguments import check_functions, check_list, check_value
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
 from agentobs.agent.compaction.overflow import send_fitting_request
@@ -110,11 +111,21 @@ def live_world(
         classifier: answers approval requests before the person does, or if there is no person.
 
     Raises:
-        UsageError: the client is synchronous or closed, or tools or hooks cannot be used together.
+        UsageError: the client is synchronous or closed, tools or hooks cannot be used together, or an
+            argument is of the wrong kind.
     """
     check_client(client)
     check_tools(tools)
     hooks = table(hooks)
+    check_functions(
+        person=person,
+        keep=keep,
+        spent_today=spent_today,
+        refresh=refresh,
+        load=load,
+        memory=memory,
+    )
+    _check_values(inbox, abort, roots, sections, hook_model, classifier)
     tool_runner = live_tools(tools, keep=keep, person=person is not None)
     hook_runner = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
     answers = LiveAnswers(
@@ -154,6 +165,39 @@ def live_world(
     )
 
 
+def _check_values(
+    inbox: object,
+    abort: object,
+    roots: object,
+    sections: object,
+    hook_model: object,
+    classifier: object,
+) -> None:
+    """Raise a UsageError if an argument of `live_world` is of the wrong kind."""
+    check_value(isinstance(inbox, Inbox | None), inbox, "inbox", "Pass an agentobs.agent.Inbox")
+    check_value(isinstance(abort, Abort | None), abort, "abort", "Pass an agentobs.world.Abort")
+    check_list(roots, "roots", (Path, str), "Pass a list of folders, each a pathlib.Path")
+    check_value(
+        sections is None
+        or (isinstance(sections, Mapping) and all(map(callable, sections.values()))),
+        sections,
+        "sections",
+        "Pass prompt.function_sections",
+    )
+    check_value(
+        hook_model is None or (isinstance(hook_model, str) and bool(hook_model.strip())),
+        hook_model,
+        "hook_model",
+        "Pass the name of a model, or None",
+    )
+    check_value(
+        isinstance(classifier, Classifier | None),
+        classifier,
+        "classifier",
+        "Pass an agentobs.agent.Classifier, or None",
+    )
+
+
 async def run(
     prompt: Prompt,
     *,
@@ -182,16 +226,22 @@ async def run(
             run or to the world only, or another run is using the conversation.
         ReplayEnd: a replay differs from its recording. Raised unchanged, without a result.
     """
-    if not callable(tools):
-        check_declarations(tools, options)
-    check_client(world.client)
     check_options(options)
+    if isinstance(tools, Tool) or not callable(tools):
+        check_declarations(tools, options)  # type: ignore[arg-type]  # it refuses a single tool
+    check_client(world.client)
     check_wiring(world, options, None if callable(tools) else tools)
     conversation = Conversation() if conversation is None else conversation
+    result = None
     with conversation.claimed():
         async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
             async for event in events:
-                yield event
+                if isinstance(event, Result):
+                    result = event
+                else:
+                    yield event
+    if result is not None:  # after the claim, so that a consumer may stop reading here
+        yield result
 
 
 def _run(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anthropic
+from pydantic import BaseModel
 
+from agentobs.agent.arguments import check_value
+from agentobs.agent.budget import Budget
+from agentobs.agent.context import Context
 from agentobs.agent.context.token_budget import check_token_budget
 from agentobs.agent.hooks import table
-from agentobs.agent.model.prompt import SystemPrompt
+from agentobs.agent.model.prompt import Rendered, SystemPrompt
 from agentobs.agent.model.retry import UNSTREAMED_TOKENS_MAX
-from agentobs.agent.model.thinking import check_thinking
+from agentobs.agent.model.thinking import Adaptive, Budgeted, check_thinking
+from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Options
 from agentobs.agent.tools.tool import Tool
 from agentobs.errors import UsageError
@@ -56,12 +61,56 @@ def check_options(options: Any) -> None:
             where="options",
             todo='Pass agentobs.agent.Options("MODEL")',
         )
+    for name, is_valid, todo in _kinds(options):
+        check_value(is_valid, getattr(options, name), f"Options.{name}", todo)
     table(options.hooks)
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     check_token_budget(options.token_budget)
     for is_wrong, name, found, todo in _contradictions(options):
         if is_wrong:
             raise UsageError(found, where=f"Options.{name}", todo=todo)
+
+
+def _kinds(options: Options) -> Sequence[tuple[str, bool, str]]:
+    """Return for each option whether its value is of the right kind, and what to pass."""
+    system, output, extra = options.system, options.output, options.extra
+    seconds, tokens = options.answer_seconds, options.token_budget
+    is_output = isinstance(output, type) and issubclass(output, BaseModel)
+    is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+    prompts = (str, list, SystemPrompt, Rendered, type(None))
+    return (
+        ("system", isinstance(system, prompts), "Pass a text, content blocks or a SystemPrompt"),
+        ("cache", options.cache in (None, "5m", "1h"), 'Pass "5m", "1h" or None'),
+        (
+            "thinking",
+            isinstance(options.thinking, Adaptive | Budgeted | None),
+            "Pass agentobs.agent.Adaptive, agentobs.agent.Budgeted or None",
+        ),
+        ("budget", isinstance(options.budget, Budget), "Pass an agentobs.agent.Budget"),
+        ("context", isinstance(options.context, Context), "Pass an agentobs.agent.Context"),
+        ("token_budget", type(tokens) in (int, type(None)), "Pass a number of tokens, or None"),
+        (
+            "permissions",
+            isinstance(options.permissions, Permissions),
+            "Pass an agentobs.agent.Permissions",
+        ),
+        ("output", output is None or is_output, "Pass a subclass of pydantic.BaseModel, or None"),
+        ("max_output_retries", type(options.max_output_retries) is int, "Pass a number"),
+        (
+            "fallback_model",
+            isinstance(options.fallback_model, str | None),
+            "Pass the name of a model, or None",
+        ),
+        (
+            "max_tokens_raised",
+            type(options.max_tokens_raised) in (int, type(None)),
+            "Pass a number of tokens, or None",
+        ),
+        ("answer_seconds", seconds is None or is_time, "Pass seconds above 0, or None"),
+        ("betas", isinstance(options.betas, tuple | list), "Pass a tuple of names"),
+        ("extra", isinstance(extra, Mapping), "Pass a mapping of names to values"),
+        ("agent", isinstance(options.agent, str), "Pass a name"),
+    )
 
 
 def _check_unstreamed(client: Any, options: Options) -> None:

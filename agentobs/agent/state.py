@@ -115,6 +115,8 @@ class Options:
 
 _CLAIMING = threading.Lock()
 """Held while a conversation is claimed, because two threads could claim it at the same time."""
+_CLAIMED: set[int] = set()
+"""The conversations (by `id()`) that a run is using. They are not marked themselves, because a copy is not in use."""
 
 
 @dataclass(slots=True)
@@ -143,8 +145,6 @@ class Conversation:
     """The highest possible `max_tokens` of each model whose limit the provider has reported in an error."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that took over after a fallback. Thinking blocks since then have its signature."""
-    is_running: bool = field(default=False, compare=False, repr=False)
-    """Whether a run is using the conversation."""
     is_begun: bool = False
     """Whether the hooks for the start of the conversation have run."""
     hooks_done: frozenset[str] = frozenset()
@@ -176,17 +176,17 @@ class Conversation:
             UsageError: another run is using it.
         """
         with _CLAIMING:
-            if self.is_running:
+            if id(self) in _CLAIMED:
                 raise UsageError(
                     "another run of this conversation is still in progress",
                     where="conversation",
                     todo="Await its end, or close its events; use one Conversation for each concurrent run",
                 )
-            self.is_running = True
+            _CLAIMED.add(id(self))
         try:
             yield
         finally:
-            self.is_running = False
+            _CLAIMED.discard(id(self))
 
     def unlatch(self) -> None:
         """Unlatch all settings and sections, so that the next request uses the current options."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 from tests.loopback import serving
@@ -26,38 +26,57 @@ NO_THREADS = {
     "details": {"error_code": "thread_unsupported_request", "unsupported": []},
 }
 """The error with which the SDK's tool runner (2.12) sends the complete history instead."""
-USAGE = {"input_tokens": 10, "output_tokens": 7}
+Spender = Literal["nobody", "the agent", "the sub-agent"]
+"""Whose response costs more than the budget of the agent, which is one dollar."""
+COSTLY_TOKENS = 200_000
+"""Output tokens that cost two dollars."""
 
 
 class Bank:
     """What the model was told by the tools of one agent."""
 
     def __init__(self) -> None:
-        self.results: dict[str, str] = {}
-        """The result of each call, by ID."""
-        self.sub_agent_prompts: list[str] = []
+        self.start("nobody")
 
-    def content(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the content of the response to a request."""
-        blocks = [
+    def start(self, spender: Spender) -> None:
+        """Start the conversation again."""
+        self.spender = spender
+        self.results = dict[str, str]()
+        """The result of each call, by ID."""
+        self.turns = 0
+        """The number of requests of the agent, without those of its sub-agent."""
+        self.sub_agent_prompts = list[str]()
+        self.sub_agent_tools = set[str]()
+        """The names of the tools that the sub-agent could use."""
+
+    def response(self, request: dict[str, Any]) -> tuple[str, bytes]:
+        """Return the content type and the body of the response to a request."""
+        tools = {tool["name"]: tool for tool in request.get("tools", ())}
+        pay = next((name for name in tools if name.endswith("pay")), None)
+        if PROMPT not in json.dumps(request["messages"]):
+            self.sub_agent_prompts.append(json.dumps(request["messages"]))
+            self.sub_agent_tools |= set(tools)
+            is_costly = self.spender == "the sub-agent"
+            return _response(request, [{"type": "text", "text": "Bob is here."}], is_costly)
+        if pay is None:
+            return _response(request, [{"type": "text", "text": "Paying"}])  # a title, for example
+        self.turns += 1
+        return _response(request, self._content(request, tools, pay), self.spender == "the agent")
+
+    def _content(
+        self, request: dict[str, Any], tools: dict[str, Any], pay: str
+    ) -> list[dict[str, Any]]:
+        """Return the content of the response to the agent itself."""
+        found = [
             block
             for each in request["messages"]
             if isinstance(each["content"], list)
             for block in each["content"]
+            if block["type"] == "tool_result"
         ]
-        for block in blocks:
-            if block["type"] == "tool_result":
-                self.results[block["tool_use_id"]] = json.dumps(block["content"])
-        history = json.dumps(request["messages"])
-        if PROMPT not in history:
-            self.sub_agent_prompts.append(history)
-            return [{"type": "text", "text": "Bob is here."}]
-        if any(block["type"] == "tool_result" for block in blocks):
+        self.results |= {block["tool_use_id"]: json.dumps(block["content"]) for block in found}
+        if found:
             return [{"type": "text", "text": "Done."}]
-        tools = {tool["name"]: tool for tool in request.get("tools", ())}
-        pay = next((name for name in tools if name.endswith("pay")), None)
-        if pay is None:
-            return [{"type": "text", "text": "Paying"}]  # a title, for example
         start = next(name for name in ("agent", "scouting", "Task", "Agent") if name in tools)
         find = {
             "agent": {"agent": "scout", "prompt": "Find Bob"},
@@ -74,10 +93,13 @@ def _call(name: str, tool: str, arguments: dict[str, str]) -> dict[str, Any]:
     return {"type": "tool_use", "id": f"toolu_{name}", "name": tool, "input": arguments}
 
 
-def response(request: dict[str, Any], content: list[dict[str, Any]]) -> tuple[str, bytes]:
-    """Return the content type and the body of a response."""
+def _response(
+    request: dict[str, Any], content: list[dict[str, Any]], is_costly: bool = False
+) -> tuple[str, bytes]:
+    tokens = COSTLY_TOKENS if is_costly else 7
     if request.get("stream"):
-        return "text/event-stream", b"".join(message_events(*content, number=0))
+        events = message_events(*content, number=0, output_tokens=tokens)
+        return "text/event-stream", b"".join(events)
     stop = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
     message = {
         "id": "msg_0",
@@ -87,7 +109,7 @@ def response(request: dict[str, Any], content: list[dict[str, Any]]) -> tuple[st
         "content": content,
         "stop_reason": stop,
         "stop_sequence": None,
-        "usage": USAGE,
+        "usage": {"input_tokens": 10, "output_tokens": tokens},
     }
     return "application/json", json.dumps(message).encode()
 
@@ -110,7 +132,7 @@ def served() -> Iterator[Bank]:
                     status, sent = 400, json.dumps({"type": "error", "error": NO_THREADS}).encode()
                 else:
                     with lock:
-                        kind, sent = response(request, bank.content(request))
+                        kind, sent = bank.response(request)
             self.send_response(status)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(sent)))
@@ -131,11 +153,48 @@ def lines(name: str) -> int:
     return sum(bool(line.strip()) for line in text.splitlines())
 
 
-def check(bank: Bank, text: str, asked: list[str]) -> None:
-    """Check that the tool, the hook, the person and the sub-agent have done their part."""
-    assert text == "Done."
-    assert "paid Ann" in bank.results["toolu_ann"]
-    assert "Mallory is blocked" in bank.results["toolu_mallory"]
-    assert "Bob is here." in bank.results["toolu_bob"]
-    assert any("Find Bob" in each for each in bank.sub_agent_prompts)
-    assert "Ann" in asked
+Run = Callable[[Callable[[str], bool]], str]
+"""Runs one agent on the prompt, with the person who is asked about each payment, and returns its answer."""
+
+
+def compare(run: Run, *, finishes_turn: bool = False) -> None:
+    """Check that an agent does what each of the others does.
+
+    Its tool runs if the person agrees, and does not run if the person refuses. Its hook vetoes a call, about which the
+    person is not asked. Its sub-agent answers, and has no tools. Above the budget, it runs no tool, asks nobody, sends
+    no further request, and returns no text.
+
+    Args:
+        run: runs the agent.
+        finishes_turn: whether tools of the response that exceeds the budget may run.
+    """
+    with served() as bank:
+        for agrees in (True, False):
+            bank.start("nobody")
+            assert _run(run, agrees) == ("Done.", ["Ann"])
+            assert bank.turns == 2
+            assert ("paid Ann" in bank.results["toolu_ann"]) is agrees
+            assert ("denied" in bank.results["toolu_ann"]) is not agrees
+            assert "Mallory is blocked" in bank.results["toolu_mallory"]
+            assert "Bob is here." in bank.results["toolu_bob"]
+            assert any("Find Bob" in each for each in bank.sub_agent_prompts)
+            assert bank.sub_agent_tools == set()
+        bank.start("the agent")
+        text, asked = _run(run, True)
+        assert text == ""
+        assert asked == [] or finishes_turn
+        assert (bank.turns, bank.sub_agent_prompts) == (1, [])
+        bank.start("the sub-agent")
+        assert _run(run, True) == ("", ["Ann"])
+        assert bank.turns == 1
+
+
+def _run(run: Run, agrees: bool) -> tuple[str, list[str]]:
+    """Return the answer of an agent, and about whom the person was asked."""
+    asked: list[str] = []
+
+    def ask(to: str) -> bool:
+        asked.append(to)
+        return agrees
+
+    return run(ask), asked

@@ -27,7 +27,7 @@ async def answer(prompt: str, ask: Callable[[str], bool]) -> str:
         options=Options("claude-sonnet-5", budget=Budget(interaction_usd=Decimal(1))),
         tools=[pay],
         hooks=[Hook("pre_tool_use", guard, when="pay")],
-        sub_agents=[AgentDefinition("scout", "Finds people.", system="Be brief.")],
+        sub_agents=[AgentDefinition("scout", "Finds people.", system="Be brief.", tools=())],
         person=lambda consent: ask(consent.about["input"]["to"]),
     )
     return (await agent.run(prompt)).text

@@ -30,14 +30,15 @@ async def guard(payload: Any, tool_use_id: str | None, context: Any) -> Any:
 
 async def answer(prompt: str, ask: Callable[[str], bool]) -> str:
     async def approve(name: str, arguments: dict[str, Any], context: Any) -> Any:
-        return PermissionResultAllow() if ask(arguments["to"]) else PermissionResultDeny()
+        agrees = ask(arguments["to"])
+        return PermissionResultAllow() if agrees else PermissionResultDeny(message="denied")
 
     options = ClaudeAgentOptions(
         model="claude-sonnet-5",
         max_budget_usd=1,
         mcp_servers={"bank": create_sdk_mcp_server("bank", tools=[pay])},
         hooks={"PreToolUse": [HookMatcher("mcp__bank__pay", [guard])]},
-        agents={"scout": AgentDefinition("Finds people.", "Be brief.")},
+        agents={"scout": AgentDefinition("Finds people.", "Be brief.", tools=[])},
         can_use_tool=approve,
     )
     async with ClaudeSDKClient(options) as client:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunContext
 from pydantic_ai.capabilities import HandleDeferredToolCalls, Hooks
-from pydantic_ai.exceptions import SkipToolExecution
+from pydantic_ai.exceptions import ApprovalRequired, SkipToolExecution, UsageLimitExceeded
 from pydantic_ai.usage import UsageLimits
 
 hooks = Hooks[Any]()
@@ -30,15 +30,20 @@ async def answer(prompt: str, ask: Callable[[str], bool]) -> str:
         "anthropic:claude-sonnet-5", capabilities=[hooks, HandleDeferredToolCalls(approve)]
     )
 
-    @agent.tool_plain(requires_approval=True)
-    def pay(to: str) -> str:
+    @agent.tool
+    def pay(ctx: RunContext[Any], to: str) -> str:
         """Pay someone."""
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
         return f"paid {to}"
 
     @agent.tool
-    async def scouting(ctx: RunContext[None], prompt: str) -> str:
+    async def scouting(ctx: RunContext[Any], prompt: str) -> str:
         """Find people."""
         return (await scout.run(prompt, usage=ctx.usage)).output
 
-    limits = UsageLimits(cost_limit=Decimal(1))
-    return (await agent.run(prompt, usage_limits=limits)).output
+    try:
+        result = await agent.run(prompt, usage_limits=UsageLimits(cost_limit=Decimal(1)))
+    except UsageLimitExceeded:
+        return ""
+    return result.output

@@ -38,8 +38,10 @@ async def answer(prompt: str, ask: Callable[[str], bool]) -> str:
             tokens = message.usage.input_tokens, message.usage.output_tokens
             costs = (price * count for price, count in zip(PRICES, tokens, strict=True))
             spent += sum(costs, Decimal(0)) / 1_000_000
+            if spent < 1:
+                await runner.generate_tool_call_response()  # the sub-agent spends, too
             if spent >= 1:
-                break
+                await runner.close()
         return "".join(block.text for block in message.content if block.type == "text")
 
     return await use([pay, scouting], prompt, "Pay.")

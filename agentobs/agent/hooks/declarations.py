@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from agentobs.agent.arguments import described
 from agentobs.agent.permissions import Permissions, ResolvedPath, Rule, ToolClass
 from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
@@ -230,8 +231,16 @@ def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
     """Return the hooks of several sources as one table, in order, each with a unique name.
 
     Raises:
-        UsageError: an entry is not a hook, a hook is given twice, or two hooks have the same name.
+        UsageError: a group is not a list, an entry is not a hook, a hook is given twice, or two hooks have
+            the same name.
     """
+    for group in groups:
+        if not isinstance(group, Iterable) or isinstance(group, str | bytes):
+            raise UsageError(
+                f"expected a list, got {described(group)}",
+                where="hooks",
+                todo="Pass a list of agentobs.agent.Hook",
+            )
     hooks: list[Hook] = []
     given: list[Hook] = []
     numbers: dict[str, int] = {}

@@ -63,16 +63,33 @@ async def forked(world: World, session_id: str, *, turn: int | None = None) -> C
         UsageError: as for `resumed`, or there is no such turn.
         RecordingError, HomeError, DamagedError, ForeignError: as for `resumed`.
     """
-    if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 1):
-        raise UsageError(
-            f"{turn!r} is not a turn number", where="turn", todo="Use a positive integer"
-        )
     return await _load(world, "fork", session_id, turn)
+
+
+def check_earlier(session_id: Any, turn: Any, *, where: str) -> None:
+    """Check the arguments that name an earlier session.
+
+    Raises:
+        UsageError: the ID is not a text or is empty, or the turn is not a number from 1.
+    """
+    if not isinstance(session_id, str) or not session_id.strip():
+        raise UsageError(
+            f"{session_id!r} is not the ID or name of a session",
+            where=f"{where}, session_id",
+            todo="Pass the ID of a session, a suffix of it, or the name of a session; agentobs sessions lists them",
+        )
+    if turn is not None and (type(turn) is not int or turn < 1):
+        raise UsageError(
+            f"{turn!r} is not a turn number",
+            where=f"{where}, turn",
+            todo="Pass a number from 1, or None for all turns",
+        )
 
 
 async def _load(
     world: World, relation: Relation, session_id: str, turn: int | None
 ) -> Conversation:
+    check_earlier(session_id, turn, where="resumed" if relation == "resume" else "forked")
     here = tracing.place()
     key = f"{relation}:{session_id}" + (f":{turn}" if turn else "")
     question = {"session_id": str(session_id), "turn": turn, "relation": relation}

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 from pydantic import AnyUrl, BaseModel, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
+from agentobs.agent.arguments import check_list
 from agentobs.agent.permissions import ToolClass
 from agentobs.agent.tools.agent_definitions import Agents
 from agentobs.agent.tools.input_schema import (
@@ -195,16 +196,12 @@ def check_tools(tools: Sequence[Tool]) -> None:
     """Check that tools can be used together.
 
     Raises:
-        UsageError: the settings of a tool contradict each other, or two tools share a name or
-            alias.
+        UsageError: they are not a list of tools, the settings of a tool contradict each other, or two
+            tools share a name or alias.
     """
+    check_list(tools, "tools", Tool, "Pass a list of tools, each created with @agentobs.agent.tool")
     owners: dict[str, Tool] = {}
     for each in tools:
-        if not isinstance(each, Tool):
-            name = getattr(each, "__name__", type(each).__name__)
-            raise UsageError(
-                f"{name} is not a Tool", where="tools", todo="Create it with @agentobs.agent.tool"
-            )
         _check_settings(each)
         for name in (each.name, *each.aliases):
             if name in owners:

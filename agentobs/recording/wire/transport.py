@@ -498,6 +498,11 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
         """Wrap `inner`."""
         self._inner, self._place_of, self._client = inner, place_of, client
 
+    @property
+    def inner(self) -> httpx2.AsyncBaseTransport:
+        """The wrapped transport."""
+        return self._inner
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
         exchange, response = (
