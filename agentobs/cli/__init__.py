@@ -25,6 +25,10 @@ _COMMANDS = {
         "agentobs.cli.record",
         "Record the requests of programs that use this proxy in place of the provider.",
     ),
+    "collect": (
+        "agentobs.cli.collect",
+        "Receive the telemetry (OTLP) of Claude Code and other programs.",
+    ),
     "run": (
         "agentobs.cli.run",
         "Run the agent loop on a prompt with the real provider, and record it.",
