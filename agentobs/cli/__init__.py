@@ -95,6 +95,10 @@ _COMMANDS = {
         "Serve the responses of a recording over loopback HTTP, in place of the provider.",
     ),
     "import": ("agentobs.cli.transfer.imports", "Import sessions that were recorded elsewhere."),
+    "archive": (
+        "agentobs.cli.transfer.archive",
+        "Keep the session logs that other programs delete.",
+    ),
     "labels": (
         "agentobs.cli.maintenance.label_audit",
         "List all `Label.reviewed(...)` calls in the source, each with its reason.",

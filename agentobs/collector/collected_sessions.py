@@ -1,4 +1,4 @@
-"""Collected sessions: one session for the telemetry of each client session, next to the session of its recorded wire."""
+"""Collected sessions: one session for the telemetry of each client session."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ def attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"key": name, "value": {kinds[type(value)]: value}} for name, value in values.items()]
 
 
-def log(name: str, at_ns: int = TIME_NS, **values: Any) -> dict[str, Any]:
+def log(name: str, **values: Any) -> dict[str, Any]:
     """Return a log record of Claude Code."""
     own = {"session.id": CLIENT_SESSION, "event.name": name, **_dotted(values)}
     return {
-        "timeUnixNano": str(at_ns),
+        "timeUnixNano": str(TIME_NS),
         "body": {"stringValue": f"claude_code.{name}"},
         "traceId": "56a04b1e3b507a3855d356243069d7da",
         "spanId": "5aed664b88d2f71c",
@@ -74,10 +74,8 @@ def spans(*records: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{**_resource(), "scopeSpans": [{"spans": list(records)}]}]}
 
 
-def counter(
-    name: str, *values: float, is_cumulative: bool = False, **labels: Any
-) -> dict[str, Any]:
-    """Return an export request with the data points of a counter."""
+def counter(name: str, *values: float, temporality: int = 1, **labels: Any) -> dict[str, Any]:
+    """Return an export request with the data points of a counter, of the temporality delta (1) or cumulative (2)."""
     points = [
         {
             "startTimeUnixNano": str(TIME_NS),
@@ -87,7 +85,7 @@ def counter(
         }
         for number, value in enumerate(values, 1)
     ]
-    total = {"aggregationTemporality": 2 if is_cumulative else 1, "dataPoints": points}
+    total = {"aggregationTemporality": temporality, "dataPoints": points}
     metric = {"name": name, "sum": {**total, "isMonotonic": True}}
     return {"resourceMetrics": [{**_resource(), "scopeMetrics": [{"metrics": [metric]}]}]}
 

@@ -180,11 +180,9 @@ def test_a_port_in_use() -> None:
 def test_cumulative_metrics_keep_the_last_point(tmp_path: Path) -> None:
     """Points of a cumulative counter replace each other; points of a delta counter add up."""
     with collecting(tmp_path) as collector:
-        for is_cumulative in (False, True):
-            name = "claude_code.token.usage" if is_cumulative else "claude_code.cost.usage"
-            request = counter(
-                name, 1, 3, 4, is_cumulative=is_cumulative, type="input", model="claude-sonnet-5"
-            )
+        for temporality, name in ((1, "claude_code.cost.usage"), (2, "claude_code.token.usage")):
+            labels = {"type": "input", "model": "claude-sonnet-5"}
+            request = counter(name, 1, 3, 4, temporality=temporality, **labels)
             assert send(collector.url, "/v1/metrics", request).status_code == 200
     assert rows(
         tmp_path, "SELECT name, type, model, total FROM telemetry_metrics ORDER BY ALL"

@@ -72,8 +72,8 @@ def test_differences_from_recorded_requests(tmp_path: Path) -> None:
             api_request("req_9", 0.25, **counts),
         ]
         assert send(collector.url, "/v1/logs", logs(*records)).status_code == 200
-        others = {"session.id": "2ae82282-bc28-429c-8dac-000000000000"}
-        assert send(collector.url, "/v1/logs", logs(log("user_prompt", **others))).is_success
+        other = log("user_prompt", session__id="2ae82282-bc28-429c-8dac-000000000000")
+        assert send(collector.url, "/v1/logs", logs(other)).is_success
     columns = "request_id, difference, difference_usd::DOUBLE, telemetry_output_tokens - recorded_output_tokens"
     assert rows(tmp_path, f"SELECT {columns} FROM telemetry_differences") == [
         ("req_2", "cost", 0.5, 0),
@@ -114,13 +114,15 @@ def test_texts_in_telemetry_are_not_stored(tmp_path: Path, canary: str) -> None:
         "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.conversation.id", "session.id", "stop_reason",
         "error.type", "duration_ms", "cost_usd", "service.version",
     )  # fmt: skip
-    records = [log(canary, **{key: canary}) for key in keys]
+    named: list[dict[str, Any]] = [{key.replace(".", "__"): canary} for key in keys]
+    records = [log(canary, **each) for each in named]
     records.append({**log("api_request"), "severityText": canary, "eventName": canary})
     with collecting(tmp_path) as collector:
         assert send(collector.url, "/v1/logs", logs(*records, service=canary)).is_success
-        request = spans(*({**span(canary, **{key: canary}), "name": canary} for key in keys))
+        request = spans(*({**span(canary, **each), "name": canary} for each in named))
         assert send(collector.url, "/v1/traces", request).is_success
-        request = counter(canary, 1.0, **{key: canary for key in keys if key != "session.id"})
+        labels: dict[str, Any] = {key: canary for key in keys if key != "session.id"}
+        request = counter(canary, 1.0, **labels)
         assert send(collector.url, "/v1/metrics", request).is_success
     assert rows(tmp_path, "SELECT count(*), min(numbers['left_out']) FROM telemetry") == [
         (2 * len(keys) + 2, 1.0)
@@ -160,7 +162,7 @@ def test_the_command_collects_until_it_is_stopped(tmp_path: Path) -> None:
         text=True,
     )
     assert running.stdout is not None
-    printed = []
+    printed: list[str] = []
     while not (printed and printed[-1].startswith("export OTEL_EXPORTER_OTLP_ENDPOINT=")):
         line = running.stdout.readline()
         assert line, running.communicate()
