@@ -25,6 +25,10 @@ _COMMANDS = {
         "agentobs.cli.record",
         "Record the requests of programs that use this proxy in place of the provider.",
     ),
+    "collect": (
+        "agentobs.cli.collect",
+        "Receive the telemetry (OTLP) of Claude Code and other programs.",
+    ),
     "run": (
         "agentobs.cli.run",
         "Run the agent loop on a prompt with the real provider, and record it.",
@@ -91,6 +95,10 @@ _COMMANDS = {
         "Serve the responses of a recording over loopback HTTP, in place of the provider.",
     ),
     "import": ("agentobs.cli.transfer.imports", "Import sessions that were recorded elsewhere."),
+    "archive": (
+        "agentobs.cli.transfer.archive",
+        "Keep the session logs that other programs delete.",
+    ),
     "labels": (
         "agentobs.cli.maintenance.label_audit",
         "List all `Label.reviewed(...)` calls in the source, each with its reason.",

@@ -20,8 +20,10 @@ from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
+    from agentobs.collector.telemetry_collector import Collector
     from agentobs.proxy.recorded_sessions import TurnCounter
     from agentobs.proxy.recording_proxy import Proxy
+    from agentobs.recording.journal.home import Home
     from agentobs.recording.session import Session
 
 SECRET = "AGENTOBS_PROXY_SECRET"
@@ -58,6 +60,12 @@ _variables = click.option(
     is_flag=True,
     help="Also redirect the requests of Node.js programs that read no base URL from their environment.",
 )
+@click.option(
+    "--telemetry",
+    "receives_telemetry",
+    is_flag=True,
+    help="Also receive the telemetry of Claude Code, and compare it with the recorded requests.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def record(
@@ -66,6 +74,7 @@ def record(
     content: Any,
     extra: tuple[str, ...],
     node: bool,
+    receives_telemetry: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND with a proxy in front of the provider, and record its requests.
@@ -73,7 +82,7 @@ def record(
     Write `agentobs record -- COMMAND ARGUMENTS...`. The command keeps its terminal, input, output, signals and exit
     code. At its end, one line on standard error names the session, its turns and its cost.
     """
-    with _needed_packages():
+    with needed_packages("the proxy", "proxy"):
         from agentobs.proxy import client_variables, recorded_sessions
         from agentobs.proxy import command as commands
         from agentobs.proxy.node_redirection import node_routes, node_variables
@@ -83,6 +92,7 @@ def record(
     from agentobs.runtime import replaced
 
     environment = dict(os.environ)
+    collector = _telemetry_receiver(environment) if receives_telemetry else None
     try:
         commands.check(command, environment)
     except commands.CommandError as error:
@@ -103,6 +113,7 @@ def record(
         with (
             replaced(identifies_callers=False),
             Proxy(found, sessions, environment=environment) as proxy,
+            collector or contextlib.nullcontext(),
         ):
             environment |= proxy.variables | client_variables.without_proxy(environment)
             environment[PROXY_VARIABLE] = proxy.url
@@ -117,7 +128,11 @@ def record(
             recorded = sessions.sessions()
             lines = _summaries(recorded, turns) or [_nothing_recorded(proxy, node=node)]
             recorded_sessions.close_all(recorded, ending)
+            if collector is not None:
+                collector.sessions.close()
             stop_recorder()
+            if collector is not None:
+                lines.append(_telemetry_summary(home, collector))
             lines += [f"no response from {each}" for each in proxy.counts.unreachable.values()]
         except Exception as error:  # the exit code of the command counts, whatever happens here
             lines = [f"the end of the recording failed: {error_kind(error)}"]
@@ -195,7 +210,7 @@ def proxy(
 
     Each session of Claude Code is one session. Other clients name theirs with the header `x-agentobs-session`.
     """
-    with _needed_packages():
+    with needed_packages("the proxy", "proxy"):
         from agentobs.proxy import client_variables, recorded_sessions
         from agentobs.proxy.command import Ending
         from agentobs.proxy.listening import Address
@@ -236,8 +251,49 @@ def proxy(
     sys.exit(130)
 
 
-def _needed_packages() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a missing package becomes an error that names what to install."""
+def _telemetry_receiver(environment: dict[str, str]) -> Collector:
+    """Return a collector, and direct the telemetry of Claude Code to it.
+
+    Raises:
+        UsageError: the telemetry is already sent elsewhere, or a package is not installed.
+    """
+    with needed_packages("the collector", "otlp,proxy"):
+        from agentobs.collector.telemetry_collector import Collector, claude_code_variables
+
+    taken = [name for name in environment if name.startswith("OTEL_EXPORTER_OTLP")]
+    if taken:
+        raise UsageError(
+            "the telemetry is already sent elsewhere",
+            where=sorted(taken)[0],
+            todo="Unset it, or send the telemetry to `agentobs collect` as well",
+        )
+    collector = Collector(grpc_port=None)
+    environment |= claude_code_variables(collector.url)
+    return collector
+
+
+def _telemetry_summary(home: Home, collector: Collector) -> str:
+    """Return one line about the received telemetry."""
+    from agentobs.collector.collected_sessions import differences
+
+    received = sum(collector.sessions.records.values())
+    if not received:
+        return "no telemetry was received"
+    number = differences(home, list(collector.sessions.client_ids))
+    found = {0: "no request differs", 1: "1 request differs"}.get(
+        number, f"{number} requests differ"
+    )
+    records = f"{received} record{'s' * (received != 1)} of telemetry"
+    return f"{records}: {found} (view telemetry_differences)"
+
+
+def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a missing package becomes an error that names what to install.
+
+    Args:
+        part: the part of agentobs that needs packages.
+        extras: the extras that install them, separated by commas.
+    """
 
     @contextlib.contextmanager
     def needed() -> Any:
@@ -248,8 +304,8 @@ def _needed_packages() -> contextlib.AbstractContextManager[None]:
                 raise
             raise UsageError(
                 f"the package {error.name} is not installed",
-                where="the proxy",
-                todo=f"Install what the proxy needs: {install_extra('proxy')}",
+                where=part,
+                todo=f"Install what {part} needs: {install_extra(extras)}",
             ) from error
 
     return needed()

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 DAYS = 7
 """By default, losses, orphans and similar problems of the last `DAYS` days are reported. Our choice."""
 
+SECONDS_PER_DAY = 86_400
+WARNING_DAYS = 7
+"""Logs that Claude Code deletes within this time are reported. Our choice."""
+
 SPANS = "ANTHROPIC_OPEN_TELEMETRY"
 """The variable that turns the SDK's own spans off if it is `false` (anthropic 2.12, `_tracing.py`)."""
 
@@ -75,6 +79,7 @@ def doctor(context: click.Context, since: int, modules: tuple[str, ...], as_json
     found = [
         *check_home(locate(home_option(context)), world.now(), since),
         *content(os.environ),
+        *claude_code_logs(locate(home_option(context)), os.environ, world.now()),
         *instrumentation(os.environ, sys.modules),
     ]
     if as_json:
@@ -107,6 +112,44 @@ def content(variables: Mapping[str, str]) -> Iterator[Finding]:
     source = f"{CONTENT_VARIABLE} is set" if mode else f"{CONTENT_VARIABLE} is not set"
     found = f"{mode or 'vault'} by default: {effects[mode or 'vault']} ({source})"
     yield _finding("content", "ok", found, CONTENT_VARIABLE, "")
+
+
+def claude_code_logs(home: Path, variables: Mapping[str, str], now_ns: int) -> Iterator[Finding]:
+    """Report the age of Claude Code's session logs, and when it deletes them; nothing if there are none.
+
+    Args:
+        home: the home with archived logs.
+        variables: the environment variables.
+        now_ns: the current time.
+    """
+    from agentobs.importers.claude_code import log_archive
+    from agentobs.recording.journal.home import Home
+
+    folder = log_archive.claude_folder(variables)
+    logs = log_archive.logs_by_age(folder)
+    if not logs:
+        return
+    kept = log_archive.retention(folder)
+    archived = log_archive.archived_sizes(Home(home))
+    projects = folder / "projects"
+    missing = [
+        (changed, path)
+        for changed, path in logs
+        if path.relative_to(projects).as_posix() not in archived
+    ]
+    age = (now_ns / 1e9 - logs[0][0]) / SECONDS_PER_DAY
+    found = (
+        f"{len(logs)} session logs of Claude Code, the oldest {max(age, 0):.0f} days old; it deletes them after "
+        f"{kept.days} days ({log_archive.SETTING}: {kept.source})"
+    )
+    if not missing:
+        yield _finding("claude_code", "ok", f"{found}; all are archived", str(projects), "")
+        return
+    left = kept.days - (now_ns / 1e9 - missing[0][0]) / SECONDS_PER_DAY
+    found += f"; {len(missing)} are not archived, the first is deleted in {max(left, 0):.0f} days"
+    level: Level = "note" if left < WARNING_DAYS else "ok"
+    todo = f"`agentobs archive claude-code` keeps them, or set {log_archive.SETTING} to more days"
+    yield _finding("claude_code", level, found, str(projects), todo if level == "note" else "")
 
 
 def instrumentation(variables: Mapping[str, str], modules: Mapping[str, Any]) -> Iterator[Finding]:

@@ -1,0 +1,192 @@
+"""The receivers: exporters of OpenTelemetry, both encodings, hostile requests, and records that are sent again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+import agentobs
+from agentobs.collector import http_receiver
+from agentobs.collector.http_receiver import BODY_BYTES_MAX
+from agentobs.collector.otlp_requests import parse_request, records_in
+from agentobs.collector.telemetry_collector import Collector
+from agentobs.errors import UsageError
+from tests.collector.telemetry import (
+    CLIENT_SESSION,
+    JSON,
+    api_request,
+    collecting,
+    counter,
+    log,
+    logs,
+    send,
+    span,
+    spans,
+)
+
+
+def rows(home: Path, query: str) -> list[Any]:
+    with agentobs.connect(str(home)) as store:
+        return store.sql(query).fetchall()
+
+
+@pytest.mark.parametrize("is_grpc", [False, True])
+def test_spans_of_an_opentelemetry_exporter(tmp_path: Path, is_grpc: bool) -> None:
+    """The exporters of OpenTelemetry's SDK send over HTTP and gRPC, with the conventions for generative AI."""
+    with collecting(tmp_path, grpc=is_grpc) as collector:
+        exporter = (
+            GrpcExporter(endpoint=collector.grpc_url, insecure=True)
+            if is_grpc
+            else HttpExporter(endpoint=f"{collector.url}/v1/traces")
+        )
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        tracer = provider.get_tracer("test")
+        with tracer.start_as_current_span("outer"), tracer.start_as_current_span("chat") as inner:
+            inner.set_attributes(
+                {
+                    "gen_ai.operation.name": "chat",
+                    "gen_ai.request.model": "claude-sonnet-5",
+                    "gen_ai.usage.input_tokens": 12,
+                }
+            )
+        trace_id = f"{inner.get_span_context().trace_id:032x}"
+        provider.shutdown()
+    found = rows(
+        tmp_path,
+        "SELECT signal, name, trace_id, labels['operation'], labels['requested_model'], "
+        "numbers['gen_ai.usage.input_tokens'], parent_span_id IS NULL, duration_ns > 0 "
+        "FROM telemetry ORDER BY numbers['gen_ai.usage.input_tokens'] NULLS LAST",
+    )
+    assert found == [
+        ("span", None, trace_id, "chat", "claude-sonnet-5", 12.0, False, True),
+        ("span", None, trace_id, None, None, None, True, True),
+    ]
+
+
+def test_both_encodings_contain_the_same_records() -> None:
+    """IDs are hexadecimal in JSON and bytes in the binary encoding, so that a record is the same in both."""
+    for signal, request in (
+        ("log", logs(api_request("req_1"))),
+        ("span", spans(span("llm_request", input_tokens=3))),
+        ("metric", counter("claude_code.cost.usage", 0.25)),
+    ):
+        parsed = parse_request(signal, json.dumps(request).encode(), is_json=True)  # type: ignore[arg-type]
+        binary = parse_request(signal, parsed.SerializeToString(), is_json=False)  # type: ignore[arg-type]
+        [first], [second] = records_in(signal, parsed), records_in(signal, binary)  # type: ignore[arg-type]
+        assert first == second
+        if signal != "metric":
+            assert first.trace_id == "56a04b1e3b507a3855d356243069d7da"
+    assert first.numbers == {"value": 0.25, "is_cumulative": 0.0}
+
+
+def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
+    """Also if the collector was restarted in between."""
+    for _ in range(2):
+        with collecting(tmp_path) as collector:
+            for is_compressed in (False, True):
+                request = logs(api_request("req_1"), api_request("req_2"))
+                response = send(collector.url, "/v1/logs", request, is_compressed=is_compressed)
+                assert (response.status_code, response.json()) == (200, {})
+    assert rows(tmp_path, "SELECT request_id FROM telemetry ORDER BY ALL") == [
+        ("req_1",),
+        ("req_2",),
+    ]
+    assert rows(tmp_path, "SELECT count(*) FROM events WHERE kind = 'telemetry'") == [(8,)]
+    tags = "SELECT DISTINCT name, tags['telemetry_session'] FROM session_starts"
+    assert rows(tmp_path, tags) == [("telemetry", CLIENT_SESSION)]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "expected"),
+    [
+        (b"{", JSON, (400, 3, "the body is not an OTLP request for logs")),
+        (b"[" * 100_000, JSON, (400, 3, "the body is not an OTLP request for logs")),
+        (b'{"resourceLogs": 5}', JSON, (400, 3, "the body is not an OTLP request for logs")),
+        (b"", {"content-type": "text/plain"}, (415, 3, "send application/x-protobuf or")),
+        (b"no gzip", {**JSON, "content-encoding": "gzip"}, (400, 3, "the body is not valid gzip")),
+        (
+            gzip.compress(b"{}")[:-2],
+            {**JSON, "content-encoding": "gzip"},
+            (400, 3, "the compressed body is cut off"),
+        ),
+        (b"x", {**JSON, "content-encoding": "br"}, (415, 3, "only be compressed with gzip")),
+        (
+            gzip.compress(b" " * (BODY_BYTES_MAX + 1)),
+            {**JSON, "content-encoding": "gzip"},
+            (413, 8, "the decompressed body is longer than 67,108,864 bytes"),
+        ),
+    ],
+)
+def test_a_request_that_is_refused(
+    tmp_path: Path, body: bytes, headers: dict[str, str], expected: tuple[int, int, str]
+) -> None:
+    """The response has the status and the `google.rpc.Status` of the specification, and nothing is recorded."""
+    with collecting(tmp_path) as collector:
+        response = httpx2.post(f"{collector.url}/v1/logs", content=body, headers=headers)
+        assert send(collector.url, "/v1/logs", logs(log("user_prompt"))).status_code == 200
+    status, code, message = expected
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert message in response.json()["message"]
+    assert rows(tmp_path, "SELECT name FROM telemetry") == [("claude_code.user_prompt",)]
+
+
+def test_a_body_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused while it is received."""
+    monkeypatch.setattr(http_receiver, "BODY_BYTES_MAX", 1000)
+    with collecting(tmp_path) as collector:
+        response = send(collector.url, "/v1/logs", logs(log("user_prompt", prompt="x" * 1000)))
+    assert (response.status_code, response.json()["code"]) == (413, 8)
+
+
+def test_other_paths_methods_and_hosts(tmp_path: Path) -> None:
+    """A page that resolves its own name to this machine cannot add records."""
+    with collecting(tmp_path) as collector:
+        assert send(collector.url, "/v1/other", {}).status_code == 404
+        assert httpx2.get(f"{collector.url}/v1/logs").status_code == 405
+        assert httpx2.options(f"{collector.url}/v1/logs").status_code == 405
+        headers = {**JSON, "host": "attacker.example"}
+        response = httpx2.post(f"{collector.url}/v1/logs", content=b"{}", headers=headers)
+        assert response.status_code == 400
+        assert not collector.sessions.records
+
+
+def test_records_that_are_not_written_are_requested_again(tmp_path: Path) -> None:
+    """If the journal cannot be written, the response asks for the records again."""
+    with collecting(tmp_path) as collector:
+        collector.sessions.write = lambda seconds: False
+        response = send(collector.url, "/v1/logs", logs(log("user_prompt")))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+def test_a_port_in_use() -> None:
+    """Both receivers refuse it with one error, and the other port is free again."""
+    with Collector() as first:
+        with pytest.raises(UsageError, match="cannot listen on this address"):
+            Collector(first.http_port)
+        with pytest.raises(UsageError, match="--grpc-port"):
+            Collector(0, first.grpc_port)
+
+
+def test_cumulative_metrics_keep_the_last_point(tmp_path: Path) -> None:
+    """Points of a cumulative counter replace each other; points of a delta counter add up."""
+    with collecting(tmp_path) as collector:
+        for temporality, name in ((1, "claude_code.cost.usage"), (2, "claude_code.token.usage")):
+            labels = {"type": "input", "model": "claude-sonnet-5"}
+            request = counter(name, 1, 3, 4, temporality=temporality, **labels)
+            assert send(collector.url, "/v1/metrics", request).status_code == 200
+    assert rows(
+        tmp_path, "SELECT name, type, model, total FROM telemetry_metrics ORDER BY ALL"
+    ) == [
+        ("claude_code.cost.usage", "input", "claude-sonnet-5", 8.0),
+        ("claude_code.token.usage", "input", "claude-sonnet-5", 4.0),
+    ]
