@@ -61,10 +61,10 @@ from agentobs.recording.options import (
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
-from agentobs.records.clear_text import class_label
+from agentobs.records.clear_text import class_label, declared_label, entry_label, exception_label
 from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label, prefixed, unchecked
 from agentobs.runtime import current, process
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
@@ -325,7 +325,9 @@ class Session:
         self.session_id = ""
         self.content: Content = "vault"
         """Where its content is written; valid when the session has started."""
-        self._tags = {str(k): v if isinstance(v, Label) else str(v) for k, v in tags.items()}
+        self._tags: dict[str, str] = {
+            declared_label(str(k)): v if isinstance(v, Label) else str(v) for k, v in tags.items()
+        }
         self._home = home
         self._link, self._content, self._patch = link, content, patch
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
@@ -444,9 +446,9 @@ class Session:
             link = ("fork", parent.session_id) if parent.session_id else None
         start = SessionStart(
             session_id=self.session_id,
-            name=unchecked(parent.fork_name(self.name) if parent else self.name),
+            name=declared_label(parent.fork_name(self.name) if parent else self.name),
             started_ns=world.now(),
-            entry=unchecked(self._entry.name) if self._entry.name else None,
+            entry=entry_label(self._entry.name) if self._entry.name else None,
             agentobs_version=version_of("agentobs-kit") or Label("unknown"),
             sdk_version=version_of("anthropic"),
             python_version=unchecked(world.python_version()),
@@ -496,7 +498,7 @@ class Session:
             ended_ns=world.now(),
             outcome=outcome,
             reason=reason,
-            signature=unchecked(signature) if signature else None,
+            signature=signature,
             dropped=0,
         )
         result, self._result = self._result if error is None else None, None
@@ -508,17 +510,21 @@ class Session:
         if not in_event_loop():
             flush(FLUSH_SECONDS)
 
-    def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, str | None]:
+    def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, Label | None]:
         """Return outcome, reason and failure signature; a failure that the agent has declared takes precedence."""
         if self._failure is not None:
-            return "failed", self._failure, f"{DECLARED}{self._failure}"
+            reason = self._failure
+            is_label = type(reason) is Label
+            signature = prefixed(DECLARED, reason) if is_label else unchecked(DECLARED + reason)
+            return "failed", reason, signature
         if self._is_stopped:
             return "interrupted", Label("stop_recorder"), None
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "completed", None, None
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
         outcome: Outcome = "interrupted" if stopped else "failed"
-        return outcome, class_label(type(error).__name__), f"exception:{origin(error)}"
+        signature = exception_label(f"exception:{origin(error)}")
+        return outcome, class_label(type(error).__name__), signature
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

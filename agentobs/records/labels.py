@@ -87,6 +87,14 @@ def digest_label(text: str, key: bytes) -> Label:
     return Label(f"digest:{hashed.hexdigest()}")
 
 
+def prefixed(prefix: str, label: Label) -> Label:
+    """Return a label after a constant prefix, such as the failure signature `declared:` and a reason.
+
+    Every label is accepted, regardless of its characters and its length.
+    """
+    return str.__new__(Label, f"{prefix}{label}")
+
+
 def unchecked(text: str) -> Label:
     """Return a name unchanged, for a record that the recorder has not checked yet.
 
