@@ -222,13 +222,15 @@ def is_lane_segment(segment: str) -> bool:
     return (
         segment == "main"
         or _PROVIDER_ID.match(segment) is not None
+        or _PROVIDER_ID.match(segment.rpartition(".")[0]) is not None
         or _SEGMENT.match(segment) is not None
     )
 
 
 _SEGMENT = re.compile(
     rf"\.[0-9a-f]{{16}}\Z|(?:{'|'.join(sorted(ANSWERED_INSIDE))}):\.?[0-9a-f]{{16}}\Z"
-    r"|(?:agent-)?(?:acompact-)?[a-z]?[0-9a-f]{6,40}(?:\.\d{1,4})?\Z|(?:agent-)?[a-z]?\d{1,4}(?:\.\d{1,4})?\Z"
+    r"|(?:agent-)?(?:acompact-)?(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,40}(?:\.\d{1,4})?\Z"
+    r"|(?:agent-)?[a-z]?\d{1,4}(?:\.\d{1,4})?\Z"
 )
 
 

@@ -76,6 +76,10 @@ def is_label(text: str) -> bool:
     return _PATTERN.match(text) is not None
 
 
+DIGEST = "digest:"
+"""The start of each keyed digest that replaces a text."""
+
+
 def digest_label(text: str, key: bytes) -> Label:
     """Return the keyed digest of a text as a label: `digest:` and 24 hex digits.
 
@@ -84,7 +88,7 @@ def digest_label(text: str, key: bytes) -> Label:
         key: the key of the home, at most 64 bytes.
     """
     hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12, key=key)
-    return Label(f"digest:{hashed.hexdigest()}")
+    return Label(f"{DIGEST}{hashed.hexdigest()}")
 
 
 def prefixed(prefix: str, label: Label) -> Label:

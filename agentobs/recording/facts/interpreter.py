@@ -491,7 +491,10 @@ class Interpreter:
         for key, value in values.items():
             field = f"{name}.{key}"
             known = self._word(fact, name, key, texts)
-            checked[known] = self._word(fact, field if field in rules else default, value, texts)
+            word = self._word(fact, field if field in rules else default, value, texts)
+            if known != key and isinstance(word, str) and word != value:
+                texts[word] = value
+            checked[known] = word
         return checked
 
     def _word(self, fact: Fact, field: str, value: Any, texts: dict[str, str]) -> Any:

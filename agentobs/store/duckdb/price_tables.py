@@ -25,6 +25,9 @@ from agentobs.ledger import (
     canonical_model,
     warn_unknown_model,
 )
+from agentobs.recording.journal.home import Home
+from agentobs.records.labels import DIGEST, digest_label
+from agentobs.redaction import Redactor
 
 _CONTEXT = "model, service_tier, inference_geo, speed"
 
@@ -96,6 +99,19 @@ def renew_and_report(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> 
         )
 
 
+def with_digests(book: PriceBook, home: Home) -> PriceBook:
+    """Return a book that also knows the models of the user's file by the digests that facts may contain.
+
+    Raises:
+        UsageError: the user's file is malformed.
+        HomeError: the key of the home cannot be read.
+    """
+    key = home.key()
+    redactor = Redactor(key)
+    names = {digest_label(redactor.redact_text(name), key): name for name in book.own_models()}
+    return book.with_names(names)
+
+
 class _Unread(PriceBook):
     """The placeholder for a price file that cannot be read; no model has a price in it."""
 
@@ -122,7 +138,7 @@ def readable_book(path: Path) -> PriceBook:
     try:
         book = book_of(path)
         if book.has_user_file:
-            book.overlays()
+            book = with_digests(book, Home(path))
     except AgentobsError as error:
         warn_once(
             f"your prices are ignored: {error} Until the file is fixed, new calls have no cost (NULL).",
@@ -154,10 +170,15 @@ def _insert(
     for unit in units:
         is_last = unit.certainty == "unknown_model" and unit.valid_to_ns == FOREVER
         if is_last and unit.note != _NOT_READ:
-            warn_unknown_model(unit.context.model)
+            warn_unknown_model(_shown(unit.context.model))
     if rows:
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+
+def _shown(model: str) -> str:
+    """Return the name of a model for a message."""
+    return "a model with a private name (agentobs models)" if model.startswith(DIGEST) else model
 
 
 def _row(unit: UnitPrices) -> list[Any]:
