@@ -68,8 +68,10 @@ _PROVIDER_ID = re.compile(
     r"|(?:resp|fc|rs|msg)_[0-9a-f]{48,68}\Z"
     rf"|(?:(?:msg|toolu|call|req|resp|gen|chatcmpl)[_-])?(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|{_UUID})\Z"
     r"|(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|call)_[A-Za-z]?\d{1,6}(?:[_.]\d{1,4}){0,3}[A-Z]?\Z"
+    r"|[a-z]\d{1,4}(?:_\d{1,4})?\Z"
 )
-"""IDs of Anthropic (with the infix of a platform), of Bedrock's Converse, of gateways, and numbers of test servers.
+"""IDs of Anthropic (with the infix of a platform), of Bedrock's Converse, of gateways, and numbers of test servers,
+which are too short for a name.
 
 Source: the IDs in recorded traffic; platform.claude.com/docs/en/api, 2026-11; OpenAI's and OpenRouter's references.
 """

@@ -300,7 +300,7 @@ def test_an_own_price_applies_to_a_model_whose_name_is_a_digest(
     file = invented.parent / "own.toml"
     file.write_text(PRICES)
     monkeypatch.setenv("AGENTOBS_PRICES", str(file))
-    sql = "SELECT cost_usd * 1000000 = 3 * input_tokens + 4 * output_tokens FROM costs"
+    sql = "SELECT cost_usd * 1000000 = 3 * (input_tokens + cache_read_tokens) + 4 * output_tokens FROM costs"
     assert rows(invented, sql) == [(True,)]
     shell = Shell(invented, capsys)
     assert "ada-1815" in shell("cost", "--by", "model").out
