@@ -204,11 +204,14 @@ def _model(text: str, declared: Set[str]) -> bool:
 
 
 def _key(text: str, _: Set[str]) -> bool:
-    return is_id(text) or re.match(r"\d{1,6}\Z", text) is not None
+    return is_id(text) or (len(text) <= 6 and text.isascii() and text.isdigit())
+
+
+_MESSAGE = re.compile(r"message:\d{1,6}\Z")
 
 
 def _kept(text: str, _: Set[str]) -> bool:
-    return _PROVIDER_ID.match(text) is not None or re.match(r"message:\d+\Z", text) is not None
+    return _PROVIDER_ID.match(text) is not None or _MESSAGE.match(text) is not None
 
 
 def _event_label(text: str, declared: Set[str]) -> bool:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
@@ -77,6 +78,7 @@ from agentobs.records.facts import (
     settled,
 )
 from agentobs.records.labels import Label, digest_label, is_label, prefixed, unchecked
+from agentobs.records.record_factory import maker
 from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
@@ -461,23 +463,29 @@ class Interpreter:
             fact: the fact.
             texts: is extended by the texts that digests replace, by digest.
         """
-        changed: dict[str, Any] = {}
-        clean = self._clean
-        for name in _TEXTS[type(fact)]:
-            value = getattr(fact, name)
+        kind, clean = type(fact), self._clean
+        found = _VALUES[kind](fact)
+        values: list[Any] | None = None
+        for at, name, is_own_id_field in _TEXTS[kind]:
+            value = found[at]
             if value is None or (type(value) is Label and value in clean):
                 continue
-            if isinstance(value, Mapping):
-                if type(value) is not dict or not _is_clean(value, clean):
-                    changed[name] = self._checked_mapping(fact, name, value, texts)
-            elif isinstance(value, Label):
-                if (clean_label := self._without_secret(value)) is not value:
-                    changed[name] = clean_label
-            elif name not in _IDS[type(fact)] or not is_own_id(value):
+            if isinstance(value, Label):
+                checked: Any = self._without_secret(value)
+            elif not isinstance(value, str):
+                if type(value) is dict and _is_clean(value, clean):
+                    continue
+                checked = self._checked_mapping(fact, name, value, texts)
+            elif is_own_id_field and is_own_id(value):
+                continue
+            else:
                 is_kept_label = name == "label" and getattr(fact, "kind", "") == "compaction_kept"
                 field = "label.compaction_kept" if is_kept_label else name
-                changed[name] = self._readable_text(fact, field, value, texts)
-        return dataclasses.replace(fact, **changed) if changed else fact
+                checked = self._readable_text(fact, field, value, texts)
+            if checked is not value:
+                values = [*found] if values is None else values
+                values[at] = checked
+        return fact if values is None else _MAKERS[kind](*values)
 
     def _checked_mapping(
         self, fact: Fact, name: str, values: Mapping[Any, Any], texts: dict[str, str]
@@ -631,16 +639,23 @@ def _has_text(hint: Any) -> bool:
 
 
 _HINTS = {kind: get_type_hints(kind) for kind in TABLES}
+_FIELDS = {kind: tuple(each.name for each in dataclasses.fields(kind)) for kind in TABLES}
+_VALUES: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(*names) for kind, names in _FIELDS.items()
+}
+"""Return the values of all fields of each kind of fact, in order."""
+_MAKERS: Mapping[type, Callable[..., Any]] = {kind: maker(kind) for kind in TABLES}
 _TEXTS = {
-    kind: tuple(name for name, hint in hints.items() if _has_text(hint))
-    for kind, hints in _HINTS.items()
+    kind: tuple(
+        (at, name, Label not in (_HINTS[kind][name], *get_args(_HINTS[kind][name])))
+        for at, name in enumerate(names)
+        if _has_text(_HINTS[kind][name])
+    )
+    for kind, names in _FIELDS.items()
 }
-"""The fields of each kind of fact that can contain text, directly or in a mapping; fields with closed enums cannot."""
-_IDS = {
-    kind: frozenset(n for n in _TEXTS[kind] if Label not in (hints[n], *get_args(hints[n])))
-    for kind, hints in _HINTS.items()
-}
-"""The fields of each kind of fact that contain IDs of agentobs."""
+"""The fields of each kind of fact that can contain text, directly or in a mapping: position, name, and whether the
+field contains an ID of agentobs. Fields with closed enums cannot contain text.
+"""
 _WITH_LINES = frozenset(
     ((SessionStart, "name"), (SessionStart, "tags.value"), (SessionEnd, "reason"))
 )
