@@ -67,7 +67,7 @@ _PROVIDER_ID = re.compile(
     r"|call_[A-Za-z0-9]{24}\Z|chatcmpl-[A-Za-z0-9]{29}\Z|gen-\d{10}-[A-Za-z0-9]{20}\Z"
     r"|(?:resp|fc|rs|msg)_[0-9a-f]{48,68}\Z"
     rf"|(?:(?:msg|toolu|call|req|resp|gen|chatcmpl)[_-])?(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|{_UUID})\Z"
-    r"|(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|call)_[A-Za-z]?\d{1,6}(?:[_.]\d{1,4}){0,3}[A-Z]?\Z"
+    r"|(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|call)_(?:[A-Za-z]|[A-Za-z]?\d{1,6})(?:[_.]\d{1,4}){0,3}[A-Z]?\Z"
     r"|[a-z]\d{1,4}(?:_\d{1,4})?\Z"
 )
 """IDs of Anthropic (with the infix of a platform), of Bedrock's Converse, of gateways, and numbers of test servers,
@@ -235,7 +235,7 @@ def is_lane_segment(segment: str) -> bool:
 _SEGMENT = re.compile(
     rf"\.[0-9a-f]{{16}}\Z|(?:{'|'.join(sorted(ANSWERED_INSIDE))}):\.?[0-9a-f]{{16}}\Z"
     r"|(?:agent-)?(?:acompact-)?(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,40}(?:\.\d{1,4})?\Z"
-    r"|(?:agent-)?[a-z]?\d{1,4}(?:\.\d{1,4})?\Z"
+    r"|(?:agent-)?(?:[a-z]|[a-z]?\d{1,4})(?:\.\d{1,4})?\Z"
 )
 
 
