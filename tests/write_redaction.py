@@ -141,7 +141,7 @@ Facts, SQL, exports and reports without content contain numbers, times, and only
 
 | strings | examples |
 | --- | --- |
-| values of closed sets | stop reasons, types of errors, service tiers, counts, outcomes, words of the provider's paths |
+| values of closed sets | stop reasons, types of errors, service tiers, counts, words of the provider's paths |
 | IDs in an exact form of agentobs or of a provider | `toolu_01` and 22 letters and digits, UUIDs, `toolu_12` |
 | versions | of agentobs, the SDK and Python; the platform, such as `linux` |
 | names that the program declares | see the table below |
@@ -149,8 +149,8 @@ Facts, SQL, exports and reports without content contain numbers, times, and only
 
 Every other text is replaced by a digest, whether it is a sentence, a path, an e-mail address or one word: values of
 tags, reasons of `agentobs.fail()`, the `custom_id` of a batch, names of tools that a model invented, permission rules,
-IDs that a client chose, and terms that a server invents. The digest is keyed with the key of the home, so nobody can guess the text without it. Equal
-texts have equal digests in one home.
+IDs that a client chose, and terms that a server invents. The digest is keyed with the key of the home, so nobody can
+guess the text without it. Equal texts have equal digests in one home.
 
 A person writes values and a model writes names of tools that do not exist; a program declares its own names. Therefore
 only these places may contain another word in clear:
