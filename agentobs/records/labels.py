@@ -12,7 +12,7 @@ import re
 from typing import cast
 
 _PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}\Z")
-_REVIEWED_CHARACTERS = 200
+REVIEWED_CHARACTERS = 200
 """Maximum length of a reviewed label, enough for one sentence. Our choice."""
 
 
@@ -51,9 +51,9 @@ class Label(str):
         Raises:
             ValueError: the text is empty, too long or contains control characters, or the reason is missing.
         """
-        if not 0 < len(text) <= _REVIEWED_CHARACTERS or not text.isprintable():
+        if not 0 < len(text) <= REVIEWED_CHARACTERS or not text.isprintable():
             raise ValueError(
-                f"a reviewed label has 1 to {_REVIEWED_CHARACTERS} printable characters, "
+                f"a reviewed label has 1 to {REVIEWED_CHARACTERS} printable characters, "
                 f"this text has {len(text)}"
             )
         if not reason.strip():

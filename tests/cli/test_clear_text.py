@@ -94,6 +94,25 @@ def test_every_label_is_a_reason_and_a_signature(tmp_path: Path, label: Label, e
     assert rows(home, sql) == [("failed", label, f"declared:{label}", 0)]
 
 
+def test_a_bundle_with_the_longest_signature_is_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reviewed label of the maximum length is a valid reason and signature in the bundle of a session as well."""
+    label = LABELS[1]
+
+    def agent() -> None:
+        with agentobs.session("longest", tags={"why": LABELS[0]}):
+            agentobs.fail(label)
+
+    shell = Shell(recorded(tmp_path / "home", agent), capsys)
+    [(session_id,)] = rows(shell.home, "SELECT session_id FROM sessions")
+    assert shell("bundle", session_id, "-o", str(tmp_path / "one.bundle")).code == 0
+    imported = shell("import", "bundle", str(tmp_path / "one.bundle"), home=tmp_path / "other")
+    assert imported.code == 0, imported.err
+    sql = "SELECT reason, signature, tags['why'] FROM sessions"
+    assert rows(tmp_path / "other", sql) == [(label, f"declared:{label}", TWO_WORDS)]
+
+
 TEXTS = [
     "",
     " ",
@@ -111,7 +130,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_no_text_prevents_the_end_of_a_session(tmp_path: Path, text: str) -> None:
     """Any text can be a name, a tag, a reason, the name of a class or of a span; the session ends completely."""
-    error = type("Odd", (Exception,), {})
+    error: Any = type("Odd", (Exception,), {})
     error.__name__ = error.__qualname__ = text.replace("\x00", "").replace("\ud800", "") or "Odd"
 
     def agent() -> None:
@@ -218,7 +237,7 @@ def test_the_closed_sets_are_complete() -> None:
                 assert may_stay(kind, "query_source", source, frozenset())
 
 
-INVENTED = {
+INVENTED: dict[str, Any] = {
     "stop_reason": "ada_stopped",
     "id": "msg_ada-lovelace",
     "model": "ada-1815",

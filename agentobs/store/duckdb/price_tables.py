@@ -108,7 +108,9 @@ def with_digests(book: PriceBook, home: Home) -> PriceBook:
     """
     key = home.key()
     redactor = Redactor(key)
-    names = {digest_label(redactor.redact_text(name), key): name for name in book.own_models()}
+    names: dict[str, str] = {
+        digest_label(redactor.redact_text(name), key): name for name in book.own_models()
+    }
     return book.with_names(names)
 
 
