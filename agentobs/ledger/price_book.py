@@ -78,14 +78,13 @@ class PriceBook:
         return self._overlays
 
     def own_models(self) -> frozenset[str]:
-        """Return the names of models in the user's price file.
+        """Return the names of models in the user's price files.
 
         Raises:
-            UsageError: the user's file is malformed.
+            UsageError: a file is malformed.
         """
-        if not self.has_user_file:
-            return frozenset()
-        return frozenset(name for price in self.overlays()[-1].price for name in price.models)
+        own = self.overlays()[1:]  # the first one is the file of agentobs
+        return frozenset(name for each in own for price in each.price for name in price.models)
 
     def with_names(self, names: Mapping[str, str]) -> PriceBook:
         """Return this book with other names of models.

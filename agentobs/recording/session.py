@@ -274,7 +274,7 @@ def session(
 
     Args:
         name: any text. Commands and pages on this machine show it unchanged. Facts and exports contain it only if it is
-            a name (`[A-Za-z0-9_.:+-]`, at most 128 characters); otherwise they contain a keyed digest.
+            a name (`[A-Za-z0-9_.:-]`, at most 128 characters); otherwise they contain a keyed digest.
         tags: texts for searching, such as the git commit or a customer. Facts contain digests of the values; pass an
             `agentobs.Label` for a value that may be read by anybody, such as the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.

@@ -186,7 +186,7 @@ def span(name: str, /, **metadata: Metadata) -> SpanBlock:
     this process records.
 
     Args:
-        name: the name of the span, a label (`[A-Za-z0-9._:/@-]`); for other names, the store shows a digest. Reserved
+        name: the name of the span, `[A-Za-z0-9._:-]{1,128}`; for other names, the store shows a digest. Reserved
             span names are not allowed.
         metadata: attributes: booleans, numbers and labels. A plain string is not a label, see `agentobs.Label`.
 
@@ -203,7 +203,7 @@ def open_span(name: str, /, **metadata: Metadata) -> Span:
     The span does not become the current span; use `with handle.current():` for that.
 
     Args:
-        name: the name of the span, a label (`[A-Za-z0-9._:/@-]`); for other names, the store shows a digest. Reserved
+        name: the name of the span, `[A-Za-z0-9._:-]{1,128}`; for other names, the store shows a digest. Reserved
             span names are not allowed.
         metadata: attributes: booleans, numbers and labels. A plain string is not a label, see `agentobs.Label`.
 

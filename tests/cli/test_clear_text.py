@@ -299,6 +299,29 @@ def test_every_text_is_a_parameter_of_a_query(
         assert json.loads(found.out) == {"n": 1}, (column, found.err)
 
 
+def test_local_commands_show_the_terms_and_shared_files_do_not(
+    invented: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Doctor, diff, reprice and tools show texts; files that can be shared contain digests."""
+    shell = Shell(invented, capsys)
+    [(session_id,)] = rows(invented, "SELECT session_id FROM sessions")
+    for command, *arguments in (
+        ("doctor",),
+        ("reprice",),
+        ("models",),
+    ):
+        assert "ada-1815" in shell(command, *arguments).out, command
+    assert "ada_tool" in shell("tools").out
+    assert "ada_tool" in shell("show", session_id).out
+    report = tmp_path / "diff.html"
+    arguments = ["diff", session_id, session_id, "--report", str(report), "--light", "--json"]
+    assert "ada_tool" in shell(*arguments).out
+    page = tmp_path / "session.html"
+    assert shell("report", session_id, "-o", str(page), "--light").code == 0
+    for path in (report, page):
+        assert "ada_" not in path.read_text(), path
+
+
 PRICES = """
 [[price]]
 models = ["ada-1815"]

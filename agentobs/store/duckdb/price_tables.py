@@ -26,8 +26,8 @@ from agentobs.ledger import (
     warn_unknown_model,
 )
 from agentobs.recording.journal.home import Home
-from agentobs.records.labels import DIGEST, digest_label
-from agentobs.redaction import Redactor
+from agentobs.records.labels import DIGEST
+from agentobs.store.private_models import with_digests
 
 _CONTEXT = "model, service_tier, inference_geo, speed"
 
@@ -97,21 +97,6 @@ def renew_and_report(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> 
         warn_once(
             f"prices changed from {row[0]} to {book.version}: {after[0]:,} calls, {usd[0]} -> {usd[1]}"
         )
-
-
-def with_digests(book: PriceBook, home: Home) -> PriceBook:
-    """Return a book that also knows the models of the user's file by the digests that facts may contain.
-
-    Raises:
-        UsageError: the user's file is malformed.
-        HomeError: the key of the home cannot be read.
-    """
-    key = home.key()
-    redactor = Redactor(key)
-    names: dict[str, str] = {
-        digest_label(redactor.redact_text(name), key): name for name in book.own_models()
-    }
-    return book.with_names(names)
 
 
 class _Unread(PriceBook):
