@@ -71,7 +71,7 @@ def end(number: int, at: int = T0 + 60 * SECOND, *, failed: bool = False) -> Ses
     )
 
 
-def question(number: int, turn: int) -> Question:
+def question(number: int, turn: int, model: str = MODEL) -> Question:
     """Return the request of a turn, which repeats the earlier messages of the conversation."""
     messages = [{"role": "user", "content": f"line {n} of session {number}"} for n in range(turn)]
     tools = [
@@ -89,7 +89,7 @@ def question(number: int, turn: int) -> Question:
             "lost",
         )
     ]
-    request = {"model": MODEL, "max_tokens": 100, "messages": messages, "tools": tools}
+    request = {"model": model, "max_tokens": 100, "messages": messages, "tools": tools}
     body = json.dumps(request).encode()
     return Question("POST", "/v1/messages", {"content-type": "application/json"}, body)
 
@@ -122,7 +122,7 @@ def attempt(
         started_ns=started,
         headers_ns=1_000_000,
         ended_ns=5_000_000,
-        question=question(number, turn),
+        question=question(number, turn, message["model"]),
         answer=Answer(
             status, {"content-type": "application/json"}, (Chunk(body, 2_000_000),), "complete"
         ),
