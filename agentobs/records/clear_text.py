@@ -53,7 +53,7 @@ that the requests of the session declare."""
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}\Z")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?::[A-Za-z_][A-Za-z0-9_.]*)?\Z")
-_ENTRY = re.compile(r"@?[A-Za-z0-9_.-][A-Za-z0-9_./-]{0,95}(?::[A-Za-z0-9_.<>]{1,64})?\Z")
+_ENTRY = re.compile(r"@?[A-Za-z0-9_.-][A-Za-z0-9_./-]{0,95}(?::[A-Za-z0-9_.-]{1,64})?\Z")
 _PLACE = re.compile(r"exception:[A-Za-z_][A-Za-z0-9_.]*(?:@[A-Za-z0-9_.]+:[A-Za-z0-9_.]+)?\Z")
 _UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _OWN_ID = re.compile(
@@ -120,6 +120,11 @@ def is_declared_name(text: str) -> bool:
 def is_declared_model(text: str) -> bool:
     """Return whether a text has the form of the name of a model. Absolute paths and e-mail addresses do not."""
     return _MODEL.match(text) is not None
+
+
+def is_claude_model(text: str) -> bool:
+    """Return whether a text is the name of a Claude model on any platform, such as `claude-opus-5[1m]`."""
+    return _CLAUDE.match(text) is not None
 
 
 def declared_label(name: str) -> Label:

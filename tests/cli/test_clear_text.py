@@ -21,7 +21,7 @@ from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.records.clear_text import ID_FIELDS, RULES, is_lane_segment, may_stay
 from agentobs.records.exchanges import QuerySource
-from agentobs.records.facts import InteractionResult, SessionStart
+from agentobs.records.facts import InteractionResult, SessionStart, UsageRow
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from tests.agent.provider import Provider, call, message, streamed
@@ -215,6 +215,24 @@ def test_no_field_accepts_a_text_that_somebody_wrote(text: str) -> None:
     ]
     assert accepting == []
     assert not is_lane_segment(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "is_readable"),
+    [
+        ("claude-sonnet-5", True),
+        ("claude-opus-5[1m]", True),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("anthropic/claude-4.5-sonnet-20250929", True),
+        ("in-house-7b", True),
+        ("in-house-7b-2026-11-01", True),
+        ("in-house-7b-for-ada", False),
+        ("claude-for-ada", False),
+    ],
+)
+def test_models_of_responses(model: str, is_readable: bool) -> None:
+    """The model of a response is readable if it is a Claude model, or a release of a model that a request declares."""
+    assert may_stay(UsageRow, "model", model, {*terms(), "in-house-7b"}) is is_readable
 
 
 def test_every_field_for_labels_has_a_rule() -> None:

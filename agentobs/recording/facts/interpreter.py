@@ -46,6 +46,7 @@ from agentobs.records.clear_text import (
     ID_FIELDS,
     LANE_FIELDS,
     RULES,
+    is_claude_model,
     is_declared_model,
     is_declared_name,
     is_lane_segment,
@@ -521,17 +522,17 @@ class Interpreter:
         known = self._readable.get(key)
         if known is not None:
             return known
-        if not is_label(text):
+        if not is_label(text) and not is_claude_model(text):
             return self._digest_in(fact, field, text, texts)
         if (type(fact), field) in ID_FIELDS:
             is_known = may_stay(*key, _NOTHING)
             return Label(text) if is_known else self._digest_in(fact, field, text, texts)
         if may_stay(*key, self._terms):
-            known = self._without_secret(Label(text))
+            known = self._without_secret(prefixed("", unchecked(text)))
             _remember(self._readable, key, known, KNOWN_LABELS)
             return known
         if may_stay(*key, self._declared_in(fact.session_id)):
-            return self._without_secret(Label(text))
+            return self._without_secret(prefixed("", unchecked(text)))
         return self._digest_in(fact, field, text, texts)
 
     def _digest_in(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
