@@ -165,7 +165,7 @@ def _insert(
 
 def _shown(model: str) -> str:
     """Return the name of a model for a message."""
-    return "a model with a private name (agentobs models)" if model.startswith(DIGEST) else model
+    return "<private name> (see `agentobs models`)" if model.startswith(DIGEST) else model
 
 
 def _row(unit: UnitPrices) -> list[Any]:
