@@ -61,7 +61,7 @@ from agentobs.recording.options import (
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
-from agentobs.records.clear_text import class_label, declared_label, entry_label, exception_label
+from agentobs.records import clear_text
 from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, prefixed, unchecked
@@ -326,7 +326,8 @@ class Session:
         self.content: Content = "vault"
         """Where its content is written; valid when the session has started."""
         self._tags: dict[str, str] = {
-            declared_label(str(k)): v if isinstance(v, Label) else str(v) for k, v in tags.items()
+            clear_text.declared_label(str(k)): v if isinstance(v, Label) else str(v)
+            for k, v in tags.items()
         }
         self._home = home
         self._link, self._content, self._patch = link, content, patch
@@ -365,7 +366,11 @@ class Session:
                 on this machine show it unchanged, and a replay compares it. Facts and exports contain its keyed digest,
                 unless it is an `agentobs.Label`, a constant of your program.
         """
-        text = unchecked(reason) if isinstance(reason, str) else class_label(type(reason).__name__)
+        text = (
+            unchecked(reason)
+            if isinstance(reason, str)
+            else clear_text.class_label(type(reason).__name__)
+        )
         self._failure = text if self._failure is None else self._failure
 
     def result(self, value: Any) -> None:
@@ -446,9 +451,9 @@ class Session:
             link = ("fork", parent.session_id) if parent.session_id else None
         start = SessionStart(
             session_id=self.session_id,
-            name=declared_label(parent.fork_name(self.name) if parent else self.name),
+            name=clear_text.declared_label(parent.fork_name(self.name) if parent else self.name),
             started_ns=world.now(),
-            entry=entry_label(self._entry.name) if self._entry.name else None,
+            entry=clear_text.entry_label(self._entry.name) if self._entry.name else None,
             agentobs_version=version_of("agentobs-kit") or Label("unknown"),
             sdk_version=version_of("anthropic"),
             python_version=unchecked(world.python_version()),
@@ -513,18 +518,15 @@ class Session:
     def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, Label | None]:
         """Return outcome, reason and failure signature; a failure that the agent has declared takes precedence."""
         if self._failure is not None:
-            reason = self._failure
-            is_label = type(reason) is Label
-            signature = prefixed(DECLARED, reason) if is_label else unchecked(DECLARED + reason)
-            return "failed", reason, signature
+            return "failed", self._failure, prefixed(DECLARED, self._failure)
         if self._is_stopped:
             return "interrupted", Label("stop_recorder"), None
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "completed", None, None
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
         outcome: Outcome = "interrupted" if stopped else "failed"
-        signature = exception_label(f"exception:{origin(error)}")
-        return outcome, class_label(type(error).__name__), signature
+        signature = clear_text.exception_label(f"exception:{origin(error)}")
+        return outcome, clear_text.class_label(type(error).__name__), signature
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentobs.records.labels import Label, prefixed, unchecked
+from agentobs.records.labels import Label, prefixed
 
 Outcome = Literal["completed", "failed", "interrupted"]
 Relation = Literal["resume", "fork"]
@@ -458,8 +458,7 @@ def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
     """
     if end.outcome != "completed" or last is None or not last.is_error:
         return end
-    is_label = type(last.result) is Label
-    signature = prefixed(RESULT, last.result) if is_label else unchecked(RESULT + last.result)
+    signature = prefixed(RESULT, last.result)
     return dataclasses.replace(end, outcome="failed", reason=last.result, signature=signature)
 
 

@@ -94,9 +94,16 @@ def digest_label(text: str, key: bytes) -> Label:
 def prefixed(prefix: str, label: Label) -> Label:
     """Return a label after a constant prefix, such as the failure signature `declared:` and a reason.
 
-    Every label is accepted, regardless of its characters and its length.
+    Every label is accepted, regardless of its characters and its length. A text that the recorder has not checked yet
+    remains unchecked.
     """
-    return str.__new__(Label, f"{prefix}{label}")
+    text = f"{prefix}{label}"
+    return accepted(text) if isinstance(label, Label) else unchecked(text)
+
+
+def accepted(text: str) -> Label:
+    """Return a text that `clear_text` accepts as a label, regardless of its characters."""
+    return str.__new__(Label, text)
 
 
 def unchecked(text: str) -> Label:

@@ -323,12 +323,8 @@ def test_local_commands_show_the_terms_and_shared_files_do_not(
     """Doctor, diff, reprice and tools show texts; files that can be shared contain digests."""
     shell = Shell(invented, capsys)
     [(session_id,)] = rows(invented, "SELECT session_id FROM sessions")
-    for command, *arguments in (
-        ("doctor",),
-        ("reprice",),
-        ("models",),
-    ):
-        assert "ada-1815" in shell(command, *arguments).out, command
+    for command in ("doctor", "reprice", "models"):
+        assert "ada-1815" in shell(command).out, command
     assert "ada_tool" in shell("tools").out
     assert "ada_tool" in shell("show", session_id).out
     report = tmp_path / "diff.html"
