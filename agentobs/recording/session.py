@@ -325,10 +325,7 @@ class Session:
         self.session_id = ""
         self.content: Content = "vault"
         """Where its content is written; valid when the session has started."""
-        self._tags: dict[str, str] = {
-            clear_text.declared_label(str(k)): v if isinstance(v, Label) else str(v)
-            for k, v in tags.items()
-        }
+        self._tags = clear_text.declared_tags(tags)
         self._home = home
         self._link, self._content, self._patch = link, content, patch
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
@@ -366,11 +363,7 @@ class Session:
                 on this machine show it unchanged, and a replay compares it. Facts and exports contain its keyed digest,
                 unless it is an `agentobs.Label`, a constant of your program.
         """
-        text = (
-            unchecked(reason)
-            if isinstance(reason, str)
-            else clear_text.class_label(type(reason).__name__)
-        )
+        text = unchecked(reason) if isinstance(reason, str) else clear_text.error_label(reason)
         self._failure = text if self._failure is None else self._failure
 
     def result(self, value: Any) -> None:
@@ -526,7 +519,7 @@ class Session:
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
         outcome: Outcome = "interrupted" if stopped else "failed"
         signature = clear_text.exception_label(f"exception:{origin(error)}")
-        return outcome, clear_text.class_label(type(error).__name__), signature
+        return outcome, clear_text.error_label(error), signature
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

@@ -15,7 +15,7 @@ Every other string is replaced by its keyed digest. docs/redaction.md lists the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, get_args
 
 from agentobs.records.event_catalog import ROW_KINDS, is_built_in
@@ -138,6 +138,19 @@ def declared_label(name: str) -> Label:
 def class_label(name: str) -> Label:
     """Return the name of a class, which the program declares; the recorder replaces a name that has another form."""
     return _label_like(_CLASS, name)
+
+
+def error_label(error: BaseException) -> Label:
+    """Return the class of an exception as a label if it has the form of the name of a class."""
+    return class_label(type(error).__name__)
+
+
+def declared_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags with their names as labels; a value only is a label if the program passes one."""
+    return {
+        declared_label(str(name)): value if isinstance(value, Label) else str(value)
+        for name, value in tags.items()
+    }
 
 
 def id_label(text: str) -> Label:
