@@ -518,8 +518,7 @@ class Session:
             return "completed", None, None
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
         outcome: Outcome = "interrupted" if stopped else "failed"
-        signature = clear_text.exception_label(f"exception:{origin(error)}")
-        return outcome, clear_text.error_label(error), signature
+        return outcome, clear_text.error_label(error), clear_text.exception_label(origin(error))
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

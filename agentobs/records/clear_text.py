@@ -168,12 +168,12 @@ def entry_label(name: str) -> Label:
     return _label_like(_ENTRY, name)
 
 
-def exception_label(signature: str) -> Label:
-    """Return the failure signature of an exception, `exception:CLASS@MODULE:FUNCTION`, as a label if it has this form.
+def exception_label(origin: str) -> Label:
+    """Return the failure signature of an exception as a label if its origin has the form `CLASS@MODULE:FUNCTION`.
 
     All parts are names in the source of the program.
     """
-    return _label_like(_PLACE, signature)
+    return _label_like(_PLACE, f"exception:{origin}")
 
 
 def _label_like(pattern: re.Pattern[str], name: str) -> Label:
