@@ -452,6 +452,7 @@ def command_outputs(home: Path, session_id: str) -> dict[str, bytes]:
         "tools",
         "time",
         "orphans",
+        "doctor",
     ):
         # On this machine, names, tags and reasons are shown as text; all other content is not.
         for place in (
