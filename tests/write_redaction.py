@@ -137,40 +137,50 @@ between lines are not encrypted.
 
 ## What facts contain
 
-Facts, SQL, exports and reports without content contain numbers, times, and these strings:
+Facts, SQL, exports and reports without content contain numbers, times, and only these strings:
 
 | strings | examples |
 | --- | --- |
-| values of closed sets | stop reasons, outcomes, service tiers, words of the provider's paths |
-| IDs in a form of agentobs or of a provider | `toolu_...`, `msg_...`, `req_...`, UUIDs, hexadecimal digests |
+| values of closed sets | stop reasons, types of errors, service tiers, counts, words of the provider's paths |
+| IDs in an exact form of agentobs or of a provider | `toolu_01` and 22 letters and digits, UUIDs, `toolu_12` |
+| versions | of agentobs, the SDK and Python; the platform, such as `linux` |
 | names that the program declares | see the table below |
 | labels of your program | `agentobs.Label("berlin-2")`, `agentobs.Label.reviewed(...)` |
 
 Every other text is replaced by a digest, whether it is a sentence, a path, an e-mail address or one word: values of
 tags, reasons of `agentobs.fail()`, the `custom_id` of a batch, names of tools that a model invented, permission rules,
-IDs that a client chose. The digest is keyed with the key of the home, so nobody can guess the text without it. Equal
-texts have equal digests in one home.
+IDs that a client chose, and terms that a server invents. The digest is keyed with the key of the home, so nobody can
+guess the text without it. Equal texts have equal digests in one home.
 
 A person writes values and a model writes names of tools that do not exist; a program declares its own names. Therefore
 only these places may contain another word in clear:
 
 | place | why |
 | --- | --- |
-| name of a session | an argument of `agentobs.session`, if it matches `[A-Za-z0-9_.:+-]{{1,128}}` |
+| name of a session | an argument of `agentobs.session`, if it matches `[A-Za-z0-9_.:-]{{1,128}}` |
 | keys of tags, names of values of events and spans | keyword arguments in the code |
 | name of an agent, a hook, a span, a custom event | declared by the code |
 | name of a tool | if a request of the session declares it, or the provider or Claude Code defines it |
-| model of a request or a response | named by the program or the server, and needed for its price |
-| class of an exception, module and function where it was raised | names in the source |
-| entry point of a session | module and function, or a relative path of a script |
+| model of a request | named by the program, and needed for its price |
+| model of a response | a Claude model, or the model of a request of the session with a release, such as `-2026-11-01` |
+| class of an exception or of a result, module and function | names in the source |
+| entry point of a session | module and function, a relative path of a script, or the name of a command |
+| host and port of a collector | configured by the program, so that nothing is exported twice |
 
 To keep a name out of the facts, put it into a tag or into the prompt. To keep a constant value of a tag readable, pass
 a label: `tags={{"env": agentobs.Label("production")}}`.
 
 Commands and pages on this machine show the texts, and find sessions by them, if the content of a session with that text
-still exists; otherwise they show the digest. A query finds a text through a parameter, which is compared as a digest:
+still exists. If content is off, was deleted, or is encrypted and the key is missing, they show the digest. Prices in
+your price file apply to a model whose name is a digest as well.
+
+The results of `agentobs sql` and of the SQL page contain digests, so that they can be shared. A query finds a text
+through a parameter, which is compared as a digest:
 `agentobs sql "SELECT * FROM sessions WHERE tags['customer'] = $who" --param who=ada@example.org`. A literal in the
 query is compared as it is.
+
+Digests of an imported bundle were made with the key of its home. Commands show their texts if the bundle contains the
+content, but names and parameters only find sessions of your own home.
 
 ## In real traffic
 

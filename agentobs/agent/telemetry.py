@@ -15,7 +15,7 @@ from agentobs import tracing
 from agentobs.agent.events import Subtype, ToolDone
 from agentobs.agent.interruption import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
-from agentobs.records.clear_text import is_declared_name
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import (
     ANSWERED_INSIDE,
     ECHOED,
@@ -209,7 +209,7 @@ def event(
             turn=here.turn,
             at_ns=world.now(),
             kind=constant_label(kind),
-            label=unchecked_label(label),
+            label=_event_label(kind, label),
             numbers={constant_label(name): number for name, number in numbers.items()},
             query_source=constant_label(here.query_source),
             chain_id=here.chain_id,
@@ -219,10 +219,20 @@ def event(
     )
 
 
+_FOREIGN = frozenset(("retry", "compaction_kept", "resumed", "forked"))
+"""The kinds of events whose label is an ID or the type of an error; all others are words and names of the program."""
+
+
+def _event_label(kind: str, label: str | None) -> Label | None:
+    return unchecked_label(label) if label is None or kind in _FOREIGN else declared_label(label)
+
+
 def _labels(names: Mapping[str, str | None]) -> dict[str, Label]:
-    """Return the names that are not None, as labels that the recorder still has to check."""
+    """Return the names that are not None, as labels; the recorder still has to check the ID of a tool call."""
     return {
-        constant_label(name): unchecked(each) for name, each in names.items() if each is not None
+        constant_label(name): unchecked(each) if name == "tool_use_id" else declared_label(each)
+        for name, each in names.items()
+        if each is not None
     }
 
 
@@ -311,7 +321,7 @@ def permission(
             at_ns=world.now(),
             behavior="allow" if decision.behavior == "allow" else "deny",
             reason_type=Label(decision.reason_type),
-            source=unchecked(decision.source) if decision.source else None,
+            source=Label(decision.source) if decision.source else None,
             resolver=Label(decision.resolver),
             rule=unchecked(rule) if rule is not None else None,
             approval_requested=decision.resolver in ("person", "classifier", "unattended"),
@@ -350,17 +360,12 @@ def tool(
     )
 
 
-def declared(name: str) -> Label:
-    """Return a name that the program declared, such as that of a tool, as a label if it has the form of a name."""
-    return constant_label(name) if is_declared_name(name) else unchecked(name)
-
-
 _TOOL_SPANS = frozenset(("tool", "queued", "execution", "blocked_on_user"))
 """Spans whose label is the name of a tool, which a model may have invented; all other labels are the program's."""
 
 
 def _span_label(name: str, label: str | None) -> Label | None:
-    return unchecked_label(label) if label is None or name in _TOOL_SPANS else declared(label)
+    return unchecked_label(label) if label is None or name in _TOOL_SPANS else declared_label(label)
 
 
 def unchecked_label(text: str | None) -> Label | None:

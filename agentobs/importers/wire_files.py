@@ -239,7 +239,7 @@ def _placed(exchange: ModelExchange, session_id: str, at_ns: int) -> ModelExchan
 
 def _start(session_id: str, name: str, at_ns: int) -> SessionStart:
     unknown = Label("unknown")
-    tags: dict[str, Any] = {"imported": Label("wire")}
+    tags: dict[str, Any] = {Label("imported"): Label("wire")}
     return SessionStart(
         session_id=session_id,
         name=unchecked(name),

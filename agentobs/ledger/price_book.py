@@ -6,7 +6,10 @@ this short list. The prices come from `price_list` and `overlay`.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -47,6 +50,7 @@ class PriceBook:
         self._user_file, self._where = user_file, where
         self._overlays: tuple[Overlay, ...] | None = None
         self._resolved: dict[Context, list[UnitPrices]] = {}
+        self._names: Mapping[str, str] = {}
         digests = [
             _digest(_built_in_file()),
             *([_digest(user_file)] if user_file is not None else []),
@@ -73,6 +77,25 @@ class PriceBook:
             self._overlays = (parse(_built_in_file(), _BUILT_IN.name), *user_file)
         return self._overlays
 
+    def own_models(self) -> frozenset[str]:
+        """Return the names of models in the user's price files.
+
+        Raises:
+            UsageError: a file is malformed.
+        """
+        own = self.overlays()[1:]  # the first one is the file of agentobs
+        return frozenset(name for each in own for price in each.price for name in price.models)
+
+    def with_names(self, names: Mapping[str, str]) -> PriceBook:
+        """Return this book with other names of models.
+
+        Args:
+            names: the name in the price lists, by the other name, such as the digest that facts contain.
+        """
+        book = copy.copy(self)
+        book._names, book._resolved = names, {}
+        return book
+
     def resolve(self, context: Context) -> list[UnitPrices]:
         """Return the unit prices of a context: one per period and range of prompt sizes, without
         gaps.
@@ -87,7 +110,10 @@ class PriceBook:
         if found is None:
             from agentobs.ledger.price_list import unit_prices
 
-            found = unit_prices(context, self.overlays(), self.version)
+            named = replace(context, model=self._names.get(context.model, context.model))
+            found = unit_prices(named, self.overlays(), self.version)
+            if named != context:
+                found = [replace(unit, context=context) for unit in found]
             if len(self._resolved) < KNOWN_CONTEXTS:
                 self._resolved[context] = found
         return found

@@ -15,6 +15,7 @@ from agentobs.proxy.command import Ending
 from agentobs.recording.journal.home import Home
 from agentobs.recording.session import Link, Session
 from agentobs.records.backend import WrittenFact
+from agentobs.records.clear_text import id_label
 from agentobs.records.display import money
 from agentobs.records.facts import Attempt
 from agentobs.records.labels import Label, is_label
@@ -90,7 +91,7 @@ def client_sessions(
     def open_session(
         client_id: str | None, named: str | None, link: Link, keys: Sequence[str]
     ) -> Session:
-        told = {CLIENT_TAG: client_id} if client_id else {}
+        told = {CLIENT_TAG: id_label(client_id)} if client_id else {}
         session = Session(
             named or name,
             {**(tags or {}), **told},

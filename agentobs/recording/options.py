@@ -13,7 +13,9 @@ from agentobs.errors import UsageError, warn_once
 from agentobs.recording.journal.file_system import OS, Files
 from agentobs.records.backend import Backend, kinds_of
 from agentobs.records.canonical_json import digest
+from agentobs.records.clear_text import declared_label
 from agentobs.records.event_catalog import sampling_error
+from agentobs.records.labels import Label
 from agentobs.redaction import Rule
 
 Content = Literal["off", "vault", "export"]
@@ -93,8 +95,16 @@ class Options:
         declared = (
             (getattr(b, "destination", None), getattr(b, "profile", "")) for b in self.backends
         )
-        found = {str(destination): str(profile) for destination, profile in declared if destination}
+        found: dict[str, str] = {
+            _as_label(destination): _as_label(profile)
+            for destination, profile in declared
+            if destination
+        }
         return found or None
+
+
+def _as_label(name: object) -> Label:
+    return name if isinstance(name, Label) else declared_label(str(name))
 
 
 def check_sampling(options: Options) -> None:

@@ -61,10 +61,10 @@ from agentobs.recording.options import (
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
-from agentobs.records.clear_text import class_label
+from agentobs.records import clear_text
 from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label, prefixed, unchecked
 from agentobs.runtime import current, process
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
@@ -274,7 +274,7 @@ def session(
 
     Args:
         name: any text. Commands and pages on this machine show it unchanged. Facts and exports contain it only if it is
-            a name (`[A-Za-z0-9_.:+-]`, at most 128 characters); otherwise they contain a keyed digest.
+            a name (`[A-Za-z0-9_.:-]`, at most 128 characters); otherwise they contain a keyed digest.
         tags: texts for searching, such as the git commit or a customer. Facts contain digests of the values; pass an
             `agentobs.Label` for a value that may be read by anybody, such as the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
@@ -325,7 +325,7 @@ class Session:
         self.session_id = ""
         self.content: Content = "vault"
         """Where its content is written; valid when the session has started."""
-        self._tags = {str(k): v if isinstance(v, Label) else str(v) for k, v in tags.items()}
+        self._tags = clear_text.declared_tags(tags)
         self._home = home
         self._link, self._content, self._patch = link, content, patch
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
@@ -363,7 +363,7 @@ class Session:
                 on this machine show it unchanged, and a replay compares it. Facts and exports contain its keyed digest,
                 unless it is an `agentobs.Label`, a constant of your program.
         """
-        text = unchecked(reason) if isinstance(reason, str) else class_label(type(reason).__name__)
+        text = unchecked(reason) if isinstance(reason, str) else clear_text.error_label(reason)
         self._failure = text if self._failure is None else self._failure
 
     def result(self, value: Any) -> None:
@@ -444,9 +444,9 @@ class Session:
             link = ("fork", parent.session_id) if parent.session_id else None
         start = SessionStart(
             session_id=self.session_id,
-            name=unchecked(parent.fork_name(self.name) if parent else self.name),
+            name=clear_text.declared_label(parent.fork_name(self.name) if parent else self.name),
             started_ns=world.now(),
-            entry=unchecked(self._entry.name) if self._entry.name else None,
+            entry=clear_text.entry_label(self._entry.name) if self._entry.name else None,
             agentobs_version=version_of("agentobs-kit") or Label("unknown"),
             sdk_version=version_of("anthropic"),
             python_version=unchecked(world.python_version()),
@@ -496,7 +496,7 @@ class Session:
             ended_ns=world.now(),
             outcome=outcome,
             reason=reason,
-            signature=unchecked(signature) if signature else None,
+            signature=signature,
             dropped=0,
         )
         result, self._result = self._result if error is None else None, None
@@ -508,17 +508,17 @@ class Session:
         if not in_event_loop():
             flush(FLUSH_SECONDS)
 
-    def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, str | None]:
+    def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, Label | None]:
         """Return outcome, reason and failure signature; a failure that the agent has declared takes precedence."""
         if self._failure is not None:
-            return "failed", self._failure, f"{DECLARED}{self._failure}"
+            return "failed", self._failure, prefixed(DECLARED, self._failure)
         if self._is_stopped:
             return "interrupted", Label("stop_recorder"), None
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "completed", None, None
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
         outcome: Outcome = "interrupted" if stopped else "failed"
-        return outcome, class_label(type(error).__name__), f"exception:{origin(error)}"
+        return outcome, clear_text.error_label(error), clear_text.exception_label(origin(error))
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

@@ -12,11 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label, prefixed
 
 Outcome = Literal["completed", "failed", "interrupted"]
 Relation = Literal["resume", "fork"]
 """How a session continues an earlier one: the same conversation, or a new one with the same start."""
+InteractionResult = Literal[
+    "success",
+    "error_max_turns",
+    "error_max_budget_usd",
+    "error_during_execution",
+    "error_max_structured_output_retries",
+    "cancelled",
+    "interrupted",
+]
+"""How an interaction ended: like a run of the agent loop, stopped on purpose, or without a final response."""
 _MAIN = Label("main")
 _VAULT = Label("vault")
 _RECORDED = Label("recorded")
@@ -438,15 +448,18 @@ DECLARED = "declared:"
 """Prefix of the failure signature of a session that its own code declared as failed; the reason follows."""
 
 
+RESULT = "result:"
+"""Prefix of the failure signature of a session whose last interaction ended in an error; its result follows."""
+
+
 def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
     """Return the end of a session. It becomes `failed` if the last interaction ended in an error and the session was
     not declared as failed.
     """
     if end.outcome != "completed" or last is None or not last.is_error:
         return end
-    return dataclasses.replace(
-        end, outcome="failed", reason=last.result, signature=unchecked(f"result:{last.result}")
-    )
+    signature = prefixed(RESULT, last.result)
+    return dataclasses.replace(end, outcome="failed", reason=last.result, signature=signature)
 
 
 def columns(fact: Fact) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 from typing import cast
 
 _PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}\Z")
-_REVIEWED_CHARACTERS = 200
+REVIEWED_CHARACTERS = 200
 """Maximum length of a reviewed label, enough for one sentence. Our choice."""
 
 
@@ -51,9 +51,9 @@ class Label(str):
         Raises:
             ValueError: the text is empty, too long or contains control characters, or the reason is missing.
         """
-        if not 0 < len(text) <= _REVIEWED_CHARACTERS or not text.isprintable():
+        if not 0 < len(text) <= REVIEWED_CHARACTERS or not text.isprintable():
             raise ValueError(
-                f"a reviewed label has 1 to {_REVIEWED_CHARACTERS} printable characters, "
+                f"a reviewed label has 1 to {REVIEWED_CHARACTERS} printable characters, "
                 f"this text has {len(text)}"
             )
         if not reason.strip():
@@ -76,6 +76,10 @@ def is_label(text: str) -> bool:
     return _PATTERN.match(text) is not None
 
 
+DIGEST = "digest:"
+"""The start of each keyed digest that replaces a text."""
+
+
 def digest_label(text: str, key: bytes) -> Label:
     """Return the keyed digest of a text as a label: `digest:` and 24 hex digits.
 
@@ -84,7 +88,22 @@ def digest_label(text: str, key: bytes) -> Label:
         key: the key of the home, at most 64 bytes.
     """
     hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12, key=key)
-    return Label(f"digest:{hashed.hexdigest()}")
+    return Label(f"{DIGEST}{hashed.hexdigest()}")
+
+
+def prefixed(prefix: str, label: Label) -> Label:
+    """Return a label after a constant prefix, such as the failure signature `declared:` and a reason.
+
+    Every label is accepted, regardless of its characters and its length. A text that the recorder has not checked yet
+    remains unchecked.
+    """
+    text = f"{prefix}{label}"
+    return accepted(text) if isinstance(label, Label) else unchecked(text)
+
+
+def accepted(text: str) -> Label:
+    """Return a text that `clear_text` accepts as a label, regardless of its characters."""
+    return str.__new__(Label, text)
 
 
 def unchecked(text: str) -> Label:

@@ -1,6 +1,6 @@
-"""Label texts: the original names and reasons that the facts contain only as digests.
+"""Label texts: the original texts that the facts contain only as digests.
 
-A name or a reason that is not a label is content. Facts contain its keyed digest; the text is in the content of its
+A text that people or models wrote is content. Facts contain its keyed digest; the text is in the content of its
 session. Commands and pages on this machine show the text, or the digest if the content was not recorded, was pruned or
 cannot be opened.
 """
@@ -110,7 +110,7 @@ def _digests_in(cells: Iterable[Cell]) -> set[str]:
             if "digest:" in cell:
                 found.update(DIGEST.findall(cell))
         elif isinstance(cell, dict):
-            found |= _digests_in(cell.values())
+            found |= _digests_in(cell) | _digests_in(cell.values())
         elif isinstance(cell, list):
             found |= _digests_in(cell)
     return found
@@ -120,5 +120,5 @@ def _with_texts(cell: Cell, texts: Mapping[str, str]) -> Cell:
     if isinstance(cell, str):
         return DIGEST.sub(lambda m: texts.get(m[0], m[0]), cell) if "digest:" in cell else cell
     if isinstance(cell, dict):
-        return {key: _with_texts(inner, texts) for key, inner in cell.items()}
+        return {_with_texts(key, texts): _with_texts(inner, texts) for key, inner in cell.items()}
     return [_with_texts(each, texts) for each in cell] if isinstance(cell, list) else cell

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentobs.errors import UsageError
-from agentobs.records.clear_text import is_id
+from agentobs.records.clear_text import is_provider_id
 from agentobs.records.labels import digest_label
 from agentobs.redaction import Redactor
 from agentobs.store.named_queries import suggested
@@ -74,7 +74,7 @@ def names_in_facts(text: str, key: bytes | None) -> tuple[str, ...]:
 
 def id_in_facts(text: str, key: bytes) -> str:
     """Return an ID of a client or a provider as facts contain it: unchanged in a known form, else as its digest."""
-    return text if is_id(text) else str(digest_label(Redactor(key).redact_text(text), key))
+    return text if is_provider_id(text) else str(digest_label(Redactor(key).redact_text(text), key))
 
 
 def as_stored(store: Store, parameters: Mapping[str, Any], key: bytes) -> dict[str, Any]:

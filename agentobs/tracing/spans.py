@@ -19,10 +19,10 @@ from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import FrameType, TracebackType
 
 from agentobs import world
-from agentobs.records.clear_text import class_label
+from agentobs.records.clear_text import class_label, declared_label
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label
 from agentobs.records.metadata import Metadata, numbers_and_labels
 from agentobs.records.record_factory import maker
 from agentobs.records.span_names import RESERVED_SPAN_NAMES
@@ -186,7 +186,7 @@ def span(name: str, /, **metadata: Metadata) -> SpanBlock:
     this process records.
 
     Args:
-        name: the name of the span, a label (`[A-Za-z0-9._:/@-]`); for other names, the store shows a digest. Reserved
+        name: the name of the span, `[A-Za-z0-9._:-]{1,128}`; for other names, the store shows a digest. Reserved
             span names are not allowed.
         metadata: attributes: booleans, numbers and labels. A plain string is not a label, see `agentobs.Label`.
 
@@ -203,7 +203,7 @@ def open_span(name: str, /, **metadata: Metadata) -> Span:
     The span does not become the current span; use `with handle.current():` for that.
 
     Args:
-        name: the name of the span, a label (`[A-Za-z0-9._:/@-]`); for other names, the store shows a digest. Reserved
+        name: the name of the span, `[A-Za-z0-9._:-]{1,128}`; for other names, the store shows a digest. Reserved
             span names are not allowed.
         metadata: attributes: booleans, numbers and labels. A plain string is not a label, see `agentobs.Label`.
 
@@ -277,7 +277,7 @@ def _opened_here(
         here = process.span_place_outside() if process.span_place_outside else None
     if here is None:
         return Span(None)
-    return _opened(unchecked(name), here, current, numbers=numbers, labels=labels)
+    return _opened(declared_label(name), here, current, numbers=numbers, labels=labels)
 
 
 def _opened(

@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentobs.store.named_queries import bare_text, query_names, query_text
+from agentobs.store.session_lookup import as_stored
 from dashboards.app.query_processes import QueryResult
-from dashboards.app.site import page_response, site_of
+from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 
 MOST_STATEMENT = 100_000
@@ -69,6 +70,10 @@ async def query_page(request: Request) -> Response:
     def run() -> Response:
         values = {name: parameter_value(text) for name, text in value_texts.items()}
         site = site_of(request)
+        key = known_key(site.home) if values else None
+        if key is not None:
+            with site.reader.view() as view:
+                values = as_stored(view.store, values, key)
         result = site.queries.run(site.home, sql, values)
         return _page(request, sql, value_texts, result, texts.get("query", ""))
 

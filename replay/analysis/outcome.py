@@ -12,7 +12,7 @@ from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences
 from agentobs.records.exchanges import is_inside_answer
 from agentobs.records.facts import SessionEnd
-from agentobs.records.labels import is_label
+from agentobs.records.labels import Label
 from replay.analysis.divergence_report import changed_call, missing, report, unused_answer
 from replay.comparison.difference_kinds import common_nature
 from replay.divergence.divergence_facts import Cause
@@ -109,10 +109,8 @@ def reason_now(state: ReplayState, end: SessionEnd) -> str | None:
     recorded: str | None = state.setup.fixture.header["reason"]
     if end.reason is None or recorded is None:
         return end.reason
-    if recorded.startswith(DIGEST) and not is_label(end.reason):
-        return (
-            recorded  # an older fixture with a digest instead of the text, which cannot be compared
-        )
+    if recorded.startswith(DIGEST) and type(end.reason) is not Label:
+        return recorded  # the text was not recorded, so it cannot be compared
     live = state.setup.renaming.clean_outcome(end.reason)
     if state.setup.renaming.matches(recorded, live):
         return recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentobs.records.exchanges import has_parent_lane
-from agentobs.records.facts import InteractionEnd, InteractionStart
+from agentobs.records.facts import RESULT, InteractionEnd, InteractionStart
 from agentobs.sink import Record
 from replay.fixture.format import Fixture
 
@@ -85,7 +85,7 @@ def was_abandoned(fixture: Fixture, lane: str) -> bool:
     lane = _owner_of(fixture, lane)
     if fixture.interaction_results is None:
         signature = fixture.header["signature"] or ""
-        return fixture.header["outcome"] != "completed" and not signature.startswith("result:")
+        return fixture.header["outcome"] != "completed" and not signature.startswith(RESULT)
     aborts = [a for a in fixture.world if (a.lane, a.question.kind) == (lane, "abort")]
     results = fixture.interaction_results.get(lane, [])
     return sum(result in ABANDONED for result in results) > len(aborts)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -86,14 +87,14 @@ class SyntheticSession:
         self._calls = 0
         fact = SessionStart(
             session_id=self.session_id,
-            name=unchecked(name),
+            name=declared_label(name),
             started_ns=at_ns,
             entry=Label("shop.agents:run"),
             agentobs_version=Label("0.1.0"),
             sdk_version=Label("2.12.0"),
             python_version=Label("3.11.7"),
             platform=Label("linux"),
-            tags=tags,
+            tags={declared_label(key): value for key, value in tags.items()},
             arguments_content=None,
             content=Label(content),
         )
@@ -430,7 +431,7 @@ class SyntheticSession:
                 lane=Label(here.lane),
                 turn=here.turn,
                 tool_use_id=Label(call["id"]),
-                tool=unchecked(call["name"]),
+                tool=declared_label(call["name"]),
                 at_ns=self.now_ns,
                 behavior="deny" if denied else "allow",
                 reason_type=Label("person"),

@@ -32,3 +32,12 @@ def test_pages_show_the_original_texts(tmp_path: Path) -> None:
         assert REASON in page.words
         found = client.get(f"/?q={quote(NAME)}")
         assert NAME in found.words
+
+
+def test_a_parameter_of_the_sql_page_is_compared_as_a_digest(tmp_path: Path) -> None:
+    """A text finds the session that it names, as with `agentobs sql --param`; the result contains the digest."""
+    recorded(tmp_path / "home", {"name": NAME, "reason": REASON})
+    with serving(existing_home(tmp_path / "home")) as client:
+        sql = "SELECT 'found ' || count(*) AS n FROM sessions WHERE name = $who"
+        assert "found 1" in client.press("/sql", part=False, sql=sql, value_who=NAME).words
+        assert "found 0" in client.press("/sql", part=False, sql=sql, value_who="other").words

@@ -29,6 +29,7 @@ from agentobs.importers.claude_code.transcript_import import (
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
+from agentobs.records.clear_text import id_label
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import named
@@ -211,19 +212,19 @@ def entry(kind: str, uuid: str, parent: str | None, content: Any, **more: Any) -
 
 
 SESSION = "11111111-2222-3333-4444-555555555555"
-TASK = {"type": "tool_use", "id": "toolu_task", "name": "Task", "input": {"prompt": "look"}}
-READ = {"type": "tool_use", "id": "toolu_read", "name": "Read", "input": {"path": "a b.txt"}}
+TASK = {"type": "tool_use", "id": "toolu_90", "name": "Task", "input": {"prompt": "look"}}
+READ = {"type": "tool_use", "id": "toolu_91", "name": "Read", "input": {"path": "a b.txt"}}
 CONVERSATION = [
     entry("user", "m-1", None, "find the canary word"),
     entry("assistant", "m-2", "m-1", [TASK], id="msg_1"),
-    entry("user", "m-7", "m-2", [{"type": "tool_result", "tool_use_id": "toolu_task", "content": "ok"}],
+    entry("user", "m-7", "m-2", [{"type": "tool_result", "tool_use_id": "toolu_90", "content": "ok"}],
           toolUseResult={"agentId": "a1"}),
     entry("assistant", "m-8", "m-7", [{"type": "text", "text": "done"}], id="msg_4"),
 ]  # fmt: skip
 AGENT = [
     entry("user", "a-3", None, "look", agentId="a1", isSidechain=True),
     entry("assistant", "a-4", "a-3", [READ], id="msg_2", agentId="a1"),
-    entry("user", "a-5", "a-4", [{"type": "tool_result", "tool_use_id": "toolu_read",
+    entry("user", "a-5", "a-4", [{"type": "tool_result", "tool_use_id": "toolu_91",
                                   "content": "no such file", "is_error": True}], agentId="a1"),
     entry("assistant", "a-6", "a-5", [{"type": "text", "text": "none"}], id="msg_3", agentId="a1"),
 ]  # fmt: skip
@@ -246,7 +247,7 @@ def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> No
             "SELECT s.name, p.name, s.lane FROM span_starts AS s "
             "LEFT JOIN span_starts AS p ON s.parent_span_id = p.span_id ORDER BY s.started_ns, s.sequence"
         ).fetchall()
-    lane = "main/toolu_task"
+    lane = "main/toolu_90"
     assert spans == [
         ("interaction", None, "main"),
         ("llm_request", "interaction", "main"),
@@ -475,7 +476,10 @@ def test_responses_that_a_proxy_recorded_count_once(tmp_path: Path, order: str) 
     own = written(tmp_path / "logs" / "own.jsonl", PROXIED)
     agent = written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
     parts: list[list[Record]] = [
-        [start(1, client_session=SESSION), attempt(1, 1, content=[TASK], output_tokens=5)],
+        [
+            start(1, client_session=id_label(SESSION)),
+            attempt(1, 1, content=[TASK], output_tokens=5),
+        ],
         [attempt(1, 4, output_tokens=5), end(1)],
     ]
     if order == "recorded first":
@@ -491,7 +495,7 @@ def test_responses_that_a_proxy_recorded_count_once(tmp_path: Path, order: str) 
         assert command(home, own, agent).exit_code == 0
         assert counted(home) == (
             ["msg_1_1", "msg_1_4", "msg_2", "msg_3"],
-            ["toolu_read", "toolu_task"],
+            ["toolu_90", "toolu_91"],
             20,
         )
     sql = "SELECT session_id FROM session_starts WHERE tags['client_session'] = ? ORDER BY ALL"

@@ -29,7 +29,7 @@ from tests.replay.agents import frozen, last_session
 from tests.replay.raw_provider import raw_provider
 from tests.replay.wire_recordings import NOWHERE, recording
 from tests.third_party_agents import pydantic_agent, tool_runner
-from tests.third_party_agents.provider import Provider
+from tests.third_party_agents.provider import Provider, call_id
 
 
 class Shape(NamedTuple):
@@ -268,7 +268,7 @@ def test_agents_of_frameworks_are_lanes_of_one_interaction(tmp_path: Path, modul
     if module is pydantic_agent:
         pytest.importorskip("pydantic_ai")
     found = recorded(tmp_path, module.run, Provider())
-    lanes = ["main", "main/toolu_ask_desert", "main/toolu_ask_mountain"]
+    lanes = ["main", *(f"main/{call_id(f'ask_{topic}')}" for topic in ("desert", "mountain"))]
     assert found.interactions == [("main", "success")]
     assert {lane: turns for (_, lane), turns in found.turns.items()} == dict(
         zip(lanes, ([1, 2, 3], [1, 2], [1, 2]), strict=True)

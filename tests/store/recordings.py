@@ -15,6 +15,7 @@ import duckdb
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import Segment
 from agentobs.recording.recorder import Recorder
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -29,7 +30,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.records.facts import TABLES, Permission, SessionEnd, SessionStart, UsageRow, columns
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,14 +47,14 @@ def session_id(number: int) -> str:
 def start(number: int, name: str = "story", at: int = T0, **tags: str) -> SessionCall:
     fact = SessionStart(
         session_id=session_id(number),
-        name=unchecked(name),
+        name=declared_label(name),
         started_ns=at,
         entry=Label("stories:run"),
         agentobs_version=Label("0.1.0"),
         sdk_version=Label("2.12.0"),
         python_version=Label("3.11.7"),
         platform=Label("linux"),
-        tags=tags,
+        tags={declared_label(key): value for key, value in tags.items()},
         arguments_content=None,
     )
     return SessionCall(fact, {"order": number})
@@ -70,7 +71,7 @@ def end(number: int, at: int = T0 + 60 * SECOND, *, failed: bool = False) -> Ses
     )
 
 
-def question(number: int, turn: int) -> Question:
+def question(number: int, turn: int, model: str = MODEL) -> Question:
     """Return the request of a turn, which repeats the earlier messages of the conversation."""
     messages = [{"role": "user", "content": f"line {n} of session {number}"} for n in range(turn)]
     tools = [
@@ -88,7 +89,7 @@ def question(number: int, turn: int) -> Question:
             "lost",
         )
     ]
-    request = {"model": MODEL, "max_tokens": 100, "messages": messages, "tools": tools}
+    request = {"model": model, "max_tokens": 100, "messages": messages, "tools": tools}
     body = json.dumps(request).encode()
     return Question("POST", "/v1/messages", {"content-type": "application/json"}, body)
 
@@ -121,7 +122,7 @@ def attempt(
         started_ns=started,
         headers_ns=1_000_000,
         ended_ns=5_000_000,
-        question=question(number, turn),
+        question=question(number, turn, message["model"]),
         answer=Answer(
             status, {"content-type": "application/json"}, (Chunk(body, 2_000_000),), "complete"
         ),

@@ -158,7 +158,7 @@ def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
         home,
         [
             start(1),
-            SpanStart(session, session, outer, None, "main", "agent", None, T0),  # type: ignore[arg-type]
+            SpanStart(session, session, outer, None, "main", Label("agent"), None, T0),  # type: ignore[arg-type]
             SpanStart(
                 session,
                 session,

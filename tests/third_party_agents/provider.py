@@ -107,7 +107,7 @@ class Provider:
         task = _text(messages[0]["content"])
         # Some frameworks add instructions before and after the task.
         topic = next((each for each in TOPICS if f"Research the {each}" in task), None)
-        turn = _turns(messages, _TRIP_TURNS if topic is None else [f"toolu_look_{topic}"])
+        turn = _turns(messages, _TRIP_TURNS if topic is None else [call_id(f"look_{topic}")])
         if not request.get("tools") and not request.get("thread"):
             turn = 2  # the agent has no tools
         content = _trip(turn) if topic is None else _research(topic, turn)
@@ -131,7 +131,12 @@ class Provider:
         return play_chunks(200, {**JSON, **headers}, json.dumps(message).encode())
 
 
-_TRIP_TURNS = ("toolu_look0", "Atlantis")
+def call_id(name: str) -> str:
+    """Return the ID of a tool call, in the form of the provider's IDs."""
+    return f"toolu_01{name.replace('_', ''):0>22}"
+
+
+_TRIP_TURNS = (call_id("look0"), "Atlantis")
 """Texts in the history by which the turn of the main agent is recognized."""
 ENDINGS = ("final_answer", "submit")
 """Tools whose argument `answer` is the final text, in frameworks whose agents end with a call (smolagents, dspy)."""
@@ -179,7 +184,7 @@ def _research(topic: str, turn: int) -> list[dict[str, Any]]:
 
 
 def _call(name: str, tool: str, **arguments: str) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"toolu_{name}", "name": tool, "input": arguments}
+    return {"type": "tool_use", "id": call_id(name), "name": tool, "input": arguments}
 
 
 def _message(name: str, content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from anthropic import (
 
 from agentobs.agent.events import TerminalReason
 from agentobs.records.canonical_json import Json
+from agentobs.records.clear_text import class_label
 from agentobs.records.labels import is_label
 
 PROVIDER_ERRORS = (APIError, RetryableError, httpx2.RequestError)
@@ -322,7 +323,7 @@ _NOT_SENT = (
 def name_of(error: Exception) -> str:
     """Return the provider's error type, such as `overloaded_error`, or else the exception's class."""
     kind = error.type if isinstance(error, APIStatusError) else None
-    return kind if isinstance(kind, str) and is_label(kind) else type(error).__name__
+    return kind if isinstance(kind, str) and is_label(kind) else class_label(type(error).__name__)
 
 
 def terminal_reason(error: Exception) -> TerminalReason:

@@ -24,6 +24,7 @@ from agentobs.agent.tool_calls.rule_subject import call_of, is_concurrent, raw_p
 from agentobs.agent.tools.results import fit, render
 from agentobs.agent.tools.tool import Tool, bind, find_tool, invalid_input_result
 from agentobs.records.canonical_json import Json, size
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import Place
 
 
@@ -144,7 +145,7 @@ class CallDecider:
         """Open the span of a call, unless it is already open."""
         if plan.span is None:
             tool = plan.tool or find_tool(self.crew.tools, plan.question.name)
-            name = plan.question.name if tool is None else telemetry.declared(tool.name)
+            name = plan.question.name if tool is None else declared_label(tool.name)
             plan.span = telemetry.open_span("tool", self.here, name)
 
     async def examine(self, plan: Plan) -> None:

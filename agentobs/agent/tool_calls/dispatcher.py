@@ -43,6 +43,7 @@ from agentobs.agent.tool_calls.sub_agent_events import SubAgentEvents
 from agentobs.agent.tool_calls.trust import trust_in
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import bind, find_tool, invalid_input_result, unknown_tool_result
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import Place, ToolAnswer, ToolOutcome, ToolQuestion
 
 PARALLEL_MAX = 10
@@ -296,7 +297,7 @@ class Dispatcher:
         if bound.coerced:
             yield Coercion(plan.question_copy, bound.coerced)
         telemetry.permission(
-            world, plan.inside, question, telemetry.declared(tool.name), decision, waited_ns
+            world, plan.inside, question, declared_label(tool.name), decision, waited_ns
         )
         self._batch.append(plan)
         yield Permission(plan.question_copy, decision, waited_ns)

@@ -14,9 +14,10 @@ from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.permissions import Behavior, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, deep_copy
-from agentobs.agent.telemetry import ProcessedCall, declared
+from agentobs.agent.telemetry import ProcessedCall
 from agentobs.agent.tool_calls.trust import Trust
 from agentobs.agent.tools.tool import Bound, Tool
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
 from agentobs.tracing import Span
 from agentobs.world import Abort, World
@@ -129,7 +130,7 @@ class Plan:
     @property
     def shown_name(self) -> str:
         """The name of the tool, as a label if the program declared the tool."""
-        return self.question.name if self.tool is None else declared(self.tool.name)
+        return self.question.name if self.tool is None else declared_label(self.tool.name)
 
     def processed(self, *, has_run: bool) -> ProcessedCall:
         """Return the call as it was processed; `has_run` is whether the tool was executed."""

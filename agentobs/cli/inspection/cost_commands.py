@@ -22,6 +22,7 @@ from agentobs.cli.terminal.query_output import (
     print_rows,
     rows_of,
     session_of,
+    with_texts,
 )
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
@@ -215,6 +216,11 @@ def reprice(
         session_ids = tuple(dict.fromkeys(session_of(store, each) for each in named))
         what_if = WhatIf(session_ids, since, until, **changes)
         repriced = recompute(store, what_if, book)
+        _, names = with_texts(([], [(each.model,) for each in repriced]))
+        repriced = [
+            dataclasses.replace(each, model=model)
+            for each, (model,) in zip(repriced, names, strict=True)
+        ]
     if form == "table":
         _print_repriced(repriced, [*assumptions(what_if), f"price version {book.version}"])
     else:

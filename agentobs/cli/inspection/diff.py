@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.query_output import (
-    as_dicts,
-    open_store,
-    rows_of,
-    session_of,
-    with_texts,
-)
+from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, now, write
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
@@ -27,6 +21,7 @@ if TYPE_CHECKING:
     from agentobs.provider.dialect import Message
     from agentobs.recording.journal.home import Home
     from agentobs.records.exchanges import Exchange
+    from agentobs.store.label_texts import LabelTexts
     from agentobs.store.port import Store
     from replay.divergence.session_diff import Comparison, Pair, Part
     from replay.fixture.format import Fixture, RecordedRequest
@@ -104,10 +99,11 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
     from replay.divergence.session_diff import compared
 
     with open_store(home) as store:
+        labels = LabelTexts(store)
         (about_a, parts_a), (about_b, parts_b) = (
-            _facts_of(store, session_id) for session_id in (a, b)
+            _facts_of(store, session_id, labels=labels) for session_id in (a, b)
         )
-        about_a, about_b = LabelTexts(store).replace_in_dicts([about_a, about_b])
+        about_a, about_b = labels.replace_in_dicts([about_a, about_b])
     found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
     return found
 
@@ -118,12 +114,15 @@ def _write_report(
     """Write the comparison as one HTML file."""
     from dashboards.report.path_reports import comparison_report
     from replay.comparison.alignment import aligned
+    from replay.divergence.session_diff import compared
 
+    sides = one.about, other.about
+    if not found.has_texts:  # the report can be shared, so digests in its steps are not replaced
+        sides, found = (one.facts, other.facts), compared(one.stored_parts, other.stored_parts)
     lines = [
         [line for each in pair.differences for line in (each.path, *aligned(each, 96))]
         for pair in found.pairs
     ]
-    sides = (one.about, other.about) if found.has_texts else (one.facts, other.facts)
     facts = json.loads(found.json(*sides))
     text = comparison_report(facts, lines, made_ns=now(), light=light)
     write(report, text, force=force, content=found.has_texts)
@@ -139,6 +138,8 @@ class _Side:
     def __init__(self, context: click.Context, named: str, content: bool) -> None:
         path = Path(named)
         self.parts: list[Part]
+        self.stored_parts: list[Part]
+        """The steps with digests instead of texts, as facts contain them."""
         if path.exists() and (path.is_dir() or path.suffix == ".jsonl"):
             from replay.fixture.format import load
 
@@ -149,9 +150,11 @@ class _Side:
                 "outcome": fixture.header.get("outcome"),
             }
             self.facts = self.about
-            self.parts = list(_of_fixture(fixture, content))
+            self.parts = self.stored_parts = list(_of_fixture(fixture, content))
         else:
-            self.facts, self.about, self.parts = _of_session(context, named, content)
+            self.facts, self.about, self.parts, self.stored_parts = _of_session(
+                context, named, content
+            )
 
     @property
     def title(self) -> str:
@@ -162,24 +165,40 @@ class _Side:
 
 def _of_session(
     context: click.Context, named: str, content: bool
-) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
+) -> tuple[dict[str, Any], dict[str, Any], list[Part], list[Part]]:
+    from agentobs.store.label_texts import LabelTexts
+
     with open_store(context) as store:
         session_id = session_of(store, named)
         texts = _texts(context, session_id) if content else None
-        facts, parts = _facts_of(store, session_id, texts)
-        [about] = as_dicts(with_texts((list(facts), [tuple(facts.values())])))
-        return facts, about, parts
+        labels = LabelTexts(store)
+        facts, parts = _facts_of(store, session_id, texts, labels)
+        _, stored_parts = _facts_of(store, session_id)
+        [about] = labels.replace_in_dicts([facts])
+        return facts, about, parts, stored_parts
 
 
 def _facts_of(
-    store: Store, session_id: str, texts: _Texts | None = None
+    store: Store,
+    session_id: str,
+    texts: _Texts | None = None,
+    labels: LabelTexts | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
-    """Return a session's description and its steps. `texts` is the content of the steps, if content is compared."""
+    """Return a session's description and its steps.
+
+    Args:
+        store: the store.
+        session_id: the session.
+        texts: the content of the steps, if content is compared.
+        labels: the texts that replace digests in the steps; None keeps the digests.
+    """
     from replay.divergence.session_diff import Part, stable_lane_names
 
     [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
     parent, forked_turn = summary["continues_session_id"], summary["forked_turn"]
-    rows = as_dicts(rows_of(store, "session_steps", session_id=session_id))
+    rows: Sequence[dict[str, Any]] = store.rows("session_steps", session_id=session_id).dicts()
+    if labels is not None:
+        rows = labels.replace_in_dicts(rows)
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = stable_lane_names(list(dict.fromkeys(row["lane"] for row in rows)), calls)
     fields = Part.__dataclass_fields__

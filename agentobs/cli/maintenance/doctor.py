@@ -14,9 +14,10 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
-from agentobs.cli.terminal.query_output import print_rows
+from agentobs.cli.terminal.query_output import open_store, print_rows, with_texts
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
+from agentobs.records.labels import DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,6 +83,7 @@ def doctor(context: click.Context, since: int, modules: tuple[str, ...], as_json
         *claude_code_logs(locate(home_option(context)), os.environ, world.now()),
         *instrumentation(os.environ, sys.modules),
     ]
+    found = _with_texts(context, found)
     if as_json:
         columns = [field.name for field in dataclasses.fields(found[0])]
         print_rows((columns, [dataclasses.astuple(each) for each in found]), (), "json")
@@ -223,6 +225,18 @@ def _finding(check: str, level: Level, found: str, where: str, todo: str) -> Fin
     from agentobs.store.maintenance import Finding as FindingType
 
     return FindingType(check, level, found, where, todo)
+
+
+def _with_texts(context: click.Context, found: list[Finding]) -> list[Finding]:
+    """Return findings with texts in place of digests, such as the names of models; they are shown on this machine."""
+    if not any(DIGEST in each.found + each.where for each in found):
+        return found
+    with open_store(context):
+        _, rows = with_texts(([], [(each.found, each.where) for each in found]))
+    return [
+        dataclasses.replace(each, found=text, where=where)
+        for each, (text, where) in zip(found, rows, strict=True)
+    ]
 
 
 def _print_findings(found: list[Finding]) -> None:

@@ -208,9 +208,12 @@ def _delete_session(home: Home, session_id: str) -> None:
 
 def _recorded_messages(home: Home) -> frozenset[str]:
     from agentobs.store.backend import open_store
+    from agentobs.store.label_texts import LabelTexts
 
     with open_store(home) as store:
-        return frozenset(str(row[0]) for row in store.rows("internal/proxied_messages").rows)
+        # The log contains the IDs, but facts contain digests of IDs of unknown forms.
+        rows = LabelTexts(store).replace_in_rows(store.rows("internal/proxied_messages").rows)
+        return frozenset(str(row[0]) for row in rows)
 
 
 def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:

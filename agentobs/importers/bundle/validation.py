@@ -20,8 +20,8 @@ from agentobs.importers.line_files import FAR_NS
 from agentobs.recording.journal.segments import Damage, Line
 from agentobs.recording.journal.unfinished_attempts import DRAFT_SUFFIX, DRAFTS, MOVED
 from agentobs.records.exchanges import Ending
-from agentobs.records.facts import TABLES, Export, Pruning
-from agentobs.records.labels import is_label
+from agentobs.records.facts import DECLARED, TABLES, Export, Pruning
+from agentobs.records.labels import REVIEWED_CHARACTERS, is_label
 from agentobs.store.fact_columns import fact_columns
 
 LONG = 2**58
@@ -30,8 +30,8 @@ MANY = 2**40
 """The limit for a count; a million such counts can be added and multiplied by a price without overflow. Our choice."""
 BODY_BYTES_MAX = 256 * 1024**2
 """The maximum size of one request. Our choice: the provider accepts 32 MB."""
-LABEL_MAX = 200
-"""The maximum length of a reviewed text; see `Label.reviewed`."""
+LABEL_MAX = REVIEWED_CHARACTERS + len(DECLARED)
+"""The maximum length of a text: a failure signature with a reviewed label, see `Label.reviewed`."""
 
 CONTENT_FIELDS = (
     "arguments_content", "end_content", "request_content", "response_content", "content",

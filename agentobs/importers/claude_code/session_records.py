@@ -26,6 +26,7 @@ from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.dialect import Block
 from agentobs.provider.registry import ANTHROPIC
 from agentobs.proxy.client_sessions import CLIENT_TAG
+from agentobs.records.clear_text import id_label
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -475,9 +476,9 @@ def _close(builder: _Builder, inside: Place, at_ns: int, *, is_error: bool) -> N
 def _start(client_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall:
     versions = [e.value["version"] for e in entries if isinstance(e.value.get("version"), str)]
     unknown = Label("unknown")
-    tags: dict[str, str] = {"client": _client(versions[-1])} if versions else {}
+    tags: dict[str, str] = {Label("client"): _client(versions[-1])} if versions else {}
     if is_label(client_id):
-        tags[CLIENT_TAG] = client_id
+        tags[Label(CLIENT_TAG)] = id_label(client_id)
     return SessionCall(
         SessionStart(
             session_id=our_id(client_id),

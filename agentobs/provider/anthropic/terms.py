@@ -37,10 +37,77 @@ _SERVER_TOOLS = frozenset(
     (
         "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "advisor",
         "memory", "computer", "bash", "str_replace_based_edit_tool", "str_replace_editor", "tool_search_tool_regex",
-        "tool_search_tool_bm25",
+        "tool_search_tool_bm25", "browser", "close_tab", "cursor_position", "double_click", "edit", "file_upload",
+        "find", "form_input", "get_page_text", "glob", "grep", "hold_key", "hover", "javascript_exec", "key",
+        "left_click", "left_click_drag", "left_mouse_down", "left_mouse_up", "list_tabs", "middle_click", "mouse_move",
+        "navigate", "new_tab", "read", "read_console", "read_network", "read_page", "right_click", "screenshot",
+        "scroll", "scroll_to", "switch_tab", "triple_click", "type", "wait", "write", "zoom",
     )
 )  # fmt: skip
-"""Tools that the provider defines."""
+"""Tools that the provider defines. Source: anthropic 2.12, the fields `name` in `types/*_tool_*param.py`."""
 
-TERMS = _WORDS | _CLAUDE_CODE_TOOLS | _SERVER_TOOLS
+_ERRORS = frozenset(
+    (
+        "api_error", "authentication_error", "available_tools_limit_exceeded", "billing_error",
+        "claude_code_key_creator_not_member", "claude_code_version_too_old", "cmek_context_unavailable",
+        "cmek_key_disabled", "cmek_key_network_blocked", "cmek_key_unreachable", "compaction_block_ambiguous",
+        "compaction_block_misplaced", "compaction_content_mismatch", "compaction_incomplete_turn",
+        "compaction_nothing_to_summarize", "compaction_signature_invalid", "compaction_too_many_tool_references",
+        "compaction_tool_changes_mismatch", "compaction_unavailable", "concurrent_membership_change",
+        "conflict_error", "contract_spend_limit_reached", "enforced_spend_limit_reached", "error",
+        "execution_time_exceeded", "file_expired", "file_not_downloadable", "image_dimensions_too_large",
+        "invalid_request_error", "linked_organization_billing_unavailable",
+        "linked_organization_spend_limit_reached", "memory_path_conflict_error", "memory_precondition_failed_error",
+        "not_found_error", "organization_on_hold", "organization_type_not_supported", "overloaded_error",
+        "parent_organization_required", "permission_error", "ramp_limit_exceeded", "rate_limit_error",
+        "request_body_encoding_invalid", "request_body_encoding_unsupported", "request_body_timeout",
+        "request_body_too_large_after_decoding", "request_too_large", "sandbox_egress_restricted",
+        "storage_quota_exceeded", "thread_already_continued", "thread_continue_in_flight",
+        "thread_fingerprint_mismatch", "thread_not_found", "thread_unsupported_request", "timeout_error",
+        "tool_name_conflict", "tool_reference_unresolved", "unsupported_charset",
+        "user_profile_billing_not_authorized", "user_profile_not_billable", "user_profile_not_found",
+        "user_profile_required", "workspace_policy_violation", "internal_server_error", "server_error",
+        "gateway_timeout_error", "service_unavailable_error",
+    )
+)  # fmt: skip
+"""The types of errors. Source: anthropic 2.12, `types/shared/error_type.py` and the types of `error_details`."""
+
+_CACHE_MISSES = frozenset(
+    (
+        "messages_changed", "model_changed", "system_changed", "tools_changed", "previous_message_not_found",
+        "unavailable",
+    )
+)  # fmt: skip
+"""The reasons of cache misses. Source: anthropic 2.12, `types/cache_miss_*.py`."""
+
+_COUNTS = frozenset(
+    (
+        "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation",
+        "output_tokens_details", "server_tool_use", "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens",
+        "thinking_tokens", "web_search_requests", "web_fetch_requests", "code_execution_requests",
+        "tool_search_requests", "output_tokens_details.thinking_tokens", "service_tier", "inference_geo", "speed",
+        "iterations", "total_tokens",
+    )
+)  # fmt: skip
+"""The names of counts in usage objects. Source: anthropic 2.12, `types/usage.py` and the types of its fields."""
+
+_PARAMETER_NAMES = frozenset(
+    (
+        "max_tokens", "temperature", "top_p", "top_k", "stream", "service_tier", "inference_geo", "speed",
+        "thinking.type", "thinking.budget_tokens", "thinking.display", "tool_choice.type", "tool_choice.name",
+        "tool_choice.disable_parallel_tool_use", "output_config.effort", "output_config.format.type",
+        "cache_control.type", "cache_control.ttl", "json_schema",
+    )
+)  # fmt: skip
+"""The paths of parameters, and the format of a structured output."""
+
+TERMS = (
+    _WORDS
+    | _ERRORS
+    | _CACHE_MISSES
+    | _COUNTS
+    | _PARAMETER_NAMES
+    | _CLAUDE_CODE_TOOLS
+    | _SERVER_TOOLS
+)
 """All terms of the provider."""

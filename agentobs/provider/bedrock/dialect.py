@@ -31,6 +31,17 @@ _COUNTS = {
     "cacheWriteInputTokens": "cache_creation_input_tokens",
 }
 """The counts of the usage object, each with its name in the Messages API, which counts the same tokens."""
+_TERMS = frozenset(
+    (
+        "AccessDeniedException", "ConflictException", "InternalServerException", "ModelErrorException",
+        "ModelNotReadyException", "ModelStreamErrorException", "ModelTimeoutException", "ResourceNotFoundException",
+        "ServiceQuotaExceededException", "ServiceUnavailableException", "ThrottlingException", "ValidationException",
+        "UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException",
+        "UnknownOperationException", "SerializationException", "internalServerException", "modelStreamErrorException",
+        "throttlingException", "validationException", "serviceUnavailableException", "totalTokens", "cacheDetails",
+    )
+)  # fmt: skip
+"""The types of errors, and counts without a name in the Messages API (boto3 1.43, `bedrock-runtime`)."""
 _TIERS = {"default": "standard"}
 """Service tiers whose names differ in the Messages API."""
 _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
@@ -63,6 +74,11 @@ class Converse(Dialect):
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether a path is a route of the API."""
         return _TURN.search(path) is not None
+
+    @property
+    def terms(self) -> frozenset[str]:
+        """The types of errors and the counts of Bedrock; its other terms are those of the Messages API."""
+        return _TERMS
 
     def owns(self, path: str) -> bool:
         """Return whether a path is a route of the API."""

@@ -21,7 +21,8 @@ from agentobs.recording.facts.prompt_prefixes import Prefixes
 from agentobs.recording.facts.request_spans import Requests
 from agentobs.recording.facts.sent_turns import SentTurns, sent_turns
 from agentobs.recording.vault.body_deltas import Body
-from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
+from agentobs.records.clear_text import class_label
+from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
     Fact,
@@ -254,7 +255,7 @@ class SessionView:
             model=self._optional_label(response.model or (named if response.is_message else None)),
             status=answer.status,
             outcome=response.outcome,
-            error_type=self._optional_label(response.error_type),
+            error_type=self._error_type(response, answer),
             stop_reason=self._optional_label(response.stop_reason),
             message_id=self._optional_label(response.id) if response.is_message else None,
             request_id=self._optional_label(dialect.request_id(answer.headers)),
@@ -276,6 +277,12 @@ class SessionView:
             parameters=self._parameters(dialect.parameters(body.settings)),
             reported_lane=self.label(position.reported_lane) if position.reported_lane else None,
         )
+
+    def _error_type(self, response: ResponseFacts, answer: Answer) -> Label | None:
+        """Return the type of the error: a class of the program's transport, or the type that the server reports."""
+        if answer.failure is not None and response.error_type == answer.failure.name:
+            return class_label(answer.failure.name)
+        return self._optional_label(response.error_type)
 
     def _llm_request(self, exchange: ModelExchange, outcome: str) -> tuple[str, int]:
         """Return the ID of the LLM request that an attempt belongs to, and the number of the attempt in it, from 1.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from agentobs.records.canonical_json import size
+from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
@@ -81,7 +82,7 @@ def _with_call(fact: Any, exchange: ToolExchange) -> Any:
         _with_query_source(fact, exchange.place),
         interaction_id=exchange.place.interaction_id,
         turn=exchange.place.turn,
-        tool=unchecked(exchange.tool) if exchange.tool is not None else None,
+        tool=declared_label(exchange.tool) if exchange.tool is not None else None,
         requested_bytes=size(requested),
         executed_bytes=None if executed is None else size(executed),
         coerced=exchange.coerced,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
@@ -42,12 +43,18 @@ from agentobs.recording.wire.credentials import Credentials
 from agentobs.records.backend import ExchangeContent, WrittenFact
 from agentobs.records.canonical_json import canonical
 from agentobs.records.clear_text import (
+    ID_FIELDS,
     LANE_FIELDS,
     RULES,
+    is_claude_model,
+    is_declared_model,
     is_declared_name,
-    is_id,
     is_lane_segment,
+    is_noted_count,
+    is_noted_reason,
+    is_own_id,
     may_stay,
+    type_label,
 )
 from agentobs.records.event_catalog import is_kept
 from agentobs.records.exchanges import (
@@ -71,7 +78,8 @@ from agentobs.records.facts import (
     ToolResult,
     settled,
 )
-from agentobs.records.labels import Label, constant_label, digest_label, is_label, unchecked
+from agentobs.records.labels import Label, accepted, digest_label, is_label, prefixed, unchecked
+from agentobs.records.record_factory import maker
 from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
@@ -134,6 +142,7 @@ class Interpreter:
         """The content mode of each session."""
         self._sequences: dict[str, int] = {}
         self._lost: dict[str, int] = {}
+        self._terms = terms()
         self.forked()
 
     def forked(self) -> None:
@@ -266,17 +275,19 @@ class Interpreter:
     def _declared_in(self, session_id: str) -> set[str]:
         """Return the terms of the providers, and the names that the requests of a session declare."""
         if session_id not in self._declared:
-            _remember(self._declared, session_id, set(terms()))
+            _remember(self._declared, session_id, set(self._terms))
         return self._declared[session_id]
 
     def _declare(self, exchange: ModelExchange, body: Body) -> None:
         """Remember the names of the tools that a request declares."""
         dialect = dialect_of(exchange.question.path)
         named = body.settings.get("model") or dialect.model_in(exchange.question.path)
-        names = [*dialect.tool_names(body.settings), *([named] if isinstance(named, str) else ())]
+        names = dialect.tool_names(body.settings)
         known = self._declared_in(exchange.place.session_id)
         if len(known) < KNOWN_LABELS:
             known.update(each for each in names if is_declared_name(each))
+            if isinstance(named, str) and is_declared_model(named):
+                known.add(named)
 
     def digest(self, text: str) -> Label:
         """Return the keyed digest of a text without secrets."""
@@ -371,7 +382,7 @@ class Interpreter:
         jobs_lines = _ended_jobs(session_id, mode)
         if isinstance(record, SessionEnd):
             if started is None and not self._has_secret(record, secrets):
-                return _Parts(jobs_lines, self._end_facts(_with_label_signature(record)))
+                return _Parts(jobs_lines, self._end_facts(record))
             record = SessionReturn(record)
         line = end_content(record, self.redactor, secrets, started)
         return _Parts(
@@ -399,16 +410,19 @@ class Interpreter:
             )
         )
         if signature is not None and signature.startswith(DECLARED):
-            is_declared = type(record.end.reason) is Label and reason == record.end.reason
-            shown = reason if is_declared else self.digest(signature.removeprefix(DECLARED))
-            signature = Label(f"{DECLARED}{shown}")
+            declared = record.end.reason
+            is_clean = type(declared) is Label and declared == reason
+            digest = self.digest(signature.removeprefix(DECLARED))
+            shown: Label | None = prefixed(DECLARED, declared if is_clean and declared else digest)
+        else:
+            shown = _as_before(signature, record.end.signature)
         return dataclasses.replace(
             record.end,
             reason=_as_before(reason, record.end.reason),
-            signature=unchecked(signature) if signature is not None else None,
+            signature=shown,
             end_content=_content_id(line, mode),
             result_digest=result_digest(record, self.redactor, secrets),
-            result_type=unchecked(type_name) if type_name is not None else None,
+            result_type=type_label(type_name) if type_name is not None else None,
         )
 
     def _end_facts(self, end: SessionEnd) -> Iterator[Fact]:
@@ -450,38 +464,46 @@ class Interpreter:
             fact: the fact.
             texts: is extended by the texts that digests replace, by digest.
         """
-        changed: dict[str, Any] = {}
-        clean = self._clean
-        for name in _TEXTS[type(fact)]:
-            value = getattr(fact, name)
+        kind, clean = type(fact), self._clean
+        found = _VALUES[kind](fact)
+        values: list[Any] | None = None
+        for at, name, is_own_id_field in _TEXTS[kind]:
+            value = found[at]
             if value is None or (type(value) is Label and value in clean):
                 continue
-            if isinstance(value, Mapping):
-                if type(value) is not dict or not _is_clean(value, clean):
-                    changed[name] = self._checked_mapping(fact, name, value, texts)
-            elif isinstance(value, Label):
-                if (clean_label := self._without_secret(value)) is not value:
-                    changed[name] = clean_label
-            elif name not in _IDS[type(fact)] or not is_id(value):
+            if isinstance(value, Label):
+                checked: Any = self._without_secret(value)
+            elif not isinstance(value, str):
+                if type(value) is dict and _is_clean(value, clean):
+                    continue
+                checked = self._checked_mapping(fact, name, value, texts)
+            elif is_own_id_field and is_own_id(value):
+                continue
+            else:
                 is_kept_label = name == "label" and getattr(fact, "kind", "") == "compaction_kept"
                 field = "label.compaction_kept" if is_kept_label else name
-                changed[name] = self._readable_text(fact, field, value, texts)
-        return dataclasses.replace(fact, **changed) if changed else fact
+                checked = self._readable_text(fact, field, value, texts)
+            if checked is not value:
+                values = [*found] if values is None else values
+                values[at] = checked
+        return fact if values is None else _MAKERS[kind](*values)
 
     def _checked_mapping(
         self, fact: Fact, name: str, values: Mapping[Any, Any], texts: dict[str, str]
     ) -> dict[Any, Any]:
         """Return a mapping of a fact with readable names and values.
 
-        Values of tags are written by people, so only their names are declared by the program.
+        The values have the rule of their name, or a rule for all values, or that of the names.
         """
-        is_tag = isinstance(fact, SessionStart) and name == "tags"
-        checked = {}
+        rules, checked = RULES[type(fact)], {}
+        default = f"{name}.value" if f"{name}.value" in rules else name
         for key, value in values.items():
-            field = f"{name}.value" if is_tag else f"{name}.{key}"
-            if field not in RULES[type(fact)] and not is_tag:
-                field = name
-            checked[self._word(fact, name, key, texts)] = self._word(fact, field, value, texts)
+            field = f"{name}.{key}"
+            known = self._word(fact, name, key, texts)
+            word = self._word(fact, field if field in rules else default, value, texts)
+            if known != key and isinstance(word, str) and word != value:
+                texts[word] = value
+            checked[known] = word
         return checked
 
     def _word(self, fact: Fact, field: str, value: Any, texts: dict[str, str]) -> Any:
@@ -489,43 +511,76 @@ class Interpreter:
             return self._without_secret(value)
         return self._readable_text(fact, field, value, texts) if isinstance(value, str) else value
 
-    def _readable_lane(self, lane: str, texts: dict[str, str]) -> Label:
-        """Return the name of a lane with digests in place of the IDs that somebody chose."""
-        segments = []
-        own = joined()
-        declared = own.place.lane.split("/") if own else ()
-        for segment in lane.split("/"):
-            if not is_lane_segment(segment) and segment not in declared:
-                digest = self.digest(segment)
-                texts[str(digest)] = segment
-                segment = str(digest)
-            segments.append(segment)
-        name = "/".join(segments)
-        return Label(name) if is_label(name) else self.digest(lane)
-
     def _readable_text(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
-        """Return a text of a fact if everybody may read it, else its digest."""
-        declared = self._declared_in(fact.session_id)
-        if is_label(text) and may_stay(type(fact), field, text, declared):
-            key = type(fact), field, text
-            known = self._readable.get(key)
-            if known is None:
-                known = self._without_secret(Label(text))
-                _remember(self._readable, key, known, KNOWN_LABELS)
+        """Return a text of a fact if everybody may read it, else its digest.
+
+        Most texts recur, so the label of an accepted text is cached. IDs do not recur, and nobody chooses them, so they
+        are neither cached nor searched for secrets. A name that only one session declares is checked each time, because
+        another session may not declare it.
+        """
+        key = type(fact), field, text
+        known = self._readable.get(key)
+        if known is not None:
             return known
+        if not is_label(text) and not is_claude_model(text):
+            return self._digest_in(fact, field, text, texts)
+        if (type(fact), field) in ID_FIELDS:
+            is_known = may_stay(*key, _NOTHING)
+            return Label(text) if is_known else self._digest_in(fact, field, text, texts)
+        if may_stay(*key, self._terms):
+            known = self._without_secret(accepted(text))
+            _remember(self._readable, key, known, KNOWN_LABELS)
+            return known
+        if may_stay(*key, self._declared_in(fact.session_id)):
+            return self._without_secret(accepted(text))
+        return self._digest_in(fact, field, text, texts)
+
+    def _digest_in(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
+        """Return the digest of a text, or the text with digests in place of the parts that somebody chose."""
         if field in LANE_FIELDS and "/" in text:
-            return self._readable_lane(text, texts)
+            return self._with_digests(text, self._lane_segment, texts)
+        if field == "note":
+            return self._with_digests(text, self._noted_count, texts)
         digest = self.digest(text)
-        if not isinstance(fact, SessionStart | SessionEnd):  # their texts have lines of their own
+        if (type(fact), field) not in _WITH_LINES:
             texts[str(digest)] = text
         return digest
 
+    def _with_digests(
+        self, text: str, as_readable: Callable[[str], tuple[str, str]], texts: dict[str, str]
+    ) -> Label:
+        """Return a text of several parts, with digests in place of the parts that somebody chose.
 
-def _with_label_signature(end: SessionEnd) -> SessionEnd:
-    """Return the end of a session whose declared reason is a label; its signature is one as well."""
-    if end.signature is None or not end.signature.startswith(DECLARED):
-        return end
-    return dataclasses.replace(end, signature=constant_label(end.signature))
+        Args:
+            text: the parts, joined by `/`.
+            as_readable: returns the part of a part that may have to be replaced, and the rest.
+            texts: is extended by the texts that digests replace.
+        """
+        parts = []
+        for part in text.split("/"):
+            chosen, rest = as_readable(part)
+            if chosen:
+                digest = str(self.digest(chosen))
+                texts[digest] = chosen
+                chosen = digest
+            parts.append(chosen + rest)
+        readable = "/".join(parts)
+        if is_label(readable):
+            return Label(readable)
+        digest_of_all = self.digest(text)
+        texts[str(digest_of_all)] = text
+        return digest_of_all
+
+    def _lane_segment(self, segment: str) -> tuple[str, str]:
+        own = joined()
+        declared = own.place.lane.split("/") if own else ()
+        return ("", segment) if is_lane_segment(segment) or segment in declared else (segment, "")
+
+    def _noted_count(self, part: str) -> tuple[str, str]:
+        name, colon, reason = part.partition(":")
+        if not is_noted_reason(reason):
+            return part, ""
+        return ("", part) if is_noted_count(name, self._terms) else (name, colon + reason)
 
 
 def _as_before(redacted: str | None, text: Label | None) -> Label | None:
@@ -585,15 +640,27 @@ def _has_text(hint: Any) -> bool:
 
 
 _HINTS = {kind: get_type_hints(kind) for kind in TABLES}
+_FIELDS = {kind: tuple(each.name for each in dataclasses.fields(kind)) for kind in TABLES}
+_VALUES: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(*names) for kind, names in _FIELDS.items()
+}
+"""Return the values of all fields of each kind of fact, in order."""
+_MAKERS: Mapping[type, Callable[..., Any]] = {kind: maker(kind) for kind in TABLES}
 _TEXTS = {
-    kind: tuple(name for name, hint in hints.items() if _has_text(hint))
-    for kind, hints in _HINTS.items()
+    kind: tuple(
+        (at, name, Label not in (_HINTS[kind][name], *get_args(_HINTS[kind][name])))
+        for at, name in enumerate(names)
+        if _has_text(_HINTS[kind][name])
+    )
+    for kind, names in _FIELDS.items()
 }
-"""The fields of each kind of fact that can contain text, directly or in a mapping; fields with closed enums cannot."""
-_IDS = {
-    kind: frozenset(n for n in _TEXTS[kind] if Label not in (hints[n], *get_args(hints[n])))
-    for kind, hints in _HINTS.items()
-}
-"""The fields of each kind of fact that contain IDs of agentobs."""
+"""The fields of each kind of fact that can contain text, directly or in a mapping: position, name, and whether the
+field contains an ID of agentobs. Fields with closed enums cannot contain text.
+"""
+_WITH_LINES = frozenset(
+    ((SessionStart, "name"), (SessionStart, "tags.value"), (SessionEnd, "reason"))
+)
+"""The fields whose texts are in the content of the start or the end of a session."""
+_NOTHING: Set[str] = frozenset()
 
 __all__ = ["Interpretation", "Interpreter", "session_of"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentobs.ledger import Context, PriceBook, UnitPrices, canonical_model
 from agentobs.store.port import Store
+from agentobs.store.private_models import with_digests
 
 if TYPE_CHECKING:
     from agentobs.ledger.overlay import Overlay
@@ -88,6 +89,7 @@ def reprice(store: Store, what_if: WhatIf, book: PriceBook) -> list[Repriced]:
         what_if: the calls to reprice, and the changes to apply.
         book: the prices.
     """
+    book = with_digests(book, store.home)
     chosen: dict[str, Any] = {
         "session_ids": list(what_if.session_ids) or None,
         "since_ns": what_if.since_ns,

@@ -25,6 +25,9 @@ from agentobs.ledger import (
     canonical_model,
     warn_unknown_model,
 )
+from agentobs.recording.journal.home import Home
+from agentobs.records.labels import DIGEST
+from agentobs.store.private_models import with_digests
 
 _CONTEXT = "model, service_tier, inference_geo, speed"
 
@@ -122,7 +125,7 @@ def readable_book(path: Path) -> PriceBook:
     try:
         book = book_of(path)
         if book.has_user_file:
-            book.overlays()
+            book = with_digests(book, Home(path))
     except AgentobsError as error:
         warn_once(
             f"your prices are ignored: {error} Until the file is fixed, new calls have no cost (NULL).",
@@ -154,10 +157,15 @@ def _insert(
     for unit in units:
         is_last = unit.certainty == "unknown_model" and unit.valid_to_ns == FOREVER
         if is_last and unit.note != _NOT_READ:
-            warn_unknown_model(unit.context.model)
+            warn_unknown_model(_shown(unit.context.model))
     if rows:
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+
+def _shown(model: str) -> str:
+    """Return the name of a model for a message."""
+    return "<private name> (see `agentobs models`)" if model.startswith(DIGEST) else model
 
 
 def _row(unit: UnitPrices) -> list[Any]:

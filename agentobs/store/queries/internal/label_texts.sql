@@ -3,32 +3,66 @@
 -- $digests: a list of digests. $most: the maximum number of sessions for each digest.
 WITH wanted AS (
     SELECT unnest($digests::VARCHAR[]) AS digest
-), facts(text, session_id, segment_id, at_ns) AS (
-    SELECT unnest([name, tool_use_id]), session_id, segment_id, requested_ns FROM tool_uses
+), fields(texts, session_id, segment_id, at_ns) AS (
+    SELECT [name, tool_use_id, lane], session_id, segment_id, requested_ns FROM tool_uses
     UNION ALL
-    SELECT unnest([tool, tool_use_id]), session_id, segment_id, result_ns FROM tool_results
+    SELECT [tool, tool_use_id, lane], session_id, segment_id, result_ns FROM tool_results
     UNION ALL
-    SELECT unnest([name, label]), session_id, segment_id, started_ns FROM span_starts
+    SELECT [name, label, lane], session_id, segment_id, started_ns FROM span_starts
     UNION ALL
-    SELECT unnest([kind, label]), session_id, segment_id, at_ns FROM events
+    SELECT [error_type], session_id, segment_id, ended_ns FROM span_ends
     UNION ALL
-    SELECT unnest(map_values(labels)), session_id, segment_id, at_ns FROM events WHERE labels IS NOT NULL
+    SELECT [kind, label, lane], session_id, segment_id, at_ns FROM events
     UNION ALL
-    SELECT unnest([rule, tool]), session_id, segment_id, at_ns FROM permissions
+    SELECT list_concat(map_keys(labels), map_values(labels)), session_id, segment_id, at_ns
+    FROM events WHERE labels IS NOT NULL
     UNION ALL
-    SELECT key, session_id, segment_id, started_ns FROM world_answers
+    SELECT [rule, tool, tool_use_id, lane], session_id, segment_id, at_ns FROM permissions
     UNION ALL
-    SELECT
-        unnest([model, service_tier, inference_geo, speed, kind, note, batch_result_id]),
-        session_id, segment_id, at_ns
+    SELECT [key, lane], session_id, segment_id, started_ns FROM world_answers
+    UNION ALL
+    SELECT [result, lane], session_id, segment_id, ended_ns FROM interaction_ends
+    UNION ALL
+    SELECT [lane], session_id, segment_id, started_ns FROM interaction_starts
+    UNION ALL
+    SELECT [miss_reason], session_id, segment_id, 0 FROM prefixes
+    UNION ALL
+    SELECT [model, service_tier, inference_geo, speed, kind, note, batch_result_id], session_id, segment_id, at_ns
     FROM usage
     UNION ALL
+    SELECT list_concat(map_keys(server_requests), map_keys(other_counts)), session_id, segment_id, at_ns
+    FROM usage WHERE server_requests IS NOT NULL OR other_counts IS NOT NULL
+    UNION ALL
     SELECT
-        unnest([model, model_requested, error_type, stop_reason, message_id, request_id]),
+        [model, model_requested, method, error_type, stop_reason, message_id, request_id, lane, reported_lane],
         session_id, segment_id, started_ns
     FROM attempts
+    UNION ALL
+    SELECT map_values(parameters), session_id, segment_id, started_ns FROM attempts WHERE parameters IS NOT NULL
+    UNION ALL
+    SELECT
+        list_concat([entry, agentobs_version, sdk_version, python_version, platform], map_keys(tags)),
+        session_id, segment_id, started_ns
+    FROM session_starts
+    UNION ALL
+    SELECT [signature, result_type], session_id, segment_id, ended_ns FROM session_ends
+), facts(text, session_id, segment_id, at_ns) AS (
+    SELECT unnest(regexp_extract_all(text, 'digest:[0-9a-f]{24}')), session_id, segment_id, at_ns
+    FROM (SELECT unnest(texts) AS text, session_id, segment_id, at_ns FROM fields)
+    WHERE contains(text, 'digest:')
 ), tags(text, field, session_id, segment_id, content_id, at_ns) AS (
-    SELECT entry.value, 'tags.' || entry.key, session_id, segment_id, arguments_content, started_ns
+    -- The content of a session's start contains its tags by name. If a digest replaces the name, the text has its own line.
+    SELECT
+        entry.value,
+        if(starts_with(entry.key, 'digest:'), 'label', 'tags.' || entry.key),
+        session_id,
+        segment_id,
+        if(
+            starts_with(entry.key, 'digest:'),
+            'label:' || session_id || ':' || split_part(entry.value, ':', 2),
+            arguments_content
+        ),
+        started_ns
     FROM (SELECT unnest(map_entries(tags)) AS entry, * EXCLUDE (tags) FROM session_starts WHERE tags IS NOT NULL)
 )
 SELECT digest, field, segment_id, content_id, row_number() OVER (PARTITION BY digest ORDER BY at_ns DESC) AS place
