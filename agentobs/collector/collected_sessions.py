@@ -12,6 +12,7 @@ from agentobs.collector.otlp_requests import TelemetryRecord
 from agentobs.collector.telemetry_events import client_session, telemetry_event
 from agentobs.recording.journal.home import Home
 from agentobs.recording.session import Session, flush
+from agentobs.records.clear_text import id_label
 from agentobs.sink import sink
 from agentobs.store.backend import open_store
 
@@ -100,7 +101,7 @@ class CollectedSessions:
         if opened is None:
             if len(self._opened) >= SESSIONS_MAX:
                 self._opened.pop(next(iter(self._opened))).session.close()
-            tags = {TELEMETRY_TAG: client_id} if client_id else {}
+            tags = {TELEMETRY_TAG: id_label(client_id)} if client_id else {}
             if client_id and len(self.client_ids) < SESSIONS_MAX:
                 self.client_ids[client_id] = None
             session = Session(NAME, tags, None, content="off")

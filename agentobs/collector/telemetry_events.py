@@ -1,7 +1,7 @@
 """Telemetry events: turns a record of telemetry into an event, which contains no text of people or models.
 
-Numbers and booleans are kept. Of strings, only IDs in known forms and values from the closed sets below are kept; the
-others are counted. Prompts, commands, e-mail addresses, accounts and file names in telemetry are therefore not stored.
+Numbers and booleans are kept. Of strings, only IDs and values from the closed sets below are kept; the others are
+counted. An ID in an unknown form becomes a digest, as in the recorded requests. Prompts, commands, e-mail addresses, accounts and file names in telemetry are therefore not stored.
 
 The names are those of Claude Code 2.1.332 (https://code.claude.com/docs/en/monitoring-usage) and of OpenTelemetry's
 conventions for generative AI 1.41 (https://opentelemetry.io/docs/specs/semconv/gen-ai/).
@@ -16,9 +16,9 @@ from typing import Any
 
 from agentobs.collector.otlp_requests import TelemetryRecord
 from agentobs.provider.registry import terms
-from agentobs.records.clear_text import is_id
+from agentobs.records.clear_text import is_claude_model, is_id
 from agentobs.records.facts import Event
-from agentobs.records.labels import Label, is_label
+from agentobs.records.labels import Label, is_label, unchecked
 
 KIND = Label("telemetry")
 NUMBERS_MAX = 64
@@ -132,9 +132,6 @@ _NUMBERS_IN_TEXT = frozenset(
 """Attributes that some versions of Claude Code send as texts."""
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?\Z")
 _KEY = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
-_MODEL = re.compile(
-    r"(?:[a-z]{2,10}\.){0,2}(?:anthropic[./])?claude-[a-z0-9.:@-]{1,60}(?:\[1m\])?\Z"
-)
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}\Z")
 
 
@@ -155,13 +152,16 @@ def telemetry_event(record: TelemetryRecord, session_id: str, received_ns: int) 
         session_id: the session of the event.
         received_ns: when the record was received, nanoseconds since 1970.
     """
-    labels = {"signal": Label(record.signal), "id": Label(record.record_id)}
-    numbers = {
-        name: value for name, value in (record.numbers or {}).items() if math.isfinite(value)
+    labels: dict[str, Label] = {
+        Label("signal"): Label(record.signal),
+        Label("id"): Label(record.record_id),
+    }
+    numbers: dict[str, float] = {
+        Label(name): value for name, value in (record.numbers or {}).items() if math.isfinite(value)
     }
     client_id = client_session(record)
     if client_id is not None:
-        labels["client_session"] = Label(client_id)
+        labels[Label("client_session")] = Label(client_id)
     for name, value in (
         ("trace_id", record.trace_id),
         ("span_id", record.span_id),
@@ -169,10 +169,10 @@ def telemetry_event(record: TelemetryRecord, session_id: str, received_ns: int) 
         ("series", record.series_id),
     ):
         if value:
-            labels[name] = Label(value)
+            labels[Label(name)] = Label(value)
     left_out = _add_attributes(record.attributes, labels, numbers)
     if left_out:
-        numbers["left_out"] = left_out
+        numbers[Label("left_out")] = left_out
     return Event(
         session_id,
         None,
@@ -197,13 +197,13 @@ def _add_attributes(
         if isinstance(value, str):
             known = _label(key, value)
             if known is not None:
-                labels.setdefault(known[0], known[1])
+                labels.setdefault(Label(known[0]), known[1])
             elif key in _NUMBERS_IN_TEXT and _NUMBER.match(value) and len(numbers) < NUMBERS_MAX:
-                numbers.setdefault(key, float(value))
+                numbers.setdefault(Label(key), float(value))
             else:
                 left_out += 1
         elif _KEY.match(key) and math.isfinite(value) and len(numbers) < NUMBERS_MAX:
-            numbers.setdefault(key, float(value))
+            numbers.setdefault(Label(key), float(value))
         else:
             left_out += 1
     return left_out
@@ -211,14 +211,16 @@ def _add_attributes(
 
 def _label(key: str, value: str) -> tuple[str, Label] | None:
     """Return the label of an attribute; None if its text is not kept."""
+    if key in _IDS:
+        # The recorder replaces an ID in an unknown form by its digest.
+        return _IDS[key], Label(value) if is_id(value) else unchecked(value)
     is_known = (
         (key in _CHOICES and (value in _WORDS or value in terms()))
-        or (key in _IDS and is_id(value))
-        or (key in _MODELS and _MODEL.match(value))
+        or (key in _MODELS and is_claude_model(value))
         or (key in _TOOLS and value in TOOLS)
         or (key == "service.version" and _VERSION.match(value))
     )
     if not is_known or not is_label(value):
         return None
-    names = {**_CHOICES, **_IDS, **_MODELS, **_TOOLS, "service.version": "service_version"}
+    names = {**_CHOICES, **_MODELS, **_TOOLS, "service.version": "service_version"}
     return names[key], Label(value)
