@@ -32,6 +32,7 @@ ORDER = [
     "agentobs.recording",
     "agentobs.agent.sdk_version",
     "agentobs.agent.permissions",
+    "agentobs.agent.run_result",
     "agentobs.agent.events",
     "agentobs.agent.interruption",
     "agentobs.agent.telemetry",

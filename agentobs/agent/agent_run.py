@@ -11,20 +11,19 @@ from pydantic import BaseModel
 
 from agentobs.agent import telemetry
 from agentobs.agent.conversation_hooks import ConversationHooks
-from agentobs.agent.events import (
+from agentobs.agent.events import Limit, ToolDone
+from agentobs.agent.model import error_classes
+from agentobs.agent.model.prompt_cache import RequestMessages
+from agentobs.agent.model.thinking import has_thinking
+from agentobs.agent.run_result import (
     Denial,
-    Limit,
     Result,
     Subtype,
     TerminalReason,
     Tokens,
-    ToolDone,
     billed_tokens,
     sum_tokens,
 )
-from agentobs.agent.model import error_classes
-from agentobs.agent.model.prompt_cache import RequestMessages
-from agentobs.agent.model.thinking import has_thinking
 from agentobs.agent.state import (
     BackgroundAgent,
     Conversation,
@@ -272,7 +271,7 @@ class Run:
         self.progress.repeated_turns = self.progress.repeated_turns + 1 if is_same else 1
 
     def forget_repeated_turns(self) -> None:
-        """Count repeated turns anew, because a person has sent a message."""
+        """Restart the count of repeated turns, because a person has sent a message."""
         self.progress.last_calls, self.progress.repeated_turns = [], 1
 
     def count_entered_agents(self) -> None:

@@ -6,53 +6,13 @@ recording is made from the facts that the loop emits to the sink.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
-from decimal import Decimal
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from agentobs.agent.permissions import Decision
-from agentobs.ledger import Meter
-from agentobs.provider.anthropic.usage import usage_rows
+from agentobs.agent.run_result import Result, Subtype
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import QuerySource, ToolAnswer, ToolQuestion
-from agentobs.records.usage import Usage
-
-Subtype = Literal[
-    "success",
-    "error_max_turns",
-    "error_max_budget_usd",
-    "error_during_execution",
-    "error_max_structured_output_retries",
-]
-"""How a run ended: with a final response, at its turn limit, at its budget, with an error, or without the required
-output.
-"""
-
-TerminalReason = Literal[
-    "completed",
-    "max_turns",
-    "max_budget",
-    "max_structured_output_retries",
-    "aborted_streaming",
-    "aborted_tools",
-    "prompt_too_long",
-    "image_error",
-    "model_error",
-    "tool_set_error",
-    "internal_error",
-    "refusal",
-    "max_output_tokens",
-    "too_many_pauses",
-    "hook_stopped",
-    "stop_hook_prevented",
-]
-"""Why a run ended. `max_output_tokens`: the response was cut at its token limit, even after the maximum number of
-continuations; `too_many_pauses`: the model paused the response too often in a row; `hook_stopped`: a hook refused the
-prompt or ended the run; `stop_hook_prevented`: hooks prevented the end of the run too many times; `model_error`: any
-other failure of the provider; `tool_set_error`: a required tool is missing; `internal_error`: an exception that was
-raised neither by the provider nor by a tool.
-"""
 
 Limit = Literal[
     "interaction_usd",
@@ -395,77 +355,6 @@ class BackgroundResult:
     """How the agent ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Billed tokens of one model, in disjoint classes. The fields have the same meaning as in `Usage`."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_5m_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-    web_search_requests: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """A tool call that was not permitted."""
-
-    tool_use_id: str
-    name: str
-    """The name of the tool, as in the call."""
-    reason: str
-    """The reason that was given to the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The end of a run; always the last event, and emitted exactly once."""
-
-    subtype: Subtype
-    terminal_reason: TerminalReason
-    text: str
-    """The text of the last complete response, its text blocks joined by newlines."""
-    stop_reason: str | None
-    """The provider's stop reason of the last complete response."""
-    num_turns: int
-    """The number of turns of this interaction that have a complete response."""
-    error: str | None
-    """The name of the error that ended the run, as in `Retry.error`, or the terminal reason if a hook ended the run."""
-    error_text: str | None
-    """The message of the error, or the reason of the hook. The text is content."""
-    usage: Mapping[str, Tokens]
-    """The usage that the provider reported, by model. It includes the known part of responses that broke off."""
-    duration_ns: int
-    """The duration of the run."""
-    provider_ns: int
-    """The time spent waiting for and receiving responses, including failed attempts."""
-    provider_ok_ns: int
-    """The part of `provider_ns` that belongs to complete responses."""
-    tools_ns: int
-    """The sum of the durations of all tool calls, even if they ran in parallel."""
-    session_id: str | None
-    """The session in which the run was recorded; None outside a session."""
-    denials: tuple[Denial, ...] = ()
-    """The tool calls that were not permitted, in order."""
-    output: Any = None
-    """The structured output, an instance of the model in `Options.output`; None if there is none."""
-    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    """The usage of the run, for pricing."""
-    exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """The exception that `error` names, with its traceback."""
-
-    @property
-    def total_cost_usd(self) -> Decimal | None:
-        """The cost of the run in USD; None if no price is known. The first access loads the price list."""
-        return self.meter.total().usd
-
-    @property
-    def cost_status(self) -> str:
-        """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
-        return self.meter.total().status
-
-
 Event = (
     RequestStart
     | TextDelta
@@ -494,40 +383,3 @@ Event = (
     | BackgroundResult
     | Result
 )
-
-
-def billed_tokens(model: str, responses: Iterable[Json]) -> dict[str, Tokens]:
-    """Return the billed tokens of some responses, by model. `model` is the default for responses without a model."""
-    totals: dict[str, Tokens] = {}
-    for response in responses:
-        usage = response.get("usage")
-        if not isinstance(usage, dict) or "output_tokens" not in usage:
-            continue
-        for row in usage_rows(response.get("model") or model, usage, "exact"):
-            if row.billed:
-                totals[row.model] = _sum(totals.get(row.model, Tokens()), _tokens_of(row))
-    return totals
-
-
-def sum_tokens(*counts: Mapping[str, Tokens]) -> dict[str, Tokens]:
-    """Return the sum of several counts of billed tokens, by model."""
-    totals: dict[str, Tokens] = {}
-    for each in counts:
-        for model, tokens in each.items():
-            totals[model] = _sum(totals.get(model, Tokens()), tokens)
-    return totals
-
-
-def _tokens_of(row: Usage) -> Tokens:
-    return Tokens(
-        row.input_tokens,
-        row.output_tokens,
-        row.cache_read_tokens,
-        row.cache_write_5m_tokens,
-        row.cache_write_1h_tokens,
-        row.web_search_requests,
-    )
-
-
-def _sum(one: Tokens, other: Tokens) -> Tokens:
-    return Tokens(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))

@@ -23,7 +23,7 @@ from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
 from agentobs.agent.compaction.overflow import send_fitting_request
-from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
+from agentobs.agent.events import Event, FollowUp, OutputRetry, Steering
 from agentobs.agent.execution.classifier import Classifier, run_classifier
 from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.execution.live_answers import Inbox, LiveAnswers, Person, token_refresh
@@ -37,6 +37,7 @@ from agentobs.agent.model.prompt import SectionFunction
 from agentobs.agent.requests.budget_check import enforce_budget, is_over_budget
 from agentobs.agent.requests.turn_request import continue_response, keep_cut_response
 from agentobs.agent.run_check import check_client, check_options, check_tool_wiring, check_wiring
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import (
     Conversation,
     Options,

@@ -18,13 +18,14 @@ from pydantic import BaseModel
 
 from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context, ContextProgress
-from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
+from agentobs.agent.events import SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered, rendered_as_is
 from agentobs.agent.model.prompt_cache import Lifetime, RequestMessages, with_breakpoints
 from agentobs.agent.model.retry import CircuitBreaker
 from agentobs.agent.model.thinking import Thinking, request_fields
 from agentobs.agent.permissions import Denials, Permissions, Rule
+from agentobs.agent.run_result import Result
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import Tool, declarations
 from agentobs.errors import UsageError

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from agentobs import tracing
-from agentobs.agent.events import Subtype, ToolDone
+from agentobs.agent.events import ToolDone
 from agentobs.agent.interruption import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
+from agentobs.agent.run_result import Subtype
 from agentobs.records.clear_text import is_declared_name
 from agentobs.records.exchanges import (
     ANSWERED_INSIDE,

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 
 from agentobs import tracing
 from agentobs.agent import telemetry
-from agentobs.agent.events import Event, RequestStart, Result
+from agentobs.agent.events import Event, RequestStart
 from agentobs.agent.execution.hook_output import (
     HookUnavailable,
     answer_from_value,
@@ -29,6 +29,7 @@ from agentobs.agent.model import error_classes
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS, text_of
 from agentobs.agent.model.retry import RetryHistory, background_retry
 from agentobs.agent.requests.attempt import AttemptSetup, attempt
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.tool import Tool

@@ -21,7 +21,7 @@ from anthropic import (
     RetryableError,
 )
 
-from agentobs.agent.events import TerminalReason
+from agentobs.agent.run_result import TerminalReason
 from agentobs.records.canonical_json import Json
 from agentobs.records.labels import is_label
 
