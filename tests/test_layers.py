@@ -44,6 +44,7 @@ ORDER = [
     "agentobs.agent.context",
     "agentobs.agent.state",
     "agentobs.agent.run_check",
+    "agentobs.agent.presets",
     "agentobs.agent.conversation_hooks",
     "agentobs.agent.tool_calls",
     "agentobs.agent.agent_run",

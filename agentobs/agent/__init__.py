@@ -43,6 +43,7 @@ from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.model.prompt import Section, SystemPrompt
 from agentobs.agent.model.thinking import Adaptive, Budgeted
 from agentobs.agent.permissions import Decision, Permissions, Rule, from_settings
+from agentobs.agent.presets import Preset, preset
 from agentobs.agent.run_result import (
     Aborted,
     BudgetExceeded,
@@ -105,6 +106,7 @@ __all__ = [
     "OutputRetry",
     "Permission",
     "Permissions",
+    "Preset",
     "ProviderError",
     "Refused",
     "Reply",
@@ -136,6 +138,7 @@ __all__ = [
     "forked",
     "from_settings",
     "live_world",
+    "preset",
     "resumed",
     "run",
     "sub_agents",
