@@ -80,7 +80,7 @@ class Agent:
             hook_model: the default model for prompt and agent hooks.
             roots: the folders that must contain the paths of tools; by default the working directory.
             memory: returns the session's memory, see `agentobs.agent.live_world`.
-            refresh: renews the client's credentials, see `agentobs.agent.live_world`.
+            refresh: renews the client's credentials after a 401 or a 403, see `agentobs.agent.live_world`.
 
         Raises:
             UsageError: the client is synchronous, closed or something else; a tool, a hook or a sub-agent

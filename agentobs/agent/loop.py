@@ -97,9 +97,10 @@ def live_world(
             such as `agentobs.wiring.keep_result`.
         spent_today: a function that returns the spending since midnight UTC, for `Budget.day_usd`,
             such as `agentobs.wiring.spent_today`.
-        refresh: a function that refreshes the client's credentials and returns whether there are new credentials. It is
-            called at most once per request, after a 401. A sync function runs in a thread. By default, a client with
-            `credentials` gets a new token.
+        refresh: a function that refreshes the client's credentials, for example by setting `client.api_key`, and
+            returns whether there are new credentials. It is called at most once per request, after a 401 or a 403,
+            which cloud platforms and gateways send for an expired token. A second refusal is final. A sync function
+            runs in a thread. By default, a client with `credentials` gets a new token.
         load: a function that reads an earlier conversation, to resume or fork it, such as
             `agentobs.wiring.load_conversation`.
         sections: the functions that write sections of the system prompt:

@@ -113,7 +113,7 @@ def test_combining_is_associative() -> None:
             'preset team: no model is set. Set it in a preset, or with preset.options(model="MODEL").',
         ),
         (
-            lambda: TEAM | Options(MODEL),
+            lambda: TEAM | Options(MODEL),  # type: ignore[operator]  # wrong on purpose
             "preset team: Options set every field, so that no field of the preset would remain. "
             "Write options | preset, or preset.options(model=...).",
         ),
@@ -134,7 +134,8 @@ def test_combining_is_associative() -> None:
         ),
         (
             lambda: TEAM.options(permissions={"mode": "bypassPermissions"}),
-            "Permissions of the preset program, team: the mode bypassPermissions runs all tools without approval, and must be confirmed. "
+            "Permissions of the preset program, team: "
+            "the mode bypassPermissions runs all tools without approval, and must be confirmed. "
             "Pass bypass_confirmed=True only on a machine that you can afford to lose; "
             "otherwise use acceptEdits.",
         ),
@@ -161,11 +162,12 @@ def test_contradictions_are_checked_on_the_combination() -> None:
 
 def test_other_operands() -> None:
     """A preset cannot be combined with other values."""
-    for wrong in ({}, None, 1):
+    operands: tuple[Any, ...] = ({}, None, 1)
+    for wrong in operands:
         with pytest.raises(TypeError):
-            TEAM | wrong  # type: ignore[operator]  # wrong on purpose
+            TEAM | wrong
         with pytest.raises(TypeError):
-            wrong | TEAM  # type: ignore[operator]  # wrong on purpose
+            wrong | TEAM
 
 
 def test_an_agent_with_a_preset(tmp_path: Path) -> None:

@@ -135,11 +135,12 @@ def decided(
 def test_transient_failures_are_retried(kind: ErrorClass) -> None:
     """The table decides which failures are retried, unless the provider's response decides."""
     policy = REACTIONS[kind]
-    expected = 0.5 if policy.is_retried else "refresh" if kind == "unauthorized" else None
+    expected = 0.5 if policy.is_retried else "refresh" if policy.step == "refresh" else None
     assert decided(Failure(kind)) == expected
+    assert (expected == "refresh") is (kind in ("unauthorized", "forbidden"))
     assert decided(Failure(kind, provider_may_retry=True)) == (expected or 0.5)
     assert decided(Failure(kind, provider_may_retry=False)) == (
-        "refresh" if kind == "unauthorized" else None
+        "refresh" if policy.step == "refresh" else None
     )
 
 

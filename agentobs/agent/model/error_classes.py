@@ -127,7 +127,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
         "image": Reaction("400 whose message or code concerns an image", reason="image_error"),
         "bad_request": Reaction("any other 400, and any status below 500 that is not listed here"),
         "unauthorized": Reaction("401", step="refresh"),
-        "forbidden": Reaction("403"),
+        "forbidden": Reaction("403", step="refresh"),
         "not_found": Reaction("404"),
         "timeout": Reaction(
             "408, no response in time, or a `timeout_error` in a 200 stream",
