@@ -26,6 +26,7 @@ from agentobs.agent.compaction.overflow import send_fitting_request
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Steering
 from agentobs.agent.execution.classifier import Classifier, run_classifier
 from agentobs.agent.execution.hook_runner import LiveHooks
+from agentobs.agent.execution.idle_connections import close_idle_connections
 from agentobs.agent.execution.live_answers import Inbox, LiveAnswers, Person, token_refresh
 from agentobs.agent.execution.tool_runner import Keep, live_tools
 from agentobs.agent.hooks import Hook, table
@@ -142,6 +143,7 @@ def live_world(
             is_mutating=tool_runner.is_mutating,
             ask=answers.ask,
             settled=hook_runner.wait_for_background,
+            close_idle_connections=partial(close_idle_connections, client),
             abort=abort or Abort(),
             wiring=Wiring(
                 tools={each.name: each.declaration for each in tools},

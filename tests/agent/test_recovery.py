@@ -426,6 +426,7 @@ def row(kind: ErrorClass) -> str:
     more = [step] if step else []
     more += ["background requests are not retried"] * policy.fails_fast
     more += ["in unattended runs, retried for up to six hours"] * policy.waits_unattended
+    more += ["retried on a new connection"] * policy.loses_connection
     more += ["counts toward the circuit breaker"] * policy.counts_as_outage
     retried = "yes" if policy.is_retried else "no"
     following = "; ".join(more) or "-"

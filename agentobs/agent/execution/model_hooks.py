@@ -22,6 +22,7 @@ from agentobs.agent.execution.hook_output import (
     failed_answer,
     outcome_answer,
 )
+from agentobs.agent.execution.idle_connections import close_idle_connections
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, AgentHook, HookEvent, PromptHook
@@ -149,6 +150,8 @@ async def _send_with_retries(judge: Judge, arguments: dict[str, Any], place: Pla
             return message
         except PROVIDER_ERRORS as error:
             judge.usages.extend(partial_usage(judge.model, message, error))
+            if error_classes.has_lost_connection(error):
+                await close_idle_connections(judge.client)
             has_content = bool(message.get("content"))
             next_attempt = background_retry(
                 error, history, judge.timeout_s, chance(), has_content=has_content, now_ns=now()

@@ -97,6 +97,8 @@ class Reaction:
     """Whether an unattended run waits for hours."""
     counts_as_outage: bool = False
     """Whether the error indicates that the provider is down, which the circuit breaker counts."""
+    loses_connection: bool = False
+    """Whether the connection was lost, so that the next attempt uses a new connection."""
     reason: TerminalReason = "model_error"
     """The terminal reason of a run that ends with an error of this class."""
 
@@ -134,6 +136,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             is_retried=True,
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "conflict": Reaction("409", is_retried=True),
         "rate_limit": Reaction(
@@ -161,6 +164,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             is_retried=True,
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "cut_before_content": Reaction(
             "a 200 stream that ended early, before any content",
@@ -168,12 +172,14 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             step="unstream",
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "cut_after_content": Reaction(
             "a 200 stream that ended early, after some content",
             is_retried=True,
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "error_in_stream": Reaction("a 200 stream with an error event of any other type"),
         "unreadable": Reaction("a 200 whose body is not a message, or is incomplete"),
@@ -328,6 +334,11 @@ def name_of(error: Exception) -> str:
 def terminal_reason(error: Exception) -> TerminalReason:
     """Return the terminal reason of a run that ends with a provider error."""
     return REACTIONS[classify(error)].reason
+
+
+def has_lost_connection(error: Exception) -> bool:
+    """Return whether the connection of a failed attempt was lost, so that other idle connections may be dead, too."""
+    return REACTIONS[classify(error)].loses_connection
 
 
 def exceeds_max_tokens(error: Exception) -> bool:

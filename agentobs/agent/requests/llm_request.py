@@ -114,6 +114,8 @@ async def send(
             break
         except error_classes.PROVIDER_ERRORS as error:
             run.count_failed_attempt(request.message, timer.stop(), error)
+            if error_classes.has_lost_connection(error):
+                await run.inputs.world.close_idle_connections()
             void = await dispatcher.discard() if dispatcher is not None else ()
             failed, following = error, await _next_attempt(run, request, error)
             if following is None:
