@@ -30,6 +30,9 @@ enforced. `rising_cost` and `diminishing_output` are signs of a runaway, see `ag
 """
 
 
+Speed = Literal["standard", "fast"]
+"""The speed of a request (SDK 2.12, `messages.create`): `fast` is the provider's fast mode."""
+
 Transition = Literal[
     "start",
     "next_turn",
@@ -221,6 +224,17 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedChange:
+    """Fast mode is suspended because its rate limit is used up, or it continues; see `Options.speed`."""
+
+    turn: int
+    speed: Speed
+    """The speed of the next requests."""
+    wait_s: float
+    """How long fast mode is suspended, in seconds; 0 if it continues."""
+
+
+@dataclass(frozen=True, slots=True)
 class Continuation:
     """A response was cut at its token limit, and the model is called again."""
 
@@ -254,7 +268,9 @@ class SettingHeld:
 
     turn: int
     setting: str
-    """The setting: `betas`, `cache`, `thinking`, `extra.speed`, `extra.thinking` or `section:NAME`."""
+    """The setting: `betas`, `cache`, `thinking`, `extra.speed` (also for `Options.speed`), `extra.thinking` or
+    `section:NAME`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +388,7 @@ Event = (
     | Retry
     | Heartbeat
     | Fallback
+    | SpeedChange
     | Continuation
     | Degraded
     | SettingHeld

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context, ContextProgress
-from agentobs.agent.events import SubAgent, ToolDone, Transition
+from agentobs.agent.events import Speed, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered, rendered_as_is
 from agentobs.agent.model.prompt_cache import Lifetime, RequestMessages, with_breakpoints
@@ -84,6 +84,11 @@ class Options:
     """Maximum number of times that the model is prompted again for a missing structured output. Our choice."""
     stream: bool = True
     """Whether responses are streamed."""
+    speed: Speed | None = None
+    """The speed of responses; None for the provider's default. Some models require the beta `fast-mode-2026-02-01` in
+    `betas` (SDK 2.12, `messages.create`). If the provider requests a wait of more than 20 seconds in fast mode,
+    requests are sent at standard speed until the wait has passed.
+    """
     max_retries: int = 10
     """Maximum retries of one LLM request after a transient failure; at most 10."""
     unattended: bool = False
@@ -142,6 +147,8 @@ class Conversation:
     """Circuit breaker that blocks requests while the provider is down."""
     reported_max_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     """The highest possible `max_tokens` of each model whose limit the provider has reported in an error."""
+    fast_resumes_ns: int | None = field(default=None, compare=False, repr=False)
+    """The time at which fast mode continues, in nanoseconds since 1970; None if it is not suspended."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that took over after a fallback. Thinking blocks since then have its signature."""
     is_running: bool = field(default=False, compare=False, repr=False)
@@ -307,6 +314,8 @@ def request_arguments(
         arguments["tools"] = declared
     if options.stream:
         arguments["stream"] = True
+    if options.speed is not None:
+        arguments["speed"] = options.speed
     if options.betas:
         arguments["extra_headers"] = {"anthropic-beta": ",".join(options.betas)}
     arguments |= request_fields(options.thinking)

@@ -242,6 +242,11 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "A changed setting is ignored, because it would invalidate the cached prompt.",
         "The name of the setting.",
     ),
+    "speed": RowKind(
+        "Fast mode is suspended because the provider requests a long wait, or it continues.",
+        "The speed of the next requests: `standard` or `fast`.",
+        {"wait_ns": "How long fast mode is suspended; absent if it continues. [ns]"},
+    ),
     "steering": RowKind(
         "A steering message was sent to the running agent.",
         "",

@@ -421,9 +421,11 @@ def row(kind: ErrorClass) -> str:
         "fall_back": "after three in a row, switches to the fallback model",
         "unstream": "after three in a row, requested without streaming",
         "shorten": "the conversation is compacted",
+        "slow_down": "",
     }[policy.step]
     wait = "backoff" if policy.is_retried else "-"
     more = [step] if step else []
+    more += ["in fast mode, sent at standard speed if `retry-after` is long"] * policy.slows_down
     more += ["background requests are not retried"] * policy.fails_fast
     more += ["in unattended runs, retried for up to six hours"] * policy.waits_unattended
     more += ["retried on a new connection"] * policy.loses_connection

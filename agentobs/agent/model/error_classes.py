@@ -74,9 +74,9 @@ ErrorClass = Literal[
     "circuit_open",
 ]
 
-Step = Literal["refresh", "lower", "fall_back", "unstream", "shorten"]
+Step = Literal["refresh", "lower", "fall_back", "unstream", "slow_down", "shorten"]
 """A change that lets the next attempt succeed: refresh the credentials, lower `max_tokens`, use the
-fallback model, switch off streaming, or shorten the conversation. `shorten` is not a retry: the
+fallback model, switch off streaming, leave fast mode, or shorten the conversation. `shorten` is not a retry: the
 loop compacts the conversation and sends a new request.
 """
 
@@ -97,6 +97,8 @@ class Reaction:
     """Whether an unattended run waits for hours."""
     counts_as_outage: bool = False
     """Whether the error indicates that the provider is down, which the circuit breaker counts."""
+    slows_down: bool = False
+    """Whether a request in fast mode is sent at standard speed if the provider requests a long wait."""
     loses_connection: bool = False
     """Whether the connection was lost, so that the next attempt uses a new connection."""
     reason: TerminalReason = "model_error"
@@ -142,6 +144,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
         "rate_limit": Reaction(
             "429, or a `rate_limit_error` in a 200 stream",
             is_retried=True,
+            slows_down=True,
             fails_fast=True,
             waits_unattended=True,
         ),
@@ -155,6 +158,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             "529, or an `overloaded_error` at any status or in a 200 stream",
             is_retried=True,
             step="fall_back",
+            slows_down=True,
             fails_fast=True,
             waits_unattended=True,
             counts_as_outage=True,
