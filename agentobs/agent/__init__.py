@@ -9,9 +9,11 @@ from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
 from agentobs.agent.events import (
     BackgroundResult,
+    BudgetLevel,
     BudgetReached,
     Coercion,
     Compaction,
+    ContextLevel,
     Continuation,
     Degraded,
     Event,
@@ -77,6 +79,7 @@ __all__ = [
     "Broadcast",
     "Budget",
     "BudgetExceeded",
+    "BudgetLevel",
     "BudgetReached",
     "Budgeted",
     "Classifier",
@@ -85,6 +88,7 @@ __all__ = [
     "Consent",
     "Context",
     "ContextExceeded",
+    "ContextLevel",
     "Continuation",
     "Conversation",
     "Decision",

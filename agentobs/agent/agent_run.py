@@ -173,7 +173,9 @@ class Run:
             tool_call_ids(conversation.messages),
         )
         parent = inputs.parent
-        if parent is not None:
+        if parent is None:
+            conversation.budget_levels.pop("interaction_usd", None)
+        else:
             self.totals.interaction_meter = parent.totals.interaction_meter
             self.progress.exceeded_limits = set(parent.progress.exceeded_limits)
             if (

@@ -7,6 +7,7 @@ recording is made from the facts that the loop emits to the sink.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from agentobs.agent.permissions import Decision
@@ -32,6 +33,12 @@ enforced. `rising_cost` and `diminishing_output` are signs of a runaway, see `ag
 
 Speed = Literal["standard", "fast"]
 """The speed of a request (SDK 2.12, `messages.create`): `fast` is the provider's fast mode."""
+
+LevelReaction = Literal["none", "compaction", "emergency", "off"]
+"""What follows when a share of the context window is reached. `none`: nothing yet; `compaction`: the conversation is
+compacted before the next request; `emergency`: compaction was given up, so only the emergency method is applied; `off`:
+automatic compaction is off, so nothing is done before the provider refuses a prompt.
+"""
 
 Transition = Literal[
     "start",
@@ -187,6 +194,32 @@ class BudgetReached:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetLevel:
+    """A large share of a budget is spent. Each share is reported once."""
+
+    limit: Limit
+    percent: int
+    """The share that is reached, in percent: 80 or 95."""
+    spent_usd: Decimal
+    limit_usd: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLevel:
+    """The conversation takes up a large share of the context window. Emitted when a share is reached."""
+
+    turn: int
+    """The turn of the next request."""
+    percent: int
+    """The share that is reached, in percent: 80 or 95."""
+    tokens: int
+    """Tokens of the next request."""
+    window_tokens: int
+    """The context window of the model."""
+    reaction: LevelReaction
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """An attempt failed, and the next one follows after a backoff."""
 
@@ -289,9 +322,10 @@ class Compaction:
 
     turn: int
     """The turn of the next request."""
-    trigger: Literal["auto", "reactive", "manual"]
-    """`auto`: the threshold was reached; `reactive`: the provider refused the prompt as too long; `manual`: the caller
-    requested it.
+    trigger: Literal["auto", "reactive", "manual", "emergency"]
+    """`auto`: the threshold, or 95% of the window, was reached; `reactive`: the provider refused the prompt as too
+    long; `manual`: the caller requested it; `emergency`: no other compaction was possible, and the window is almost
+    full.
     """
     methods: tuple[str, ...]
     """The applied methods, in order: `trim`, `drop`, `memory`, `summary`."""
@@ -385,6 +419,8 @@ Event = (
     | FollowUp
     | OutputRetry
     | BudgetReached
+    | BudgetLevel
+    | ContextLevel
     | Retry
     | Heartbeat
     | Fallback

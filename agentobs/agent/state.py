@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from agentobs.agent.budget import Budget
+from agentobs.agent.budget import Budget, MoneyLimit
 from agentobs.agent.context import Context, ContextProgress
 from agentobs.agent.events import Speed, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook, table
@@ -145,6 +145,8 @@ class Conversation:
     """Usage of all runs of the conversation, for pricing."""
     breaker: CircuitBreaker = field(default=CircuitBreaker(), compare=False, repr=False)
     """Circuit breaker that blocks requests while the provider is down."""
+    budget_levels: dict[MoneyLimit, int] = field(default_factory=dict, compare=False, repr=False)
+    """The share of each budget that was last reported, in percent."""
     reported_max_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     """The highest possible `max_tokens` of each model whose limit the provider has reported in an error."""
     fast_resumes_ns: int | None = field(default=None, compare=False, repr=False)

@@ -275,7 +275,7 @@ def _default_answer(kind: AskKind, cause: Cause) -> Any:
             return {"outcome": "cancelled", "reason": why}
         case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
-        case "limit" | "background" | "elapsed" | "compacted" | "keep":
+        case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "keep":
             return None
     assert_never(kind)
 

@@ -353,7 +353,14 @@ async def answer(
 
     from anthropic import AsyncAnthropic
 
-    from agentobs.agent import Classifier, Result, TextDelta, ToolDispatch
+    from agentobs.agent import (
+        BudgetLevel,
+        Classifier,
+        ContextLevel,
+        Result,
+        TextDelta,
+        ToolDispatch,
+    )
     from agentobs.recording.session import record
     from agentobs.wired_agent import Agent
 
@@ -391,6 +398,17 @@ async def answer(
             match event:
                 case TextDelta():
                     click.echo(_for_terminal(event.text), nl=False)
+                case BudgetLevel():
+                    amounts = f"${event.spent_usd:.4f} of ${event.limit_usd}"
+                    click.echo(
+                        f"\n[{event.percent}% of the budget {event.limit} is spent: {amounts}]",
+                        err=True,
+                    )
+                case ContextLevel():
+                    counts = f"{event.tokens:,} of {event.window_tokens:,} tokens"
+                    click.echo(
+                        f"\n[{event.percent}% of the context window is used: {counts}]", err=True
+                    )
                 case ToolDispatch():
                     click.echo(f"\n[{printable(event.question.name)}]", err=True)
                 case Result():

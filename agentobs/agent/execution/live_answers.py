@@ -176,7 +176,7 @@ class LiveAnswers:
             case "keep":
                 keep, key, text = self._live_tools.keep_full_result, question.key, question.payload
                 return await in_thread(lambda: keep(key, text))
-            case "limit" | "background" | "elapsed" | "compacted" | "abort":
+            case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "abort":
                 return await answer_unattended(question)
         assert_never(question.kind)
 

@@ -14,13 +14,21 @@ from typing import Any
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
-from agentobs.agent.events import BudgetReached, Degraded, Event, Heartbeat, Retry, SpeedChange
+from agentobs.agent.events import (
+    BudgetLevel,
+    BudgetReached,
+    Degraded,
+    Event,
+    Heartbeat,
+    Retry,
+    SpeedChange,
+)
 from agentobs.agent.interruption import Stopped
 from agentobs.agent.requests.llm_request import LlmRequest, send
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource
 
-_REPORTED = (Retry, Heartbeat, Degraded, BudgetReached, SpeedChange)
+_REPORTED = (Retry, Heartbeat, Degraded, BudgetReached, BudgetLevel, SpeedChange)
 """The events of a maintenance request that the run emits."""
 
 
