@@ -358,6 +358,7 @@ async def answer(
         Classifier,
         ContextLevel,
         Result,
+        SubAgent,
         TextDelta,
         ToolDispatch,
     )
@@ -398,17 +399,8 @@ async def answer(
             match event:
                 case TextDelta():
                     click.echo(_for_terminal(event.text), nl=False)
-                case BudgetLevel():
-                    amounts = f"${event.spent_usd:.4f} of ${event.limit_usd}"
-                    click.echo(
-                        f"\n[{event.percent}% of the budget {event.limit} is spent: {amounts}]",
-                        err=True,
-                    )
-                case ContextLevel():
-                    counts = f"{event.tokens:,} of {event.window_tokens:,} tokens"
-                    click.echo(
-                        f"\n[{event.percent}% of the context window is used: {counts}]", err=True
-                    )
+                case BudgetLevel() | ContextLevel() | SubAgent(event=BudgetLevel()):
+                    click.echo(f"\n[{_level(event)}]", err=True)
                 case ToolDispatch():
                     click.echo(f"\n[{printable(event.question.name)}]", err=True)
                 case Result():
@@ -416,6 +408,16 @@ async def answer(
                     _print_end(event)
                     failed = event.subtype != "success"
     return failed
+
+
+def _level(event: Any) -> str:
+    """Return a line for a large share of a budget, which an agent below may report, or of the context window."""
+    reached = getattr(event, "event", event)
+    if hasattr(reached, "limit_usd"):
+        amounts = f"${reached.spent_usd:.4f} of ${reached.limit_usd}"
+        return f"{reached.percent}% of the budget {reached.limit} is spent: {amounts}"
+    counts = f"{reached.tokens:,} of {reached.window_tokens:,} tokens"
+    return f"{reached.percent}% of the context window is used: {counts}"
 
 
 def loop_options(

@@ -386,8 +386,9 @@ AskKind = Literal[
 ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "threshold", "compacted"))
 """Questions that contain their own answer, which the live world returns unchanged."""
 
-SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}
-"""Frequent questions whose usual answer is empty. An empty answer is not recorded."""
+SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory", "refresh"}
+"""Questions whose usual answer is empty. An empty answer is not recorded, and a replay takes a missing answer as empty.
+"""
 
 ANSWERED_INSIDE: frozenset[AskKind] = frozenset(("hook", "consent"))
 """Questions that the live world may answer by sending its own LLM requests, in separate lanes."""

@@ -9,9 +9,9 @@ import anthropic
 import pytest
 from anthropic import AccessToken, AsyncAnthropic
 
-from agentobs.agent import ProviderError, Retry
+from agentobs.agent import ProviderError, Result, Retry
 
-from .agent_objects import agent, play, recorded_and_replayed
+from .agent_objects import agent, asking, play, recorded_and_replayed
 from .agent_runs import of_kind, result_of
 from .provider import Provider, error, message, streamed, text
 
@@ -62,17 +62,22 @@ def test_a_second_refusal_is_final(replies: list[Any], tmp_path: Path) -> None:
     assert isinstance(raised.value.__cause__, anthropic.PermissionDeniedError)
 
 
-def test_a_403_without_new_credentials_is_final() -> None:
-    """If there is no refresh function, or it has no new credentials, the first 403 ends the run."""
+@pytest.mark.parametrize("has_refresh", [False, True])
+def test_a_403_without_new_credentials_is_final(has_refresh: bool, tmp_path: Path) -> None:
+    """If there is no refresh function, or it has no new credentials, the first 403 ends the run.
 
-    async def fixed(client: AsyncAnthropic) -> list[Any]:
-        return [event async for event in agent(client).stream("Go")]
+    Nothing is recorded about it, so a recording without the question replays, too.
+    """
+    ask = Renewing(succeeds=False) if has_refresh else asking()
 
-    for ask in (fixed, Renewing(succeeds=False)):
-        with Provider([FORBIDDEN, DONE]) as provider:
-            events = play(provider, ask)
-        assert len(provider.requests) == 1
-        assert result_of(events).terminal_reason == "model_error"
+    async def twice(client: AsyncAnthropic) -> list[Any]:
+        return [*(await ask(client)), *(await asking("Again")(client))]
+
+    provider = Provider([FORBIDDEN, DONE])
+    events = recorded_and_replayed(tmp_path, provider, twice)
+    assert [e.terminal_reason for e in of_kind(events, Result)] == ["model_error", "completed"]
+    assert len(provider.requests) == 2
+    assert "refresh" not in (tmp_path / "fixture" / "recording.jsonl").read_text()
 
 
 def test_a_token_provider_of_the_client_is_used() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 import agentobs
+from agentobs.agent import BudgetLevel, SubAgent
 from agentobs.agent.model.thinking import Effort
-from agentobs.cli.run import EFFORTS
+from agentobs.cli.run import EFFORTS, _level
 from tests.agent.provider import Provider, call, error, message, streamed, text, unstreamed
 from tests.cli.test_commands import Shell
 
@@ -176,6 +178,13 @@ def test_the_budget_is_asked_for_at_a_terminal(
         ended = shell("run", "Hello")
     assert "Budget in USD, or none [1.00]: " in ended.err
     assert (ended.code, expected[1] in ended.err) == (expected[0], True)
+
+
+def test_the_line_for_a_share_that_a_sub_agent_reports() -> None:
+    """A share of the budget is printed in the same way if an agent below the main agent reports it."""
+    level = BudgetLevel("day_usd", 95, Decimal("9.5"), Decimal(10))
+    line = "95% of the budget day_usd is spent: $9.5000 of $10"
+    assert _level(level) == _level(SubAgent("t1", "helper", "main/t1", 1, level)) == line
 
 
 def test_shares_of_the_budget_and_the_window_are_printed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
@@ -16,8 +16,10 @@ from agentobs.records.exchanges import Place
 
 async def report_level(
     run: Run, tools: Sequence[Tool], tokens: int, here: Place | None
-) -> AsyncGenerator[ContextLevel | HookRan, None]:
+) -> tuple[ContextLevel | HookRan, ...]:
     """Report that a conversation of `tokens` tokens has reached a share of the window, once until it is shorter again.
+
+    Returns the events that the caller has to yield.
 
     The world confirms the share, so a recording without this report replays without it, and without its consequences.
     """
@@ -25,20 +27,19 @@ async def report_level(
     level, turn = reached_level(tokens, window_tokens), run.progress.state.turn
     if level <= progress.level:
         progress.level = level
-        return
+        return ()
     key = f"{turn}:context"
     confirmed = await telemetry.ask(run.inputs.world, here, "threshold", key, level)
     if confirmed not in (NOTICE_PERCENT, FORCED_PERCENT):
-        return
+        return ()
     progress.level = confirmed
     reaction = _reaction(run, tools, tokens)
     numbers = {"percent": confirmed, "tokens": tokens, "window": window_tokens}
     telemetry.event(run.inputs.world, here, "context_level", reaction, numbers)
-    yield ContextLevel(turn, confirmed, tokens, window_tokens, reaction)
     reason = f"The conversation takes up {confirmed}% of the context window."
     occasion = turn_occasion("notification", turn, key, {"kind": "context", "reason": reason})
-    for hook_event in (await run.hooks.fire(occasion, here))[1]:
-        yield hook_event
+    _, hook_events = await run.hooks.fire(occasion, here)
+    return (ContextLevel(turn, confirmed, tokens, window_tokens, reaction), *hook_events)
 
 
 def _reaction(run: Run, tools: Sequence[Tool], tokens: int) -> LevelReaction:

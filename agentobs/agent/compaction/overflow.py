@@ -47,7 +47,7 @@ async def send_fitting_request(
         Stopped: the run was aborted.
     """
     tokens = emit_length(run, tools, here)
-    async for level_event in report_level(run, tools, tokens, here):
+    for level_event in await report_level(run, tools, tokens, here):
         yield level_event
     task = automatic_task(run, tools, tokens, run.progress.conversation.context.level)
     if task is not None:

@@ -34,7 +34,7 @@ async def enforce_budget(
     amounts = await _spent(run)
     limit = await _reached(run, here, key, amounts)
     if limit is None or limit in run.progress.exceeded_limits:
-        async for level_event in _report_level(run, here, key, amounts):
+        for level_event in await _report_level(run, here, key, amounts):
             yield level_event
         return
     continues = limits.at_limit == "warn"
@@ -82,33 +82,38 @@ async def is_over_budget(run: Run, here: Place | None) -> bool:
 
 async def _report_level(
     run: Run, here: Place | None, key: str, amounts: budget.Spent
-) -> AsyncGenerator[BudgetLevel | HookRan, None]:
+) -> tuple[BudgetLevel | HookRan, ...]:
     """Report that a large share of a limit in money is spent, once until less of it is spent.
+
+    Returns the events that the caller has to yield.
 
     The world confirms the share: if runs share a budget, timing determines which run reports it, and a recording
     without this report replays without it.
     """
-    limits, reported = run.inputs.options.budget, run.conversations[-1].budget_levels
+    limits = run.inputs.options.budget
     levels = budget.reached_levels(limits, amounts)
+    if not levels:
+        return ()
+    reported = run.conversations[-1].budget_levels
     new = next(([name, now] for name, now in levels.items() if now > reported.get(name, 0)), None)
     for name, now in levels.items():
         if now < reported.get(name, 0):
             reported[name] = now
-    if new is None and not (levels and run.shares_budget):
-        return
+    if new is None and not run.shares_budget:
+        return ()
     key = f"{key}:budget"
     match await telemetry.ask(run.inputs.world, here, "threshold", key, new):
         case [str(limit), int(percent)] if limit in budget.MONEY_LIMITS:
             pass
         case _:
-            return
+            return ()
     reported[limit] = percent
     telemetry.event(run.inputs.world, here, "budget_level", limit, {"percent": percent})
-    yield BudgetLevel(limit, percent, getattr(amounts, limit), getattr(limits, limit))
+    reached = BudgetLevel(limit, percent, getattr(amounts, limit), getattr(limits, limit))
     facts = {"kind": "budget", "reason": f"{percent}% of the budget {limit} is spent."}
     occasion = turn_occasion("notification", run.progress.state.turn, key, facts)
-    for hook_event in (await run.hooks.fire(occasion, here))[1]:
-        yield hook_event
+    _, hook_events = await run.hooks.fire(occasion, here)
+    return (reached, *hook_events)
 
 
 async def _reached(run: Run, here: Place | None, key: str, amounts: budget.Spent) -> Limit | None:
