@@ -21,7 +21,7 @@ from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
 from agentobs.agent.arguments import check_list
-from agentobs.agent.events import Event, HookRan, Result
+from agentobs.agent.events import Event, HookRan
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Inbox, Person
 from agentobs.agent.hooks import Hook
@@ -29,6 +29,7 @@ from agentobs.agent.lifecycle_hooks import end
 from agentobs.agent.loop import check_declarations, live_world, run
 from agentobs.agent.model.prompt import SystemPrompt
 from agentobs.agent.run_check import check_client, check_options, check_wiring
+from agentobs.agent.run_result import Result
 from agentobs.agent.sessions.resumption import check_earlier, forked, resumed
 from agentobs.agent.state import Conversation, Options, Prompt
 from agentobs.agent.sub_agents.starter import finish, sub_agents
@@ -84,7 +85,7 @@ class Agent:
             hook_model: the default model for prompt and agent hooks.
             roots: the folders that must contain the paths of tools; by default the working directory.
             memory: returns the session's memory, see `agentobs.agent.live_world`.
-            refresh: renews the client's credentials, see `agentobs.agent.live_world`.
+            refresh: renews the client's credentials after a 401 or a 403, see `agentobs.agent.live_world`.
 
         Raises:
             UsageError: the client is synchronous, closed or something else; an argument or an option is of

@@ -270,7 +270,7 @@ async def answer_unattended(question: WorldQuestion) -> Any:
             return list(question.payload)
         case "hook":
             return missing_hook_answer(question.payload, "this world does not run hooks")
-        case "limit" | "background" | "elapsed" | "compacted":
+        case "limit" | "background" | "elapsed" | "threshold" | "compacted":
             return question.payload
         case "keep":
             return None
@@ -283,8 +283,8 @@ def _same_name(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the p
     return name
 
 
-async def _nothing_in_background() -> None:
-    """Return immediately: nothing runs in the background."""
+async def _do_nothing() -> None:
+    """Return immediately: nothing runs in the background, and no connections are open."""
 
 
 def _ignore_stop(tool_use_id: str) -> None:
@@ -343,8 +343,12 @@ class World:
     """
     ask: Callable[[WorldQuestion], Awaitable[Any]] = answer_unattended
     """Answer a question that goes to neither the model nor a tool, with a JSON value."""
-    settled: Callable[[], Awaitable[None]] = _nothing_in_background
+    settled: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until all background hooks have ended; each has a timeout."""
+    close_idle_connections: Callable[[], Awaitable[None]] = _do_nothing
+    """Close the client's idle connections after a connection was lost, because they may be dead, too. The next request
+    then uses a new connection.
+    """
     abort: Abort = field(default_factory=Abort)
     """Stops the run from outside."""
     is_mutating: Callable[[str], bool] = _never_mutating

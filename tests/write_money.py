@@ -277,6 +277,14 @@ It exits with status 0 if everything matches, and otherwise with status 1.
 - **Priority tier.** A cost report without list prices does not include the priority tier, so recorded calls of that
   tier are left out of the comparison.
 
+## Budgets of the agent loop
+
+`Budget` limits what the [agent loop](agent_object.md) spends: `interaction_usd`, `session_usd` and `day_usd`. When 80%
+and 95% of a limit are spent, the run emits an event `BudgetLevel`, records an event `budget_level`, and runs the hooks
+for `notification`. Each share is reported once: per run for `interaction_usd`, else per conversation. If agents share a
+budget, one of them reports it. `agentobs run` prints a line. At the limit, the run ends, asks or warns
+(`Budget.at_limit`).
+
 ## Daily budgets
 
 `agentobs.wiring.spent_today()` returns the US dollars that all processes of a home have spent since midnight UTC,

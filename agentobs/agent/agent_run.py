@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Any
 
 from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
 from agentobs.agent.conversation_hooks import ConversationHooks
-from agentobs.agent.events import (
+from agentobs.agent.events import Limit, ToolDone
+from agentobs.agent.model import error_classes, output_limits
+from agentobs.agent.model.prompt_cache import RequestMessages
+from agentobs.agent.model.thinking import has_thinking
+from agentobs.agent.run_result import (
     Denial,
-    Limit,
     Result,
     Subtype,
     TerminalReason,
     Tokens,
-    ToolDone,
     billed_tokens,
     sum_tokens,
 )
-from agentobs.agent.model import error_classes
-from agentobs.agent.model.prompt_cache import RequestMessages
-from agentobs.agent.model.thinking import has_thinking
 from agentobs.agent.state import (
     BackgroundAgent,
     Conversation,
@@ -173,9 +173,16 @@ class Run:
             tool_call_ids(conversation.messages),
         )
         parent = inputs.parent
-        if parent is not None:
+        if parent is None:
+            conversation.budget_levels.pop("interaction_usd", None)
+        else:
             self.totals.interaction_meter = parent.totals.interaction_meter
             self.progress.exceeded_limits = set(parent.progress.exceeded_limits)
+            if (
+                conversation.fast_resumes_ns is None
+                and parent.inputs.options.model == inputs.options.model
+            ):
+                conversation.fast_resumes_ns = parent.progress.conversation.fast_resumes_ns
         self.hooks = ConversationHooks(
             inputs.world, inputs.options.hooks, conversation, self.count_hook_usage
         )
@@ -230,6 +237,12 @@ class Run:
         """Use another model for the rest of the run; there is no second fallback."""
         options = replace(self.inputs.options, model=model, fallback_model=None)
         self.inputs = replace(self.inputs, options=options)
+
+    def at_current_speed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a request, at standard speed if fast mode is suspended."""
+        if self.progress.conversation.fast_resumes_ns is None:
+            return arguments
+        return output_limits.without_field(arguments, "speed")
 
     def renew_client(self) -> None:
         """Use the world's current client, whose credentials may have been refreshed."""

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from agentobs.agent.events import Event, Result
+from agentobs.agent.events import Event
+from agentobs.agent.run_result import Result
 
 CAPACITY = 1024
 """Maximum number of buffered events per consumer. Our choice: a long response has about 300 deltas."""

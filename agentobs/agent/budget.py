@@ -14,6 +14,9 @@ from agentobs.agent.events import Limit
 from agentobs.errors import UsageError
 from agentobs.ledger import Runaway
 
+MoneyLimit = Literal["interaction_usd", "session_usd", "day_usd"]
+"""The limits in money."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -105,6 +108,25 @@ def reached(budget: Budget, spent: Spent, allowed: Set[Limit] = frozenset()) -> 
         allowed: the limits beyond which the run may continue.
     """
     return next((limit for limit in _reached(budget, spent) if limit not in allowed), None)
+
+
+LEVELS = (95, 80)
+"""The shares of a budget in money that are reported, in percent, the highest first. Our choice."""
+
+MONEY_LIMITS: tuple[MoneyLimit, ...] = ("interaction_usd", "session_usd", "day_usd")
+
+
+def reached_levels(budget: Budget, spent: Spent) -> dict[MoneyLimit, int]:
+    """Return the highest share that is reached of each limit in money, in percent.
+
+    A limit of which less is spent has the value 0. A limit that is used up is left out.
+    """
+    found: dict[MoneyLimit, int] = {}
+    for name in MONEY_LIMITS:
+        limit, amount = getattr(budget, name), getattr(spent, name)
+        if limit is not None and amount < limit:
+            found[name] = next((each for each in LEVELS if 100 * amount >= each * limit), 0)
+    return found
 
 
 def _reached(budget: Budget, spent: Spent) -> Iterator[Limit]:

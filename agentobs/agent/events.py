@@ -6,53 +6,14 @@ recording is made from the facts that the loop emits to the sink.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
 from agentobs.agent.permissions import Decision
-from agentobs.ledger import Meter
-from agentobs.provider.anthropic.usage import usage_rows
+from agentobs.agent.run_result import Result, Subtype
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import QuerySource, ToolAnswer, ToolQuestion
-from agentobs.records.usage import Usage
-
-Subtype = Literal[
-    "success",
-    "error_max_turns",
-    "error_max_budget_usd",
-    "error_during_execution",
-    "error_max_structured_output_retries",
-]
-"""How a run ended: with a final response, at its turn limit, at its budget, with an error, or without the required
-output.
-"""
-
-TerminalReason = Literal[
-    "completed",
-    "max_turns",
-    "max_budget",
-    "max_structured_output_retries",
-    "aborted_streaming",
-    "aborted_tools",
-    "prompt_too_long",
-    "image_error",
-    "model_error",
-    "tool_set_error",
-    "internal_error",
-    "refusal",
-    "max_output_tokens",
-    "too_many_pauses",
-    "hook_stopped",
-    "stop_hook_prevented",
-]
-"""Why a run ended. `max_output_tokens`: the response was cut at its token limit, even after the maximum number of
-continuations; `too_many_pauses`: the model paused the response too often in a row; `hook_stopped`: a hook refused the
-prompt or ended the run; `stop_hook_prevented`: hooks prevented the end of the run too many times; `model_error`: any
-other failure of the provider; `tool_set_error`: a required tool is missing; `internal_error`: an exception that was
-raised neither by the provider nor by a tool.
-"""
 
 Limit = Literal[
     "interaction_usd",
@@ -69,6 +30,15 @@ enforced. `rising_cost` and `diminishing_output` are signs of a runaway, see `ag
 `repeated_calls`: several turns made the same calls and got the same results, see `Budget.repeated_turns`.
 """
 
+
+Speed = Literal["standard", "fast"]
+"""The speed of a request (SDK 2.12, `messages.create`): `fast` is the provider's fast mode."""
+
+LevelReaction = Literal["none", "compaction", "emergency", "off"]
+"""What follows when a share of the context window is reached. `none`: nothing yet; `compaction`: the conversation is
+compacted before the next request; `emergency`: compaction was given up, so only the emergency method is applied; `off`:
+automatic compaction is off, so nothing is done before the provider refuses a prompt.
+"""
 
 Transition = Literal[
     "start",
@@ -224,6 +194,32 @@ class BudgetReached:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetLevel:
+    """A large share of a budget is spent. Each share is reported once."""
+
+    limit: Limit
+    percent: int
+    """The share that is reached, in percent: 80 or 95."""
+    spent_usd: Decimal
+    limit_usd: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLevel:
+    """The conversation takes up a large share of the context window. Emitted when a share is reached."""
+
+    turn: int
+    """The turn of the next request."""
+    percent: int
+    """The share that is reached, in percent: 80 or 95."""
+    tokens: int
+    """Tokens of the next request."""
+    window_tokens: int
+    """The context window of the model."""
+    reaction: LevelReaction
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """An attempt failed, and the next one follows after a backoff."""
 
@@ -261,6 +257,17 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedChange:
+    """Fast mode is suspended because its rate limit is used up, or it continues; see `Options.speed`."""
+
+    turn: int
+    speed: Speed
+    """The speed of the next requests."""
+    wait_s: float
+    """How long fast mode is suspended, in seconds; 0 if it continues."""
+
+
+@dataclass(frozen=True, slots=True)
 class Continuation:
     """A response was cut at its token limit, and the model is called again."""
 
@@ -294,7 +301,9 @@ class SettingHeld:
 
     turn: int
     setting: str
-    """The setting: `betas`, `cache`, `thinking`, `extra.speed`, `extra.thinking` or `section:NAME`."""
+    """The setting: `betas`, `cache`, `thinking`, `extra.speed` (also for `Options.speed`), `extra.thinking` or
+    `section:NAME`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +322,10 @@ class Compaction:
 
     turn: int
     """The turn of the next request."""
-    trigger: Literal["auto", "reactive", "manual"]
-    """`auto`: the threshold was reached; `reactive`: the provider refused the prompt as too long; `manual`: the caller
-    requested it.
+    trigger: Literal["auto", "reactive", "manual", "emergency"]
+    """`auto`: the threshold, or 95% of the window, was reached; `reactive`: the provider refused the prompt as too
+    long; `manual`: the caller requested it; `emergency`: no other compaction was possible, and the window is almost
+    full.
     """
     methods: tuple[str, ...]
     """The applied methods, in order: `trim`, `drop`, `memory`, `summary`."""
@@ -395,77 +405,6 @@ class BackgroundResult:
     """How the agent ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Billed tokens of one model, in disjoint classes. The fields have the same meaning as in `Usage`."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_5m_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-    web_search_requests: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """A tool call that was not permitted."""
-
-    tool_use_id: str
-    name: str
-    """The name of the tool, as in the call."""
-    reason: str
-    """The reason that was given to the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The end of a run; always the last event, and emitted exactly once."""
-
-    subtype: Subtype
-    terminal_reason: TerminalReason
-    text: str
-    """The text of the last complete response, its text blocks joined by newlines."""
-    stop_reason: str | None
-    """The provider's stop reason of the last complete response."""
-    num_turns: int
-    """The number of turns of this interaction that have a complete response."""
-    error: str | None
-    """The name of the error that ended the run, as in `Retry.error`, or the terminal reason if a hook ended the run."""
-    error_text: str | None
-    """The message of the error, or the reason of the hook. The text is content."""
-    usage: Mapping[str, Tokens]
-    """The usage that the provider reported, by model. It includes the known part of responses that broke off."""
-    duration_ns: int
-    """The duration of the run."""
-    provider_ns: int
-    """The time spent waiting for and receiving responses, including failed attempts."""
-    provider_ok_ns: int
-    """The part of `provider_ns` that belongs to complete responses."""
-    tools_ns: int
-    """The sum of the durations of all tool calls, even if they ran in parallel."""
-    session_id: str | None
-    """The session in which the run was recorded; None outside a session."""
-    denials: tuple[Denial, ...] = ()
-    """The tool calls that were not permitted, in order."""
-    output: Any = None
-    """The structured output, an instance of the model in `Options.output`; None if there is none."""
-    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    """The usage of the run, for pricing."""
-    exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """The exception that `error` names, with its traceback."""
-
-    @property
-    def total_cost_usd(self) -> Decimal | None:
-        """The cost of the run in USD; None if no price is known. The first access loads the price list."""
-        return self.meter.total().usd
-
-    @property
-    def cost_status(self) -> str:
-        """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
-        return self.meter.total().status
-
-
 Event = (
     RequestStart
     | TextDelta
@@ -480,9 +419,12 @@ Event = (
     | FollowUp
     | OutputRetry
     | BudgetReached
+    | BudgetLevel
+    | ContextLevel
     | Retry
     | Heartbeat
     | Fallback
+    | SpeedChange
     | Continuation
     | Degraded
     | SettingHeld
@@ -494,40 +436,3 @@ Event = (
     | BackgroundResult
     | Result
 )
-
-
-def billed_tokens(model: str, responses: Iterable[Json]) -> dict[str, Tokens]:
-    """Return the billed tokens of some responses, by model. `model` is the default for responses without a model."""
-    totals: dict[str, Tokens] = {}
-    for response in responses:
-        usage = response.get("usage")
-        if not isinstance(usage, dict) or "output_tokens" not in usage:
-            continue
-        for row in usage_rows(response.get("model") or model, usage, "exact"):
-            if row.billed:
-                totals[row.model] = _sum(totals.get(row.model, Tokens()), _tokens_of(row))
-    return totals
-
-
-def sum_tokens(*counts: Mapping[str, Tokens]) -> dict[str, Tokens]:
-    """Return the sum of several counts of billed tokens, by model."""
-    totals: dict[str, Tokens] = {}
-    for each in counts:
-        for model, tokens in each.items():
-            totals[model] = _sum(totals.get(model, Tokens()), tokens)
-    return totals
-
-
-def _tokens_of(row: Usage) -> Tokens:
-    return Tokens(
-        row.input_tokens,
-        row.output_tokens,
-        row.cache_read_tokens,
-        row.cache_write_5m_tokens,
-        row.cache_write_1h_tokens,
-        row.web_search_requests,
-    )
-
-
-def _sum(one: Tokens, other: Tokens) -> Tokens:
-    return Tokens(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))

@@ -24,9 +24,10 @@ from agentobs.agent.arguments import check_functions, check_list, check_value
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
 from agentobs.agent.compaction.overflow import send_fitting_request
-from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
+from agentobs.agent.events import Event, FollowUp, OutputRetry, Steering
 from agentobs.agent.execution.classifier import Classifier, run_classifier
 from agentobs.agent.execution.hook_runner import LiveHooks
+from agentobs.agent.execution.idle_connections import close_idle_connections
 from agentobs.agent.execution.live_answers import Inbox, LiveAnswers, Person, token_refresh
 from agentobs.agent.execution.tool_runner import Keep, live_tools
 from agentobs.agent.hooks import Hook, table
@@ -38,6 +39,7 @@ from agentobs.agent.model.prompt import SectionFunction
 from agentobs.agent.requests.budget_check import enforce_budget, is_over_budget
 from agentobs.agent.requests.turn_request import continue_response, keep_cut_response
 from agentobs.agent.run_check import check_client, check_options, check_tool_wiring, check_wiring
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import (
     Conversation,
     Options,
@@ -97,9 +99,10 @@ def live_world(
             such as `agentobs.wiring.keep_result`.
         spent_today: a function that returns the spending since midnight UTC, for `Budget.day_usd`,
             such as `agentobs.wiring.spent_today`.
-        refresh: a function that refreshes the client's credentials and returns whether there are new credentials. It is
-            called at most once per request, after a 401. A sync function runs in a thread. By default, a client with
-            `credentials` gets a new token.
+        refresh: a function that refreshes the client's credentials, for example by setting `client.api_key`, and
+            returns whether there are new credentials. It is called at most once per request, after a 401 or a 403,
+            which cloud platforms and gateways send for an expired token. A second refusal is final. A sync function
+            runs in a thread. By default, a client with `credentials` gets a new token.
         load: a function that reads an earlier conversation, to resume or fork it, such as
             `agentobs.wiring.load_conversation`.
         sections: the functions that write sections of the system prompt:
@@ -151,6 +154,7 @@ def live_world(
             is_mutating=tool_runner.is_mutating,
             ask=answers.ask,
             settled=hook_runner.wait_for_background,
+            close_idle_connections=partial(close_idle_connections, client),
             abort=abort or Abort(),
             wiring=Wiring(
                 tools={each.name: each.declaration for each in tools},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import anthropic
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from agentobs.agent.arguments import check_value
 from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context
 from agentobs.agent.context.token_budget import check_token_budget
+from agentobs.agent.events import Speed
 from agentobs.agent.hooks import table
 from agentobs.agent.model.prompt import Rendered, SystemPrompt
 from agentobs.agent.model.retry import UNSTREAMED_TOKENS_MAX
@@ -152,6 +153,19 @@ def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
             "max_retries",
             f"{retries!r} is not a number of retries",
             "Set 0 or more",
+        ),
+        (
+            options.speed not in (None, *get_args(Speed)),
+            "speed",
+            f"{options.speed!r} is not a speed",
+            f"Use one of {', '.join(get_args(Speed))}, or None",
+        ),
+        (
+            options.speed is not None
+            and options.extra.get("speed", options.speed) != options.speed,
+            "speed",
+            "Options.extra sets another speed",
+            "Set only one of them",
         ),
         (
             options.fallback_model == model,

@@ -16,15 +16,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from agentobs.agent.budget import Budget
+from agentobs.agent.budget import Budget, MoneyLimit
 from agentobs.agent.context import Context, ContextProgress
-from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
+from agentobs.agent.events import Speed, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered, rendered_as_is
 from agentobs.agent.model.prompt_cache import Lifetime, RequestMessages, with_breakpoints
 from agentobs.agent.model.retry import CircuitBreaker
 from agentobs.agent.model.thinking import Thinking, request_fields
 from agentobs.agent.permissions import Denials, Permissions, Rule
+from agentobs.agent.run_result import Result
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import Tool, declarations
 from agentobs.errors import UsageError
@@ -83,6 +84,11 @@ class Options:
     """Maximum number of times that the model is prompted again for a missing structured output. Our choice."""
     stream: bool = True
     """Whether responses are streamed."""
+    speed: Speed | None = None
+    """The speed of responses; None for the provider's default. Some models require the beta `fast-mode-2026-02-01` in
+    `betas` (SDK 2.12, `messages.create`). If the provider requests a wait of more than 20 seconds in fast mode,
+    requests are sent at standard speed until the wait has passed.
+    """
     max_retries: int = 10
     """Maximum retries of one LLM request after a transient failure; at most 10."""
     unattended: bool = False
@@ -141,8 +147,12 @@ class Conversation:
     """Usage of all runs of the conversation, for pricing."""
     breaker: CircuitBreaker = field(default=CircuitBreaker(), compare=False, repr=False)
     """Circuit breaker that blocks requests while the provider is down."""
+    budget_levels: dict[MoneyLimit, int] = field(default_factory=dict, compare=False, repr=False)
+    """The share of each budget that was last reported, in percent."""
     reported_max_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
     """The highest possible `max_tokens` of each model whose limit the provider has reported in an error."""
+    fast_resumes_ns: int | None = field(default=None, compare=False, repr=False)
+    """The time at which fast mode continues, in nanoseconds since 1970; None if it is not suspended."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that took over after a fallback. Thinking blocks since then have its signature."""
     is_begun: bool = False
@@ -306,6 +316,8 @@ def request_arguments(
         arguments["tools"] = declared
     if options.stream:
         arguments["stream"] = True
+    if options.speed is not None:
+        arguments["speed"] = options.speed
     if options.betas:
         arguments["extra_headers"] = {"anthropic-beta": ",".join(options.betas)}
     arguments |= request_fields(options.thinking)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from agentobs import tracing
-from agentobs.agent.events import Subtype, ToolDone
+from agentobs.agent.events import ToolDone
 from agentobs.agent.interruption import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
+from agentobs.agent.run_result import Subtype
 from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import (
     ANSWERED_INSIDE,
@@ -284,7 +285,7 @@ def _default_answer(kind: AskKind, cause: Cause) -> Any:
             return {"outcome": "cancelled", "reason": why}
         case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
-        case "limit" | "background" | "elapsed" | "compacted" | "keep":
+        case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "keep":
             return None
     assert_never(kind)
 

@@ -353,7 +353,15 @@ async def answer(
 
     from anthropic import AsyncAnthropic
 
-    from agentobs.agent import Classifier, Result, TextDelta, ToolDispatch
+    from agentobs.agent import (
+        BudgetLevel,
+        Classifier,
+        ContextLevel,
+        Result,
+        SubAgent,
+        TextDelta,
+        ToolDispatch,
+    )
     from agentobs.recording.session import record
     from agentobs.wired_agent import Agent
 
@@ -391,6 +399,8 @@ async def answer(
             match event:
                 case TextDelta():
                     click.echo(_for_terminal(event.text), nl=False)
+                case BudgetLevel() | ContextLevel() | SubAgent(event=BudgetLevel()):
+                    click.echo(f"\n[{_level(event)}]", err=True)
                 case ToolDispatch():
                     click.echo(f"\n[{printable(event.question.name)}]", err=True)
                 case Result():
@@ -398,6 +408,16 @@ async def answer(
                     _print_end(event)
                     failed = event.subtype != "success"
     return failed
+
+
+def _level(event: Any) -> str:
+    """Return a line for a large share of a budget, which an agent below may report, or of the context window."""
+    reached = getattr(event, "event", event)
+    if hasattr(reached, "limit_usd"):
+        amounts = f"${reached.spent_usd:.4f} of ${reached.limit_usd}"
+        return f"{reached.percent}% of the budget {reached.limit} is spent: {amounts}"
+    counts = f"{reached.tokens:,} of {reached.window_tokens:,} tokens"
+    return f"{reached.percent}% of the context window is used: {counts}"
 
 
 def loop_options(

@@ -1,7 +1,8 @@
 """Telemetry events: turns a record of telemetry into an event, which contains no text of people or models.
 
 Numbers and booleans are kept. Of strings, only IDs and values from the closed sets below are kept; the others are
-counted. An ID in an unknown form becomes a digest, as in the recorded requests. Prompts, commands, e-mail addresses, accounts and file names in telemetry are therefore not stored.
+counted. An ID in an unknown form becomes a digest, as in the recorded requests. Prompts, commands, e-mail addresses,
+accounts and file names in telemetry are therefore not stored.
 
 The names are those of Claude Code 2.1.332 (https://code.claude.com/docs/en/monitoring-usage) and of OpenTelemetry's
 conventions for generative AI 1.41 (https://opentelemetry.io/docs/specs/semconv/gen-ai/).

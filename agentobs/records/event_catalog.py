@@ -95,9 +95,14 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "The limit that is exhausted, such as `interaction_usd` or `session_turns`.",
         {"continues": "1 if the run continues anyway, else 0."},
     ),
+    "budget_level": RowKind(
+        "A large share of a budget is spent.",
+        "The limit, such as `interaction_usd`.",
+        {"percent": "The share that is reached: 80 or 95. [percent]"},
+    ),
     "compaction": RowKind(
         "The conversation was compacted.",
-        "The trigger: `auto`, `reactive` or `manual`.",
+        "The trigger: `auto`, `reactive`, `manual` or `emergency`.",
         {
             "tokens_before": "Size of the conversation before the compaction, as counted. [tokens]",
             "tokens_after": "Size of the conversation after the compaction, estimated. [tokens]",
@@ -136,6 +141,15 @@ ROW_KINDS: Mapping[str, RowKind] = {
             "window": "The context window of the model. [tokens]",
             "threshold": _THRESHOLD,
             "messages": "Number of messages of the conversation.",
+        },
+    ),
+    "context_level": RowKind(
+        "The conversation takes up a large share of the context window.",
+        "What follows: `none`, `compaction`, `emergency` if compaction was given up, or `off`.",
+        {
+            "percent": "The share that is reached: 80 or 95. [percent]",
+            "tokens": _TOKENS,
+            "window": "The context window of the model. [tokens]",
         },
     ),
     "continuation": RowKind(
@@ -241,6 +255,11 @@ ROW_KINDS: Mapping[str, RowKind] = {
     "setting_held": RowKind(
         "A changed setting is ignored, because it would invalidate the cached prompt.",
         "The name of the setting.",
+    ),
+    "speed": RowKind(
+        "Fast mode is suspended because the provider requests a long wait, or it continues.",
+        "The speed of the next requests: `standard` or `fast`.",
+        {"wait_ns": "How long fast mode is suspended; absent if it continues. [ns]"},
     ),
     "steering": RowKind(
         "A steering message was sent to the running agent.",

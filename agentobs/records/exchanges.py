@@ -359,6 +359,7 @@ AskKind = Literal[
     "limit",
     "background",
     "elapsed",
+    "threshold",
     "compacted",
 ]
 """The questions that the agent loop may send to the world in addition to model and tool calls:
@@ -375,17 +376,19 @@ AskKind = Literal[
 - `section`: what is the text of this section of the system prompt?
 - `memory`: what is the memory of this session, which makes a summary unnecessary?
 - `keep`: where is the full version of this text, which is too long for the model, stored?
-- `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, how much time is left?
+- `limit`, `background`, `elapsed`, `threshold`: which budget is used up, which background agents have ended, how much
+  time is left, which share of the context window or of a budget is used up?
   The loop knows the answer and passes it as the question; the live world returns it unchanged. The answer depends on
   timing, so it is recorded, and a replay takes it from the recording.
 - `compacted`: the result of a manual compaction. It is passed in the same way, because no later request may contain it.
 """
 
-ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "compacted"))
+ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "threshold", "compacted"))
 """Questions that contain their own answer, which the live world returns unchanged."""
 
-SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}
-"""Frequent questions whose usual answer is empty. An empty answer is not recorded."""
+SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory", "refresh"}
+"""Questions whose usual answer is empty. An empty answer is not recorded, and a replay takes a missing answer as empty.
+"""
 
 ANSWERED_INSIDE: frozenset[AskKind] = frozenset(("hook", "consent"))
 """Questions that the live world may answer by sending its own LLM requests, in separate lanes."""

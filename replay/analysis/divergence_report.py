@@ -34,7 +34,7 @@ from replay.matching.tool_calls import ChangedCall, issuing_request
 from replay.matching.world_answers import WHY, compared_question
 from replay.progress.replay_state import ReplayState
 
-TIMED = ("abort", "background", "elapsed", "limit")
+TIMED = ("abort", "background", "elapsed", "limit", "threshold")
 """Kinds of questions to the world whose answers depend on time or on the order of events."""
 FOLLOWING = 6
 """The maximum number of next recorded steps that are shown."""

@@ -44,6 +44,7 @@ WHY: dict[AskKind, str] = {
     "limit": "the budget, or the recorded amount spent, has changed",
     "background": "background agents end at different points than in the recording",
     "elapsed": "the agent reads the clock at different points than in the recording",
+    "threshold": "the size of the conversation, the context window or the amount spent differs from the recording",
     "compacted": "the conversation is compacted on request at a different point than in the recording",
     "abort": "in the recording, the run was stopped at a point that this replay did not reach",
 }

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from anthropic import AsyncAnthropic
 
 from agentobs import runtime, tracing
-from agentobs.agent.events import Event, Result
+from agentobs.agent.events import Event
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.loop import run
 from agentobs.agent.permissions import Permissions
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Conversation, Options, Tools
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place

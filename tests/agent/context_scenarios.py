@@ -16,6 +16,9 @@ from tests.agent.scenario import ExternalInput, Scenario
 SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
 """A context whose window allows a conversation of 2,000 tokens."""
 
+WIDE = Context(window_tokens=20_000, summary_tokens=500, reserve_tokens=17_500, kept_results=1)
+"""A context with the same threshold, whose window is not almost full."""
+
 TOO_LONG = error(400, "invalid_request_error", text="prompt is too long")
 THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
 
@@ -210,7 +213,7 @@ SCENARIOS: dict[str, Scenario] = {
             DONE,
         ],
         [peek],
-        options={"context": SMALL},
+        options={"context": WIDE},
     ),
     "nudged": Scenario(
         "A model that stops with tokens left in its budget is asked to continue, until this has "

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from agentobs.agent.broadcast import Broadcast, Missed
-from agentobs.agent.events import Event, Message, Result, TextDelta, ToolDispatch, ToolDone
+from agentobs.agent.events import Event, Message, TextDelta, ToolDispatch, ToolDone
 from agentobs.agent.loop import run
+from agentobs.agent.run_result import Result
 from agentobs.agent.tools.tool import declared, tool
 from agentobs.records.canonical_json import Json
 

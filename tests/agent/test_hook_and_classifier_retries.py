@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentobs.agent.events import HookRan, Result
+from agentobs.agent.events import HookRan
 from agentobs.agent.hooks import Hook, PromptHook, table
+from agentobs.agent.run_result import Result
 from agentobs.agent.tools.tool import tool
 from tests.agent.agent_runs import of_kind
 from tests.agent.hooks.live_runs import SMALL, run_agent

@@ -19,17 +19,16 @@ from agentobs.agent.events import (
     Event,
     Message,
     RequestStart,
-    Result,
     Retry,
     TextDelta,
     ThinkingDelta,
-    Tokens,
     Tombstone,
     ToolDispatch,
     ToolDone,
     Transition,
 )
 from agentobs.agent.loop import complete, live_world, run
+from agentobs.agent.run_result import Result, Tokens
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import Tool, tool
 from agentobs.errors import ReplayEnd

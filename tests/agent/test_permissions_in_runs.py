@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentobs.agent.events import Denial, Permission, ToolDone
+from agentobs.agent.events import Permission, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.agent.permissions import Permissions, Rule
+from agentobs.agent.run_result import Denial
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ToolExchange, WorldExchange

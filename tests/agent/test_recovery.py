@@ -135,11 +135,12 @@ def decided(
 def test_transient_failures_are_retried(kind: ErrorClass) -> None:
     """The table decides which failures are retried, unless the provider's response decides."""
     policy = REACTIONS[kind]
-    expected = 0.5 if policy.is_retried else "refresh" if kind == "unauthorized" else None
+    expected = 0.5 if policy.is_retried else "refresh" if policy.step == "refresh" else None
     assert decided(Failure(kind)) == expected
+    assert (expected == "refresh") is (kind in ("unauthorized", "forbidden"))
     assert decided(Failure(kind, provider_may_retry=True)) == (expected or 0.5)
     assert decided(Failure(kind, provider_may_retry=False)) == (
-        "refresh" if kind == "unauthorized" else None
+        "refresh" if policy.step == "refresh" else None
     )
 
 
@@ -420,11 +421,14 @@ def row(kind: ErrorClass) -> str:
         "fall_back": "after three in a row, switches to the fallback model",
         "unstream": "after three in a row, requested without streaming",
         "shorten": "the conversation is compacted",
+        "slow_down": "",
     }[policy.step]
     wait = "backoff" if policy.is_retried else "-"
     more = [step] if step else []
+    more += ["in fast mode, sent at standard speed if `retry-after` is long"] * policy.slows_down
     more += ["background requests are not retried"] * policy.fails_fast
     more += ["in unattended runs, retried for up to six hours"] * policy.waits_unattended
+    more += ["retried on a new connection"] * policy.loses_connection
     more += ["counts toward the circuit breaker"] * policy.counts_as_outage
     retried = "yes" if policy.is_retried else "no"
     following = "; ".join(more) or "-"

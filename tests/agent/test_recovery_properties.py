@@ -32,13 +32,13 @@ from agentobs.agent.events import (
     Heartbeat,
     Message,
     RequestStart,
-    Result,
     Retry,
     TextDelta,
 )
 from agentobs.agent.execution.live_answers import Inbox
 from agentobs.agent.loop import run
 from agentobs.agent.model.output_limits import CONTINUATIONS_MAX
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Conversation, initial_state
 from agentobs.agent.tools.tool import tool
 from agentobs.provider.anthropic.messages import conversation_error

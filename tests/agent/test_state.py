@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentobs.agent.events import Tokens, ToolDone, billed_tokens
+from agentobs.agent.events import ToolDone
+from agentobs.agent.run_result import Tokens, billed_tokens
 from agentobs.agent.state import (
     Conversation,
     Options,

@@ -15,7 +15,7 @@ from anthropic.types.stop_reason import StopReason
 
 import agentobs
 from agentobs import Label
-from agentobs.agent.events import Subtype
+from agentobs.agent.run_result import Subtype
 from agentobs.provider.registry import terms
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.agent.events import Result
+from agentobs.agent.run_result import Result
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
 from agentobs.store.duckdb.connection import connect

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 import agentobs
+from agentobs.agent import BudgetLevel, SubAgent
 from agentobs.agent.model.thinking import Effort
-from agentobs.cli.run import EFFORTS
+from agentobs.cli.run import EFFORTS, _level
 from tests.agent.provider import Provider, call, error, message, streamed, text, unstreamed
 from tests.cli.test_commands import Shell
 
@@ -176,3 +178,35 @@ def test_the_budget_is_asked_for_at_a_terminal(
         ended = shell("run", "Hello")
     assert "Budget in USD, or none [1.00]: " in ended.err
     assert (ended.code, expected[1] in ended.err) == (expected[0], True)
+
+
+def test_the_line_for_a_share_that_a_sub_agent_reports() -> None:
+    """A share of the budget is printed in the same way if an agent below the main agent reports it."""
+    level = BudgetLevel("day_usd", 95, Decimal("9.5"), Decimal(10))
+    line = "95% of the budget day_usd is spent: $9.5000 of $10"
+    assert _level(level) == _level(SubAgent("t1", "helper", "main/t1", 1, level)) == line
+
+
+def test_shares_of_the_budget_and_the_window_are_printed(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a large share of the budget or of the context window is reached, one line says so."""
+    (tmp_path / "looking.py").write_text(
+        "from agentobs.agent import tool\n\n"
+        "@tool(read_only=True)\ndef look() -> str:\n    'Look.'\n    return 'nothing'\n\n"
+        "TOOLS = [look]\n"
+    )
+    model = "claude-sonnet-4-5"
+    usage = {"input_tokens": 165_000, "output_tokens": 1}
+    looks = message(call("t1", "look"), model=model, usage=usage)
+    with Provider([streamed(looks), streamed(DONE)]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        ended = shell(
+            "run", "Hello", "--model", model, "--tools", "looking:TOOLS", "--max-usd", "0.6"
+        )
+    assert ended.out == "Done.\n"
+    lines = [line for line in ended.err.splitlines() if "%" in line]
+    assert lines == [
+        "[80% of the budget interaction_usd is spent: $0.4950 of $0.6]",
+        "[80% of the context window is used: 165,017 of 200,000 tokens]",
+    ]

@@ -11,9 +11,10 @@ from typing import Any
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.agent.events import Event, Result
+from agentobs.agent.events import Event
 from agentobs.agent.execution.live_answers import Consent, Inbox, Reply
 from agentobs.agent.loop import live_world, run
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Options
 from agentobs.agent.tools.tool import Tool, tool
 from agentobs.records.exchanges import Answer, Recording

@@ -9,10 +9,11 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from agentobs.agent.events import Message, Result
+from agentobs.agent.events import Message
 from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.permissions import Permissions
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.tool import Tool, declared
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion

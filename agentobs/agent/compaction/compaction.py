@@ -24,7 +24,7 @@ from agentobs.agent.context.message_groups import (
     without_last_blocks,
 )
 from agentobs.agent.context.recent_files import FILES_TOKENS_MAX, attachments, recent_files
-from agentobs.agent.context.window_policy import TokenCount
+from agentobs.agent.context.window_policy import FORCED_PERCENT, TokenCount, reached_level
 from agentobs.agent.events import Compaction, Degraded, Event
 from agentobs.agent.lifecycle_hooks import run_post_compact_hooks, run_pre_compact_hooks
 from agentobs.agent.model import error_classes
@@ -37,7 +37,7 @@ from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, child_lane
 
-Trigger = Literal["auto", "reactive", "manual"]
+Trigger = Literal["auto", "reactive", "manual", "emergency"]
 
 TARGET_SHARE = 0.8
 """Trimming and dropping are enough if they bring the conversation below this share of the threshold. With
@@ -92,6 +92,8 @@ class CompactionTask:
     """The methods that were applied, see `Compaction.methods`."""
     files: int = 0
     """Number of files that are attached again."""
+    is_blocked: bool = False
+    """Whether a hook has prevented the compaction."""
 
 
 def window(run: Run) -> int:
@@ -127,20 +129,55 @@ def store_token_count(run: Run, messages: Sequence[Json], usage: object) -> None
         run.progress.conversation.context.counted = TokenCount(tokens, len(messages), messages[-1])
 
 
-def automatic_task(run: Run, tools: Sequence[Tool], here: Place | None) -> CompactionTask | None:
-    """Emit the length of the conversation, and return a task if the conversation must be compacted."""
-    progress, context = run.progress.conversation.context, run.inputs.options.context
-    tokens, limit = length(run, tools), threshold(run)
+def emit_length(run: Run, tools: Sequence[Tool], here: Place | None) -> int:
+    """Emit the length of the conversation, and return it in tokens."""
+    tokens = length(run, tools)
     numbers = {
         "tokens": tokens,
         "window": window(run),
-        "threshold": limit,
+        "threshold": threshold(run),
         "messages": len(run.progress.state.messages),
     }
     telemetry.event(run.inputs.world, here, "context", None, numbers)
-    if tokens < limit or not context.is_automatic or progress.failures >= FAILURES_MAX:
+    return tokens
+
+
+def automatic_task(
+    run: Run, tools: Sequence[Tool], tokens: int, level: int
+) -> CompactionTask | None:
+    """Return a task if the conversation must be compacted before its next request.
+
+    Args:
+        run: the run.
+        tools: the tools of the turn.
+        tokens: the length of the conversation.
+        level: the reported share of the window, in percent.
+    """
+    context, limit = run.inputs.options.context, threshold(run)
+    has_failed = run.progress.conversation.context.failures >= FAILURES_MAX
+    if not context.is_automatic or has_failed or (tokens < limit and level < FORCED_PERCENT):
         return None
     return CompactionTask("auto", tools, tokens, limit, int(TARGET_SHARE * limit))
+
+
+def emergency_task(
+    run: Run, tools: Sequence[Tool], last: CompactionTask | None
+) -> CompactionTask | None:
+    """Return a task if the window is almost full although a compaction was tried or given up.
+
+    There is none if a hook has prevented the compaction, or if it failed because the provider is down: the next request
+    would fail for the same reason, and a later one can compact.
+    """
+    is_automatic, window_tokens = run.inputs.options.context.is_automatic, window(run)
+    if not is_automatic or run.progress.conversation.context.level < FORCED_PERCENT:
+        return None
+    if last is not None and (last.is_blocked or is_temporary(last.error)):
+        return None
+    tokens = length(run, tools)
+    if reached_level(tokens, window_tokens) < FORCED_PERCENT:
+        return None
+    target = FORCED_PERCENT * window_tokens // 100
+    return CompactionTask("emergency", tools, tokens, threshold(run), target)
 
 
 def reactive_task(run: Run, tools: Sequence[Tool], error: Exception) -> CompactionTask | None:
@@ -172,7 +209,8 @@ async def run_compaction(
         verdict, hook_events = await run_pre_compact_hooks(run, task.trigger, task.tokens, inside)
         for hook_event in hook_events:
             yield hook_event
-        if verdict.blocked:
+        task.is_blocked = verdict.blocked
+        if task.is_blocked:
             return
         instructions = [task.instructions, *verdict.context]
         task.instructions = "\n".join(text for text in instructions if text) or None
@@ -189,7 +227,9 @@ async def run_compaction(
     run.progress.state = replace(run.progress.state, messages=messages)
     run.progress.conversation.messages = without_last_blocks(messages, unanswered_count)
     progress.counted = TokenCount(task.result.tokens_after, len(messages), messages[-1])
-    progress.failures, progress.last_turn = 0, run.progress.state.turn
+    progress.last_turn = run.progress.state.turn
+    if task.trigger != "emergency":
+        progress.failures = 0
     _emit_compaction(run, here, task.result)
     yield task.result
     verdict, hook_events = await run_post_compact_hooks(run, task.result, here)
@@ -204,7 +244,8 @@ async def _count_failure(
     run: Run, task: CompactionTask, here: Place | None
 ) -> AsyncGenerator[Event, None]:
     """Emit the failure of a compaction, and count the failure unless the provider is the cause."""
-    progress, counts = run.progress.conversation.context, not is_temporary(task.error)
+    progress = run.progress.conversation.context
+    counts = task.trigger != "emergency" and not is_temporary(task.error)
     if counts:
         progress.failures += 1
     numbers = {"tokens": task.tokens, "threshold": task.threshold, "failures": progress.failures}
@@ -231,6 +272,9 @@ async def _shorten(
 ) -> AsyncGenerator[Event, None]:
     """Build the shorter conversation. Sets `task.shortened`, unless no method is enough."""
     messages = run.progress.state.messages
+    if task.trigger == "emergency":
+        task.shortened = _without_oldest(run, task)
+        return
     if task.trigger != "manual":
         trimmed = reduction.trim(messages, run.inputs.options.context.kept_results)
         remaining = _tokens_of(run, task, trimmed)
@@ -252,6 +296,26 @@ async def _shorten(
         return
     if task.shortened is None or _tokens_of(run, task, task.shortened) >= task.threshold:
         task.shortened = _without_unseen_results(run, task, task.shortened or messages)
+
+
+def _without_oldest(run: Run, task: CompactionTask) -> Group | None:
+    """Return a conversation without its oldest tool results and, if necessary, without its oldest groups.
+
+    Calls and their results stay together. Returns None if the conversation still does not fit the window.
+    """
+    messages = run.progress.state.messages
+    excess = _estimated(run, task, task.tokens - task.target) + 1
+    trimmed = reduction.trim_oldest(messages, excess)
+    remaining = _tokens_of(run, task, trimmed)
+    if remaining < task.tokens:
+        task.methods.append("trim")
+    if remaining < task.target:
+        return trimmed
+    dropped = reduction.drop_oldest(trimmed, _estimated(run, task, remaining - task.target) + 1)
+    shortened_tokens = _tokens_of(run, task, dropped)
+    if shortened_tokens < remaining:
+        task.methods.append("drop")
+    return dropped if shortened_tokens < min(window(run), task.tokens) else None
 
 
 def _without_unseen_results(run: Run, task: CompactionTask, messages: Group) -> Group | None:

@@ -13,12 +13,15 @@ from agentobs.agent.compaction.compaction import (
     TARGET_SHARE,
     CompactionTask,
     automatic_task,
+    emergency_task,
+    emit_length,
     is_temporary,
     length,
     reactive_task,
     run_compaction,
     threshold,
 )
+from agentobs.agent.compaction.context_level import report_level
 from agentobs.agent.context.message_groups import outline
 from agentobs.agent.events import Compaction, Event
 from agentobs.agent.model import error_classes
@@ -36,20 +39,28 @@ async def send_fitting_request(
 ) -> AsyncGenerator[Event, None]:
     """Send the LLM request of a turn, like `send_turn_request`, and compact the conversation if necessary.
 
-    The conversation is compacted before the request if it has reached the threshold, and after the
-    request if the provider refused it as too long.
+    The conversation is compacted before the request if it has reached the threshold or 95% of the window, and after
+    the request if the provider refused it as too long.
 
     Raises:
         error_classes.PROVIDER_ERRORS: the last failure; also raised if the prompt is still too long after a compaction.
         Stopped: the run was aborted.
     """
-    task = automatic_task(run, tools, here)
+    tokens = emit_length(run, tools, here)
+    for level_event in await report_level(run, tools, tokens, here):
+        yield level_event
+    task = automatic_task(run, tools, tokens, run.progress.conversation.context.level)
     if task is not None:
         async with aclosing(_compact_run(run, task, here)) as events:
             async for event in events:
                 yield event
         if run.progress.subtype != "success":
             return
+    task = emergency_task(run, tools, task)
+    if task is not None:
+        async with aclosing(_compact_run(run, task, here)) as events:
+            async for event in events:
+                yield event
     try:
         async with aclosing(send_turn_request(run, tools, dispatcher, here)) as events:
             async for event in events:

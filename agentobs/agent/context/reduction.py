@@ -25,6 +25,9 @@ _NOTE_TOKENS = text_tokens(DROPPED) + 20
 TRIM_TOKENS_MIN = 100
 """Smaller results are not trimmed, because the note would take up half of the saved tokens. Our choice."""
 
+TRIM_NOTE_TOKENS = 40
+"""An upper bound for the tokens of the note that replaces a trimmed result."""
+
 DROP_SHARE = 1 / 3
 """Maximum share of the groups' tokens that is dropped. If more must be removed, the conversation is
 summarized. Our choice.
@@ -74,6 +77,39 @@ def drop(messages: Sequence[Json], tokens: int) -> Group | None:
         freed += sizes[count]
         count += 1
     return without_oldest(messages, count)
+
+
+def trim_oldest(messages: Sequence[Json], tokens: int) -> Group:
+    """Return a conversation whose oldest tool results are replaced by notes, shorter by `tokens` estimated tokens.
+
+    If all results together are smaller, all of them are replaced, even those that the model has not seen.
+    """
+    sizes = [
+        _size(block.get("content"))
+        for message in messages[count_compacted_messages(messages) :]
+        for block in _content_list(message)
+        if _is_trimmable(block)
+    ]
+    freed, count = 0, 0
+    while freed < tokens and count < len(sizes):
+        freed += sizes[count] - TRIM_NOTE_TOKENS
+        count += 1
+    return trim(messages, len(sizes) - count, spares_new=False)
+
+
+def drop_oldest(messages: Sequence[Json], tokens: int) -> Group:
+    """Return a conversation without its oldest groups, shorter by `tokens` estimated tokens if possible.
+
+    Unlike `drop`, any number of groups may be dropped. The first prompt and the last group stay.
+    """
+    if tokens <= 0:
+        return tuple(messages)
+    sizes = [estimate(group) for group in split_groups(messages).groups]
+    freed, count = -_NOTE_TOKENS, 0
+    while freed < tokens and count < len(sizes) - 1:
+        freed += sizes[count]
+        count += 1
+    return without_oldest(messages, count) if count else tuple(messages)
 
 
 def without_oldest(messages: Sequence[Json], count: int) -> Group:

@@ -8,6 +8,17 @@ from dataclasses import dataclass, field
 from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 
+NOTICE_PERCENT, FORCED_PERCENT = 80, 95
+"""The shares of the context window that are reported, in percent. At the higher one, the conversation is compacted even
+below the threshold of `Context`. Our choice: one long tool result may take several percent of the window.
+"""
+
+
+def reached_level(tokens: int, window_tokens: int) -> int:
+    """Return the highest reported share of the window that is reached, in percent; 0 if none is reached."""
+    levels = (FORCED_PERCENT, NOTICE_PERCENT)
+    return next((each for each in levels if 100 * tokens >= each * window_tokens), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -16,8 +27,8 @@ class Context:
     window_tokens: int | None = None
     """The window in tokens; None uses the window of the model, see `agentobs.agent.context.context_windows`."""
     is_automatic: bool = True
-    """Whether the conversation is compacted at the threshold. If false, it is compacted only if the provider refuses it
-    as too long.
+    """Whether the conversation is compacted at the threshold, and at 95% of the window. If false, it is compacted only
+    if the provider refuses it as too long.
     """
     summary_tokens: int = 20_000
     """Maximum tokens of a summary. The same number of tokens is kept free for the summary. Use less for a model with a
@@ -95,5 +106,7 @@ class ContextProgress:
     """Number of consecutive failed compactions."""
     last_turn: int | None = None
     """The turn for which the conversation was last compacted; None if it has never been compacted."""
+    level: int = 0
+    """The share of the window that was last reported, in percent; 0 if the conversation is shorter."""
     tried_reactive_compaction: bool = False
     """Whether a compaction was tried because the provider refused a prompt as too long. It is tried only once."""

@@ -176,7 +176,7 @@ class LiveAnswers:
             case "keep":
                 keep, key, text = self._live_tools.keep_full_result, question.key, question.payload
                 return await in_thread(lambda: keep(key, text))
-            case "limit" | "background" | "elapsed" | "compacted" | "abort":
+            case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "abort":
                 return await answer_unattended(question)
         assert_never(question.kind)
 
@@ -375,6 +375,7 @@ def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
     """Return a function that makes a client request a new token, or None if the client has a fixed key.
 
     The SDK (2.12, `AsyncAnthropic._should_retry`) does the same after a 401, but only if it handles the retries itself.
+    The loop also does so after a 403.
     """
     cache: Any = getattr(client, "_token_cache", None)
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 
 from agentobs import tracing
 from agentobs.agent import telemetry
-from agentobs.agent.events import Event, RequestStart, Result
+from agentobs.agent.events import Event, RequestStart
 from agentobs.agent.execution.hook_output import (
     HookUnavailable,
     answer_from_value,
@@ -22,6 +22,7 @@ from agentobs.agent.execution.hook_output import (
     failed_answer,
     outcome_answer,
 )
+from agentobs.agent.execution.idle_connections import close_idle_connections
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, AgentHook, HookEvent, PromptHook
@@ -29,6 +30,7 @@ from agentobs.agent.model import error_classes
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS, text_of
 from agentobs.agent.model.retry import RetryHistory, background_retry
 from agentobs.agent.requests.attempt import AttemptSetup, attempt
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.tool import Tool
@@ -148,6 +150,8 @@ async def _send_with_retries(judge: Judge, arguments: dict[str, Any], place: Pla
             return message
         except PROVIDER_ERRORS as error:
             judge.usages.extend(partial_usage(judge.model, message, error))
+            if error_classes.has_lost_connection(error):
+                await close_idle_connections(judge.client)
             has_content = bool(message.get("content"))
             next_attempt = background_retry(
                 error, history, judge.timeout_s, chance(), has_content=has_content, now_ns=now()

@@ -21,7 +21,7 @@ from anthropic import (
     RetryableError,
 )
 
-from agentobs.agent.events import TerminalReason
+from agentobs.agent.run_result import TerminalReason
 from agentobs.records.canonical_json import Json
 from agentobs.records.clear_text import class_label
 from agentobs.records.labels import is_label
@@ -75,9 +75,9 @@ ErrorClass = Literal[
     "circuit_open",
 ]
 
-Step = Literal["refresh", "lower", "fall_back", "unstream", "shorten"]
+Step = Literal["refresh", "lower", "fall_back", "unstream", "slow_down", "shorten"]
 """A change that lets the next attempt succeed: refresh the credentials, lower `max_tokens`, use the
-fallback model, switch off streaming, or shorten the conversation. `shorten` is not a retry: the
+fallback model, switch off streaming, leave fast mode, or shorten the conversation. `shorten` is not a retry: the
 loop compacts the conversation and sends a new request.
 """
 
@@ -98,6 +98,10 @@ class Reaction:
     """Whether an unattended run waits for hours."""
     counts_as_outage: bool = False
     """Whether the error indicates that the provider is down, which the circuit breaker counts."""
+    slows_down: bool = False
+    """Whether a request in fast mode is sent at standard speed if the provider requests a long wait."""
+    loses_connection: bool = False
+    """Whether the connection was lost, so that the next attempt uses a new connection."""
     reason: TerminalReason = "model_error"
     """The terminal reason of a run that ends with an error of this class."""
 
@@ -128,18 +132,20 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
         "image": Reaction("400 whose message or code concerns an image", reason="image_error"),
         "bad_request": Reaction("any other 400, and any status below 500 that is not listed here"),
         "unauthorized": Reaction("401", step="refresh"),
-        "forbidden": Reaction("403"),
+        "forbidden": Reaction("403", step="refresh"),
         "not_found": Reaction("404"),
         "timeout": Reaction(
             "408, no response in time, or a `timeout_error` in a 200 stream",
             is_retried=True,
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "conflict": Reaction("409", is_retried=True),
         "rate_limit": Reaction(
             "429, or a `rate_limit_error` in a 200 stream",
             is_retried=True,
+            slows_down=True,
             fails_fast=True,
             waits_unattended=True,
         ),
@@ -153,6 +159,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             "529, or an `overloaded_error` at any status or in a 200 stream",
             is_retried=True,
             step="fall_back",
+            slows_down=True,
             fails_fast=True,
             waits_unattended=True,
             counts_as_outage=True,
@@ -162,6 +169,7 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             is_retried=True,
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "cut_before_content": Reaction(
             "a 200 stream that ended early, before any content",
@@ -169,12 +177,14 @@ REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
             step="unstream",
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "cut_after_content": Reaction(
             "a 200 stream that ended early, after some content",
             is_retried=True,
             waits_unattended=True,
             counts_as_outage=True,
+            loses_connection=True,
         ),
         "error_in_stream": Reaction("a 200 stream with an error event of any other type"),
         "unreadable": Reaction("a 200 whose body is not a message, or is incomplete"),
@@ -329,6 +339,11 @@ def name_of(error: Exception) -> str:
 def terminal_reason(error: Exception) -> TerminalReason:
     """Return the terminal reason of a run that ends with a provider error."""
     return REACTIONS[classify(error)].reason
+
+
+def has_lost_connection(error: Exception) -> bool:
+    """Return whether the connection of a failed attempt was lost, so that other idle connections may be dead, too."""
+    return REACTIONS[classify(error)].loses_connection
 
 
 def exceeds_max_tokens(error: Exception) -> bool:

@@ -145,6 +145,15 @@ def with_field(arguments: Mapping[str, Any], name: str, value: Any) -> dict[str,
     return changed
 
 
+def without_field(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the arguments without a field of the request body, also in `extra_body`."""
+    changed = {key: value for key, value in arguments.items() if key != name}
+    if name in (changed.get("extra_body") or {}):
+        extra = changed["extra_body"]
+        changed["extra_body"] = {key: value for key, value in extra.items() if key != name}
+    return changed
+
+
 def text_so_far(before: str, message: Json, *, is_paused: bool) -> str:
     """Return the text of the parts of a response up to this message.
 

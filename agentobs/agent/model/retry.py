@@ -53,6 +53,12 @@ OVERLOADS, CUTS = 3, 3
 loop). After `CUTS` consecutive streams that broke before any content, it is sent without streaming (our choice).
 """
 
+FAST_WAIT_S = 20.0
+"""If the provider requests a longer wait than this for a request in fast mode, requests are sent at standard speed
+until the wait has passed. Our choice: after a shorter wait, fast mode can continue with its prompt cache, which a
+change of the speed invalidates.
+"""
+
 UNSTREAMED_TOKENS_MAX = 21_333
 """Maximum `max_tokens` without streaming: the SDK (2.12, `_calculate_nonstreaming_timeout`) expects 128,000 tokens per
 hour, and refuses a request that would take more than ten minutes.
@@ -75,6 +81,8 @@ class RetryPolicy:
     """Whether there is a fallback model."""
     may_unstream: bool = False
     """Whether the request is streamed, but could be sent without streaming."""
+    is_fast: bool = False
+    """Whether the request is sent in fast mode."""
 
     @property
     def retries(self) -> int:
@@ -224,7 +232,11 @@ def _step(failure: Failure, history: RetryHistory, policy: RetryPolicy) -> Step 
     However, a fallback needs three consecutive overloads, so after an earlier overload, the request is given up if the
     provider does not allow retries.
     """
-    step = REACTIONS[failure.kind].step
+    reaction = REACTIONS[failure.kind]
+    is_long = (failure.requested_wait_s or 0.0) > FAST_WAIT_S
+    if policy.is_fast and reaction.slows_down and is_long:
+        return "slow_down"
+    step = reaction.step
     if step is None or step in history.steps:
         return None
     match step:
@@ -236,7 +248,7 @@ def _step(failure: Failure, history: RetryHistory, policy: RetryPolicy) -> Step 
             helps = policy.has_fallback and history.overloads >= OVERLOADS
         case "unstream":
             helps = policy.may_unstream and history.cuts >= CUTS
-        case "shorten":
+        case "slow_down" | "shorten":
             helps = False
     return step if helps else None
 

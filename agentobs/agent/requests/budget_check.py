@@ -10,7 +10,7 @@ from typing import get_args
 from agentobs.agent import budget, telemetry
 from agentobs.agent.agent_run import Run
 from agentobs.agent.conversation_hooks import turn_occasion
-from agentobs.agent.events import BudgetReached, HookRan, Limit
+from agentobs.agent.events import BudgetLevel, BudgetReached, HookRan, Limit
 from agentobs.ledger import RISING_TURNS, runaway
 from agentobs.records.exchanges import Place
 
@@ -20,8 +20,10 @@ RUNAWAY_TURNS = RISING_TURNS + 1
 
 async def enforce_budget(
     run: Run, here: Place | None, key: str
-) -> AsyncGenerator[BudgetReached | HookRan, None]:
+) -> AsyncGenerator[BudgetReached | BudgetLevel | HookRan, None]:
     """Check whether a limit of the budget is reached. If so, end the run or emit that it continues.
+
+    If a large share of a limit is spent, emit that once.
 
     `key` distinguishes this check from other checks in the lane.
     """
@@ -29,8 +31,11 @@ async def enforce_budget(
     if limits.day_usd is not None:
         spent = await telemetry.ask(run.inputs.world, here, "spent_today", key)
         run.totals.day_usd = Decimal(spent) if spent is not None else Decimal(0)
-    limit = await _reached(run, here, key)
+    amounts = await _spent(run)
+    limit = await _reached(run, here, key, amounts)
     if limit is None or limit in run.progress.exceeded_limits:
+        for level_event in await _report_level(run, here, key, amounts):
+            yield level_event
         return
     continues = limits.at_limit == "warn"
     if limits.at_limit == "ask":
@@ -71,14 +76,50 @@ async def is_over_budget(run: Run, here: Place | None) -> bool:
     limits = run.inputs.options.budget
     if limits.at_limit != "stop":
         return False
-    limit = await _reached(run, here, f"{run.progress.state.turn}:tools")
+    limit = await _reached(run, here, f"{run.progress.state.turn}:tools", await _spent(run))
     return limit in ("interaction_usd", "session_usd", "day_usd")
 
 
-async def _reached(run: Run, here: Place | None, key: str) -> Limit | None:
+async def _report_level(
+    run: Run, here: Place | None, key: str, amounts: budget.Spent
+) -> tuple[BudgetLevel | HookRan, ...]:
+    """Report that a large share of a limit in money is spent, once until less of it is spent.
+
+    Returns the events that the caller has to yield.
+
+    The world confirms the share: if runs share a budget, timing determines which run reports it, and a recording
+    without this report replays without it.
+    """
+    limits = run.inputs.options.budget
+    levels = budget.reached_levels(limits, amounts)
+    if not levels:
+        return ()
+    reported = run.conversations[-1].budget_levels
+    new = next(([name, now] for name, now in levels.items() if now > reported.get(name, 0)), None)
+    for name, now in levels.items():
+        if now < reported.get(name, 0):
+            reported[name] = now
+    if new is None and not run.shares_budget:
+        return ()
+    key = f"{key}:budget"
+    match await telemetry.ask(run.inputs.world, here, "threshold", key, new):
+        case [str(limit), int(percent)] if limit in budget.MONEY_LIMITS:
+            pass
+        case _:
+            return ()
+    reported[limit] = percent
+    telemetry.event(run.inputs.world, here, "budget_level", limit, {"percent": percent})
+    reached = BudgetLevel(limit, percent, getattr(amounts, limit), getattr(limits, limit))
+    facts = {"kind": "budget", "reason": f"{percent}% of the budget {limit} is spent."}
+    occasion = turn_occasion("notification", run.progress.state.turn, key, facts)
+    _, hook_events = await run.hooks.fire(occasion, here)
+    return (reached, *hook_events)
+
+
+async def _reached(run: Run, here: Place | None, key: str, amounts: budget.Spent) -> Limit | None:
     """Return the limit that was reached, or None. If runs share a budget, the limit is recorded and replayed."""
     allowed = run.progress.exceeded_limits
-    limit = budget.reached(run.inputs.options.budget, await _spent(run), allowed)
+    limit = budget.reached(run.inputs.options.budget, amounts, allowed)
     if run.shares_budget and run.inputs.options.budget != budget.Budget():
         recorded = await telemetry.ask(run.inputs.world, here, "limit", key, limit)
         limit = recorded if recorded in get_args(Limit) else None

@@ -24,6 +24,7 @@ from agentobs.agent.events import (
     Heartbeat,
     RequestStart,
     Retry,
+    SpeedChange,
     Tombstone,
     Transition,
 )
@@ -73,6 +74,8 @@ class LlmRequest:
     """The token limit at which an earlier response of the turn was cut, so that only a higher limit helps; 0 if none
     was cut.
     """
+    suspended_ns: int = 0
+    """How long fast mode was suspended after the last attempt, in nanoseconds; 0 if it was not."""
     history: RetryHistory = field(default_factory=RetryHistory)
     """The retries so far."""
     message: Json = field(default_factory=dict)
@@ -114,6 +117,8 @@ async def send(
             break
         except error_classes.PROVIDER_ERRORS as error:
             run.count_failed_attempt(request.message, timer.stop(), error)
+            if error_classes.has_lost_connection(error):
+                await run.inputs.world.close_idle_connections()
             void = await dispatcher.discard() if dispatcher is not None else ()
             failed, following = error, await _next_attempt(run, request, error)
             if following is None:
@@ -180,6 +185,7 @@ async def _next_attempt(run: Run, request: LlmRequest, error: Exception) -> Next
         is_unattended=options.unattended,
         has_fallback=options.fallback_model is not None and request.rebuild_arguments is not None,
         may_unstream=output_limits.may_unstream(request.arguments),
+        is_fast=output_limits.field_of(request.arguments, "speed") == "fast",
     )
     following = next_attempt(failure, request.history, policy, run.inputs.world.random())
     if (
@@ -195,6 +201,10 @@ async def _next_attempt(run: Run, request: LlmRequest, error: Exception) -> Next
             request.arguments = output_limits.with_max_tokens(
                 request.arguments, failure.max_tokens_available, timeout
             )
+        elif following.step == "slow_down":
+            suspended_ns = int((failure.requested_wait_s or 0.0) * 1e9)
+            run.progress.conversation.fast_resumes_ns = now_ns + suspended_ns
+            request.suspended_ns = suspended_ns
     elif not request.is_background:
         run.progress.conversation.breaker = run.progress.conversation.breaker.failed(
             failure.kind, now_ns
@@ -255,6 +265,11 @@ async def _prepare_retry(
             yield _degraded(run, request, "streaming", "broken_streams")
         case "fall_back":
             yield _fall_back(run, request)
+        case "slow_down":
+            request.arguments = run.at_current_speed(request.arguments)
+            numbers = {"wait_ns": request.suspended_ns}
+            telemetry.event(run.inputs.world, request.place, "speed", "standard", numbers)
+            yield SpeedChange(request.turn, "standard", request.suspended_ns / 1e9)
         case "refresh" | "shorten" | None:
             pass
     name = error_classes.name_of(error)

@@ -14,11 +14,22 @@ from typing import Any
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
-from agentobs.agent.events import BudgetReached, Degraded, Event, Heartbeat, Retry
+from agentobs.agent.events import (
+    BudgetLevel,
+    BudgetReached,
+    Degraded,
+    Event,
+    Heartbeat,
+    Retry,
+    SpeedChange,
+)
 from agentobs.agent.interruption import Stopped
 from agentobs.agent.requests.llm_request import LlmRequest, send
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource
+
+_REPORTED = (Retry, Heartbeat, Degraded, BudgetReached, BudgetLevel, SpeedChange)
+"""The events of a maintenance request that the run emits."""
 
 
 @dataclass(slots=True)
@@ -63,7 +74,7 @@ async def send_maintenance_request(
         request = LlmRequest(
             turn=run.progress.state.turn,
             point=maintenance.point,
-            arguments={**maintenance.arguments, "stream": True},
+            arguments=run.at_current_speed({**maintenance.arguments, "stream": True}),
             place=place,
             source=maintenance.source,
             transition=run.progress.state.transition,
@@ -71,7 +82,7 @@ async def send_maintenance_request(
         try:
             async with aclosing(send(run, request, None, here)) as events:
                 async for event in events:
-                    if isinstance(event, Retry | Heartbeat | Degraded | BudgetReached):
+                    if isinstance(event, _REPORTED):
                         yield event
         except Stopped:
             # The loop stores the last void response in the conversation; this one is not part of it.

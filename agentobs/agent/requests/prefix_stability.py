@@ -12,7 +12,7 @@ from typing import Any
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
-from agentobs.agent.events import Event, SettingHeld, ThinkingCleared
+from agentobs.agent.events import Event, SettingHeld, SpeedChange, ThinkingCleared
 from agentobs.agent.model.prompt import Rendered, Section, SystemPrompt, rendered
 from agentobs.agent.model.prompt_cache import latched_settings
 from agentobs.agent.model.thinking import IDLE_SECONDS, check_thinking, without_earlier_thinking
@@ -47,6 +47,7 @@ async def prepare_settings(run: Run, tools: Sequence[Tool], here: Place | None) 
     """
     turn, events = run.progress.state.turn, await _clear_thinking(run, here)
     options, changed = _latched_options(run.progress.conversation, run.inputs.options)
+    events += await _resume_fast_mode(run, options, here)
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     if isinstance(run.inputs.options.system, SystemPrompt):
         system, others = await _system(run, run.inputs.options.system, here)
@@ -82,6 +83,21 @@ async def _clear_thinking(run: Run, here: Place | None) -> list[Event]:
     return [ThinkingCleared(turn, blocks)]
 
 
+async def _resume_fast_mode(run: Run, options: Options, here: Place | None) -> list[Event]:
+    """Continue in fast mode if it was suspended and the wait that the provider requested has passed."""
+    world, conversation = run.inputs.world, run.progress.conversation
+    if conversation.fast_resumes_ns is None:
+        return []
+    turn, has_passed = run.progress.state.turn, world.now() >= conversation.fast_resumes_ns
+    if not await telemetry.ask(world, here, "elapsed", f"{turn}:speed", has_passed):
+        return []
+    conversation.fast_resumes_ns = None
+    if options.extra.get("speed", options.speed) != "fast":
+        return []
+    telemetry.event(world, here, "speed", "fast", {})
+    return [SpeedChange(turn, "fast", 0.0)]
+
+
 def _latched_options(conversation: Conversation, options: Options) -> tuple[Options, list[str]]:
     """Return the options with the settings of the first request, and the names of the settings that have changed.
 
@@ -92,7 +108,8 @@ def _latched_options(conversation: Conversation, options: Options) -> tuple[Opti
         "betas": options.betas,
         "cache": options.cache,
         "thinking": thinking,
-        **{f"extra.{name}": options.extra.get(name) for name in LATCHED_EXTRA},
+        "extra.speed": options.extra.get("speed", options.speed),
+        "extra.thinking": options.extra.get("thinking"),
     }
     conversation.latched = conversation.latched or wanted
     latched, changed = latched_settings(conversation.latched, wanted)
@@ -107,6 +124,7 @@ def _latched_options(conversation: Conversation, options: Options) -> tuple[Opti
         betas=latched["betas"],
         cache=latched["cache"],
         thinking=latched["thinking"],
+        speed=None,  # It is part of `extra`.
         extra=extra,
     )
     return latched_options, changed

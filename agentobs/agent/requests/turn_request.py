@@ -119,6 +119,7 @@ def _turn_request(
             run.inputs.output_declaration,
             progress.request_messages,
         )
+        arguments = run.at_current_speed(arguments)
         limit = _response_limit(run, arguments, progress.state)
         if limit == output_limits.max_tokens_of(arguments):
             return arguments

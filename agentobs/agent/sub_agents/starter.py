@@ -21,16 +21,9 @@ from pydantic import ConfigDict, Field, create_model
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run, RunInputs
-from agentobs.agent.events import (
-    BackgroundResult,
-    Event,
-    Result,
-    SubAgent,
-    TextDelta,
-    ThinkingDelta,
-    sum_tokens,
-)
+from agentobs.agent.events import BackgroundResult, Event, SubAgent, TextDelta, ThinkingDelta
 from agentobs.agent.permissions import Denials
+from agentobs.agent.run_result import Result, sum_tokens
 from agentobs.agent.state import BackgroundAgent, Conversation, Options, initial_state
 from agentobs.agent.tool_calls.plan import EventReceiver
 from agentobs.agent.tool_calls.trust import Trust, hand_down, hand_up

@@ -24,17 +24,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
-from agentobs.agent.events import (
-    Coercion,
-    Denial,
-    HookRan,
-    Permission,
-    SubAgent,
-    ToolDispatch,
-    ToolDone,
-)
+from agentobs.agent.events import Coercion, HookRan, Permission, SubAgent, ToolDispatch, ToolDone
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
+from agentobs.agent.run_result import Denial
 from agentobs.agent.state import deep_copy
 from agentobs.agent.tool_calls.call_decision import CallDecider, post_event
 from agentobs.agent.tool_calls.plan import Crew, Plan

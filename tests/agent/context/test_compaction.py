@@ -9,8 +9,9 @@ import pytest
 from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
 from agentobs.agent.context.reduction import DROPPED, is_trimmed
-from agentobs.agent.events import Compaction, Degraded, RequestStart, Result
+from agentobs.agent.events import Compaction, Degraded, RequestStart
 from agentobs.agent.hooks import Hook, table
+from agentobs.agent.run_result import Result
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
 from agentobs.errors import UsageError
