@@ -287,6 +287,11 @@ async def _nothing_in_background() -> None:
     """Return immediately: nothing runs in the background."""
 
 
+async def no_message() -> None:
+    """Wait forever: no message arrives."""
+    await asyncio.get_running_loop().create_future()
+
+
 def _ignore_stop(tool_use_id: str) -> None:
     """Do nothing: the tool call continues."""
 
@@ -343,6 +348,10 @@ class World:
     """
     ask: Callable[[WorldQuestion], Awaitable[Any]] = answer_unattended
     """Answer a question that goes to neither the model nor a tool, with a JSON value."""
+    message_arrived: Callable[[], Awaitable[None]] = no_message
+    """Wait until a steering message has arrived, without taking it. It only decides when running calls are stopped; a
+    replay has their results, so it never waits for a message that was recorded.
+    """
     settled: Callable[[], Awaitable[None]] = _nothing_in_background
     """Wait until all background hooks have ended; each has a timeout."""
     abort: Abort = field(default_factory=Abort)

@@ -60,7 +60,7 @@ from agentobs.agent.tools.tool import Tool, check_tools
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
-from agentobs.world import Abort, Wiring, World
+from agentobs.world import Abort, Wiring, World, no_message
 
 
 def live_world(
@@ -139,6 +139,7 @@ def live_world(
             tool_function=tool_runner.function,
             is_mutating=tool_runner.is_mutating,
             ask=answers.ask,
+            message_arrived=no_message if inbox is None else inbox.message_arrived,
             settled=hook_runner.wait_for_background,
             abort=abort or Abort(),
             wiring=Wiring(

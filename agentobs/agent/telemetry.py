@@ -294,9 +294,9 @@ def permission(
     question: ToolQuestion,
     name: str,
     decision: Decision,
-    waited_ns: int,
+    waited_ns: int | None,
 ) -> None:
-    """Emit the decision on a tool call."""
+    """Emit the decision on a tool call; `waited_ns` is the approval wait, or None if no approval was requested."""
     if here is None:
         return
     rule = str(decision.rule) if decision.rule is not None else None
@@ -314,8 +314,8 @@ def permission(
             source=unchecked(decision.source) if decision.source else None,
             resolver=Label(decision.resolver),
             rule=unchecked(rule) if rule is not None else None,
-            approval_requested=decision.resolver in ("person", "classifier", "unattended"),
-            approval_wait_ns=waited_ns,
+            approval_requested=waited_ns is not None,
+            approval_wait_ns=waited_ns or 0,
             query_source=Label(here.query_source),
             chain_id=here.chain_id,
             depth=here.depth,

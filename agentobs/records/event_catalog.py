@@ -229,13 +229,16 @@ ROW_KINDS: Mapping[str, RowKind] = {
         {"attempt": _FAILED, "wait_ns": _WAIT},
     ),
     "rewritten": RowKind(
-        "Hooks changed the input of a tool, or its result for the model.",
+        "Hooks or a person changed the input of a tool, or hooks changed its result for the model.",
         "What was changed: `input` or `output`.",
         {
             "before_bytes": "Size before the change. [bytes]",
             "after_bytes": "Size after the change. [bytes]",
         },
-        {"tool_use_id": "The ID of the tool call."},
+        {
+            "tool_use_id": "The ID of the tool call.",
+            "by": "Who changed it: `hook`, or `person` if it was changed with the approval.",
+        },
         is_required=True,
     ),
     "setting_held": RowKind(
@@ -289,6 +292,16 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "A response broke off; its partial content is discarded.",
         "",
         {"tool_calls": "Number of tool calls of the response that had started."},
+    ),
+    "tool_setting": RowKind(
+        "A tool's function of the input failed for a call, so that the stricter value applies.",
+        "The setting: `read_only`, `destructive` or `concurrent`.",
+        {},
+        {
+            "tool": "The name of the tool.",
+            "tool_use_id": "The ID of the tool call.",
+            "error": "The class of the exception, or `ContradictionError` if a call is read-only and destructive.",
+        },
     ),
     "world_read": RowKind(
         "Code of a session used its recorded clock, IDs or random numbers for the first time.",

@@ -26,6 +26,7 @@ HookEvent = Literal[
     "pre_tool_use",
     "post_tool_use",
     "post_tool_use_failure",
+    "invalid_tool_call",
     "permission_request",
     "permission_denied",
     "pre_compact",
@@ -42,16 +43,17 @@ EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 
 Effect = Literal["block", "decision", "input", "output", "context", "stop"]
 """The possible effects of a hook's answer: block the event; decide on the call in place of a person; change the input
-of a tool; change its output; add context for the model; stop the run.
+of a tool; change its output, or answer in its place; add context for the model; stop the run.
 """
 
 ALLOWED_EFFECTS: Mapping[HookEvent, frozenset[Effect]] = {
     "session_start": frozenset({"context", "stop"}),
     "session_end": frozenset(),
     "user_prompt_submit": frozenset({"block", "context", "stop"}),
-    "pre_tool_use": frozenset({"block", "decision", "input", "context", "stop"}),
+    "pre_tool_use": frozenset({"block", "decision", "input", "output", "context", "stop"}),
     "post_tool_use": frozenset({"block", "output", "context", "stop"}),
     "post_tool_use_failure": frozenset({"block", "output", "context", "stop"}),
+    "invalid_tool_call": frozenset({"context", "stop"}),
     "permission_request": frozenset({"block", "decision", "stop"}),
     "permission_denied": frozenset({"context", "stop"}),
     "pre_compact": frozenset({"block", "context"}),
@@ -69,6 +71,7 @@ CONDITIONAL: frozenset[HookEvent] = frozenset(
         "pre_tool_use",
         "post_tool_use",
         "post_tool_use_failure",
+        "invalid_tool_call",
         "permission_request",
         "permission_denied",
         "sub_agent_start",

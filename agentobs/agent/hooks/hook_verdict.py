@@ -20,7 +20,17 @@ Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-FIELDS = ("outcome", "reason", "decision", "input", "output", "context", "stop", "usage")
+FIELDS = (
+    "outcome",
+    "reason",
+    "decision",
+    "input",
+    "output",
+    "is_error",
+    "context",
+    "stop",
+    "usage",
+)
 """The fields of an answer; all are optional."""
 
 REASON_CHARS_MAX = 10_000
@@ -39,7 +49,11 @@ class HookAnswer:
     input: Any = field(default=None, repr=False)
     """The tool's replacement input, an object; None keeps the input."""
     output: Any = field(default=None, repr=False)
-    """The replacement for the tool's output, a string or content blocks; None keeps the output."""
+    """The replacement for the tool's output, a string or content blocks; None keeps the output. Before a call, it is
+    the answer in place of the tool, which then does not run.
+    """
+    is_error: bool = False
+    """Whether the answer in place of the tool is an error."""
     context: str = field(default="", repr=False)
     """Text to add for the model."""
     stop: bool = False
@@ -55,6 +69,7 @@ class HookAnswer:
             "decision": self.decision,
             "input": self.input,
             "output": self.output,
+            "is_error": self.is_error,
             "context": self.context,
             "stop": self.stop,
             "usage": list(self.usage),
@@ -79,6 +94,8 @@ class Verdict:
     """The tool's replacement input, or None."""
     output: Any = field(default=None, repr=False)
     """The replacement for the tool's output, or None."""
+    is_error: bool = False
+    """Whether this output, which a hook gives in place of the tool, is an error."""
     context: tuple[str, ...] = field(default=(), repr=False)
     """Texts to add for the model, in table order."""
     stop: bool = False
@@ -118,6 +135,7 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
         answer.get("decision"),
         answer.get("input"),
         answer.get("output"),
+        answer.get("is_error", False),
         answer.get("context", ""),
         answer.get("stop", False),
         usage,
@@ -149,8 +167,18 @@ def verdict(answers: Sequence[HookAnswer]) -> Verdict:
         return combined
     new_input, overridden = _last_value([each.input for each in answers])
     output, overridden_outputs = _last_value([each.output for each in answers])
-    all_overridden = tuple(sorted({*overridden, *overridden_outputs}))
-    return replace(combined, input=new_input, output=output, overridden=all_overridden)
+    if output is not None and new_input is not None:
+        # The tool does not run, so its input no longer matters.
+        overridden = [index for index, each in enumerate(answers) if each.input is not None]
+        new_input = None
+    is_error = [each.is_error for each in answers if each.output is not None][-1:] == [True]
+    return replace(
+        combined,
+        input=new_input,
+        output=output,
+        is_error=is_error,
+        overridden=tuple(sorted({*overridden, *overridden_outputs})),
+    )
 
 
 def usage_in(answer: Any) -> list[Json]:
@@ -221,6 +249,7 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
         "decision": answer.get("decision", "deny") in ("allow", "deny", "ask"),
         "input": isinstance(answer.get("input", {}), dict),
         "output": is_output(answer.get("output", "")),
+        "is_error": isinstance(answer.get("is_error", False), bool),
         "context": isinstance(answer.get("context", ""), str),
         "stop": isinstance(answer.get("stop", False), bool),
         "usage": all(_is_usage(each) for each in _as_list(answer.get("usage", []), [None])),
@@ -228,6 +257,10 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
     problem = next((name for name, is_right in validity.items() if not is_right), None)
     if problem is not None:
         return f"its field {problem} has an invalid value: {_type_name(answer[problem])}"
+    if "output" in answer and "input" in answer:
+        return "it has both an input and an output; a tool that does not run needs no input"
+    if "is_error" in answer and (event not in (None, "pre_tool_use") or "output" not in answer):
+        return "its field is_error is only valid with the output of an answer to pre_tool_use"
     return _disallowed_effect(answer, event)
 
 

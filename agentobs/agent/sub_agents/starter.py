@@ -42,7 +42,7 @@ from agentobs.errors import ReplayEnd, UsageError
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, child_lane
-from agentobs.world import Abort
+from agentobs.world import Abort, no_message
 
 NAME = "agent"
 """The tool's name."""
@@ -340,7 +340,8 @@ def _child_inputs(
         abort: stops the agent.
         in_background: whether the agent may outlive its parent.
     """
-    world = replace(parent.inputs.world, abort=abort, ask=_without_inbox(parent.inputs.world.ask))
+    ask = _without_inbox(parent.inputs.world.ask)
+    world = replace(parent.inputs.world, abort=abort, ask=ask, message_arrived=no_message)
     level = parent.inputs.level + 1
     allowed, refused = _agent_tools(agent, tools, level)
     return RunInputs(

@@ -15,6 +15,7 @@ from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.permissions import Behavior, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, deep_copy
 from agentobs.agent.telemetry import ProcessedCall, declared
+from agentobs.agent.tool_calls.call_effects import Effects
 from agentobs.agent.tool_calls.trust import Trust
 from agentobs.agent.tools.tool import Bound, Tool
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
@@ -72,13 +73,15 @@ class Plan:
     requested: ToolQuestion
     """The call as requested by the model."""
     question: ToolQuestion
-    """The call to execute, whose input hooks may have changed."""
+    """The call to execute. Hooks or a person may have changed its input, and a fallback may have replaced its tool."""
     tool: Tool | None = None
     bound: Bound | None = None
+    effects: Effects | None = None
+    """The effects of the call with its current input; None if there is no tool or the input is invalid."""
     answer: ToolAnswer | None = None
     """The result, if the loop itself provides it."""
     concurrent: bool = True
-    """Whether the call may run in parallel with other calls; always true if the loop provides the result."""
+    """Whether the call may run in parallel with other calls; always true if the loop or a hook provides the result."""
     span: Span | None = None
     """The span of the call, while it is open."""
     queued: Span | None = None
@@ -89,6 +92,8 @@ class Plan:
     decision: Decision | None = None
     waited_ns: int = 0
     """The approval wait, in nanoseconds."""
+    approval_requested: bool = False
+    """Whether an approval of the call was requested from a person or the classifier."""
     task: asyncio.Task[ToolDone] | None = None
     output: BaseModel | None = None
     """The structured output that the call provides."""
@@ -121,10 +126,10 @@ class Plan:
         """Whether the call may start early: it only reads, starts no agent, and its tool has no check, because a check
         may be slow.
         """
-        tool = self.tool
-        if tool is None or tool.check or tool.agents is not None:
+        tool, effects = self.tool, self.effects
+        if tool is None or effects is None or tool.check or tool.agents is not None:
             return False
-        return tool.tool_class == "read" and self.concurrent and self.answer is None
+        return effects.read_only and self.concurrent and self.answer is None
 
     @property
     def shown_name(self) -> str:

@@ -81,7 +81,8 @@ WRONG: list[tuple[str, Any, HookEvent]] = [
     ("field usage", {"usage": [{"model": 1}]}, "stop"),
     ("decide on a call", {"decision": "allow"}, "stop"),
     ("change an input", {"input": {}}, "permission_request"),
-    ("change an output", {"output": ""}, "pre_tool_use"),
+    ("change an output", {"output": ""}, "permission_request"),
+    ("is_error is only valid", {"output": "", "is_error": True}, "post_tool_use"),
     ("block anything", {"outcome": "blocking"}, "session_end"),
     ("add context for the model", {"context": "x"}, "notification"),
     ("end the run", {"stop": True}, "post_compact"),
@@ -182,7 +183,7 @@ def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
         "block": read.outcome == "blocking",
         "decision": read.decision in ("allow", "ask"),
         "input": read.input is not None,
-        "output": read.output is not None,
+        "output": read.output is not None or read.is_error,
         "context": bool(read.context),
         "stop": read.stop,
     }
