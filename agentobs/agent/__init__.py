@@ -27,6 +27,7 @@ from agentobs.agent.events import (
     RequestStart,
     Result,
     Retry,
+    ServiceBreaker,
     SettingHeld,
     Steering,
     SubAgent,
@@ -36,6 +37,7 @@ from agentobs.agent.events import (
     Tombstone,
     ToolDispatch,
     ToolDone,
+    ToolWithdrawn,
 )
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Consent, Inbox, Reply
@@ -50,6 +52,7 @@ from agentobs.agent.state import Conversation, Options
 from agentobs.agent.sub_agents.starter import finish, sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import Tool, declared, tool
+from agentobs.agent.tools.tool_runs import Service
 from agentobs.world import Abort
 
 __all__ = [
@@ -91,6 +94,8 @@ __all__ = [
     "Retry",
     "Rule",
     "Section",
+    "Service",
+    "ServiceBreaker",
     "SettingHeld",
     "Steering",
     "SubAgent",
@@ -102,6 +107,7 @@ __all__ = [
     "Tool",
     "ToolDispatch",
     "ToolDone",
+    "ToolWithdrawn",
     "compact",
     "complete",
     "declared",

@@ -56,7 +56,7 @@ from agentobs.agent.sub_agents.starter import Starter, check_agents, take_backgr
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tool_calls.plan import Crew
 from agentobs.agent.tools import structured_output
-from agentobs.agent.tools.tool import Tool, check_tools
+from agentobs.agent.tools.tool import Tool, check_fallbacks, check_tools
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
@@ -114,6 +114,7 @@ def live_world(
     """
     check_client(client)
     check_tools(tools)
+    check_fallbacks(tools)
     hooks = table(hooks)
     tool_runner = live_tools(tools, keep=keep, person=person is not None)
     hook_runner = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)

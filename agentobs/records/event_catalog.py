@@ -241,6 +241,12 @@ ROW_KINDS: Mapping[str, RowKind] = {
         },
         is_required=True,
     ),
+    "service_breaker": RowKind(
+        "The circuit breaker of a service that several tools share changed its state.",
+        "The state: `opened`, `half_open` (one call is let through) or `closed`.",
+        {"failures": "Number of consecutive failures of the tools of the service."},
+        {"service": "The name of the service."},
+    ),
     "setting_held": RowKind(
         "A changed setting is ignored, because it would invalidate the cached prompt.",
         "The name of the setting.",
@@ -302,6 +308,12 @@ ROW_KINDS: Mapping[str, RowKind] = {
             "tool_use_id": "The ID of the tool call.",
             "error": "The class of the exception, or `ContradictionError` if a call is read-only and destructive.",
         },
+    ),
+    "tool_withdrawn": RowKind(
+        "A tool is not used any more in the session, because it failed too often in a row.",
+        "The name of the tool.",
+        {"failures": "Number of consecutive failures."},
+        {"fallback": "The name of the tool that gets its calls; absent if there is none."},
     ),
     "world_read": RowKind(
         "Code of a session used its recorded clock, IDs or random numbers for the first time.",

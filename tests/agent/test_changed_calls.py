@@ -102,6 +102,7 @@ def replays(conversation: Conversation, tmp_path: Path) -> None:
 
 
 PAYS = calling(call("t1", "pay", to="Ann", amount=5))
+NOT_AN_OBJECT: Any = ["Bob"]
 
 
 def test_a_person_changes_the_input(tmp_path: Path) -> None:
@@ -262,10 +263,7 @@ async def asyncio_sleep() -> None:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (
-            Reply(True, updated_input=["Bob"]),
-            "the updated_input is not a JSON object: it is a list",
-        ),  # type: ignore[arg-type]
+        (Reply(True, updated_input=NOT_AN_OBJECT), "is not a JSON object: it is a list"),
         (Reply(True, updated_input={"to": {1}}), "the updated_input is not a JSON object"),
         (Reply(False, updated_input={"to": "Bob"}), "only a person who allows a call can change"),
     ],

@@ -30,7 +30,6 @@ from agentobs.agent.events import (
     ThinkingDelta,
     sum_tokens,
 )
-from agentobs.agent.permissions import Denials
 from agentobs.agent.state import BackgroundAgent, Conversation, Options, initial_state
 from agentobs.agent.tool_calls.plan import EventReceiver
 from agentobs.agent.tool_calls.trust import Trust, hand_down, hand_up
@@ -138,8 +137,8 @@ class Starter:
     play: Play
     _resumed: set[int] = field(default_factory=set)
     """The conversations (by `id()`) that calls of this response have resumed."""
-    _ended: dict[str, tuple[Conversation, Denials, Result]] = field(default_factory=dict)
-    """Agents that have ended, by ID: the conversation, the denials with which it started, and the result."""
+    _ended: dict[str, tuple[Conversation, Trust, Result]] = field(default_factory=dict)
+    """Agents that have ended, by ID: the conversation, the trust with which it started, and the result."""
 
     async def start(
         self,
@@ -167,18 +166,19 @@ class Starter:
             return await self._start_in_background(agent_run, trust)
         self.run.progress.conversation.children[agent_run.agent_id] = conversation
         result = await _play(agent_run, self.play, receive)
-        self._ended[agent_run.agent_id] = conversation, trust.denials, result
+        self._ended[agent_run.agent_id] = conversation, trust, result
         answer = _tool_answer(agent_run, result)
         return await _fit_answer(answer, self.run, tool, place, question.tool_use_id)
 
     def collect(self, tool_use_id: str) -> None:
         """Count the usage and merge the grants of an agent whose result is reported now."""
         if tool_use_id in self._ended:
-            conversation, initial_denials, result = self._ended.pop(tool_use_id)
+            conversation, trust, result = self._ended.pop(tool_use_id)
             self.run.totals.inherited_usage.append(result.usage)
             # If this happened earlier, the clock would decide whether a parallel agent requests an
             # approval.
-            hand_up(conversation, initial_denials, self.run.progress.conversation)
+            starter = self.run.progress.conversation
+            hand_up(conversation, trust.denials, trust.tool_runs, starter)
 
     def _conversation(self, resume: str | None) -> Conversation | str:
         """Return the conversation of an agent, or an error text if it cannot be resumed."""
@@ -213,6 +213,7 @@ class Starter:
             task,
             events,
             trust.denials,
+            trust.tool_runs,
         )
         await asyncio.sleep(0)  # Let the agent start, so that its recording starts here.
         return ToolAnswer(

@@ -29,9 +29,11 @@ from agentobs.agent.events import (
     Denial,
     HookRan,
     Permission,
+    ServiceBreaker,
     SubAgent,
     ToolDispatch,
     ToolDone,
+    ToolWithdrawn,
 )
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
@@ -39,6 +41,7 @@ from agentobs.agent.state import deep_copy
 from agentobs.agent.tool_calls.call_decision import CallDecider, post_event
 from agentobs.agent.tool_calls.plan import Crew, Plan
 from agentobs.agent.tool_calls.sub_agent_events import SubAgentEvents
+from agentobs.agent.tool_calls.tool_availability import ToolAvailability
 from agentobs.agent.tool_calls.trust import trust_in
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import bind, find_tool, invalid_input_result, unknown_tool_result
@@ -61,7 +64,16 @@ REPEATED = ToolAnswer(
     outcome="deduplicated",
 )
 
-Step = Coercion | HookRan | Permission | SubAgent | ToolDispatch | ToolDone
+Step = (
+    Coercion
+    | HookRan
+    | Permission
+    | ServiceBreaker
+    | SubAgent
+    | ToolDispatch
+    | ToolDone
+    | ToolWithdrawn
+)
 
 
 @dataclass(slots=True)
@@ -72,6 +84,7 @@ class Dispatcher:
     here: Place | None
     turn: int
     deciding: CallDecider = field(init=False)
+    availability: ToolAvailability = field(init=False)
     results: list[ToolDone] = field(default_factory=list)
     """The reported results, in the order of the calls."""
     denials: list[Denial] = field(default_factory=list)
@@ -97,6 +110,9 @@ class Dispatcher:
     def __post_init__(self) -> None:
         """Create the decider for these calls."""
         self.deciding = CallDecider(self.crew, self.here, self.turn, self._check_abort)
+        self.availability = ToolAvailability(
+            self.crew, self.here, self.turn, self.deciding.set_effects
+        )
 
     async def start_early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
         """Start a call while its response is still arriving, if it and all calls before it only read and are permitted.
@@ -113,7 +129,8 @@ class Dispatcher:
         plan = self._planned(question)
         # Count all calls that have started, not only the calls that still run, so that the number does
         # not depend on the clock.
-        if not plan.may_start_early or len(self._batch) >= PARALLEL_MAX:
+        is_limited = self.availability.is_limited(plan.tool)
+        if is_limited or not plan.may_start_early or len(self._batch) >= PARALLEL_MAX:
             self._may_start_early = False
             return
         await self.deciding.examine(plan)
@@ -261,7 +278,7 @@ class Dispatcher:
 
     async def _prepare(
         self, plan: Plan, original_ids: Mapping[str, str]
-    ) -> AsyncGenerator[SubAgent, None]:
+    ) -> AsyncGenerator[SubAgent | ServiceBreaker | ToolWithdrawn, None]:
         """Decide on a call with the rules and the hooks, as soon as it may start."""
         first = self._plans.get(original_ids.get(plan.question.tool_use_id, ""))
         if first is not None and _is_same_call(first.requested, plan.requested):
@@ -272,8 +289,16 @@ class Dispatcher:
             async for event in self._wait_for_slot():
                 yield event
             self._dequeue(plan)
-            async for event in self._with_events(self.deciding.decide_with_hooks(plan)):
+            async for event in self._with_events(self._check_and_decide(plan)):
                 yield event
+            for changed in self.availability.take_events():
+                yield changed
+
+    async def _check_and_decide(self, plan: Plan) -> None:
+        """Check whether the tool of a call is available, and decide on the call."""
+        await self.availability.check(plan)
+        if plan.answer is None:
+            await self.deciding.decide_with_hooks(plan)
 
     async def _approve(self, plan: Plan) -> AsyncGenerator[SubAgent, None]:
         """Request approval for a call if necessary."""
@@ -433,7 +458,7 @@ class Dispatcher:
         with telemetry.at_place(plan.inside):
             self.crew.world.stop_tool(plan.question.tool_use_id)
 
-    async def _gather(self) -> AsyncGenerator[HookRan | SubAgent | ToolDone, None]:
+    async def _gather(self) -> AsyncGenerator[Step, None]:
         """Wait for the running calls, yield all results, and check for messages to the agent."""
         if not self._batch:
             return
@@ -448,6 +473,9 @@ class Dispatcher:
                 yield ran
             yield self._report(plan, plan.answer or ABORTED)
             self.output = plan.output if plan.output is not None else self.output
+        self.availability.note(batch)
+        for changed in self.availability.take_events():
+            yield changed
         if not tasks:
             return
         self._batches += 1

@@ -138,13 +138,14 @@ class Plan:
 
     def processed(self, *, has_run: bool) -> ProcessedCall:
         """Return the call as it was processed; `has_run` is whether the tool was executed."""
+        is_unchanged = self.question.input is self.requested.input
         coerced = self.bound.coerced if self.bound is not None else ()
         executed_input: Any = self.question.input if has_run else None
         if has_run and coerced and self.bound is not None:
             executed_input = self.bound.arguments
         return ProcessedCall(
             tool=self.tool.name if self.tool is not None else None,
-            requested_input=None if self.question is self.requested else self.requested.input,
+            requested_input=None if is_unchanged else self.requested.input,
             executed_input=executed_input,
             coerced=len(coerced),
             called_id=self.called_id,

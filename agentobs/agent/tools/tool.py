@@ -28,6 +28,7 @@ from agentobs.agent.tools.input_schema import (
     named_arguments,
     parsed_docstring,
 )
+from agentobs.agent.tools.tool_runs import FAILURES_MAX, Service, is_failure_limit
 from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer
@@ -113,11 +114,29 @@ class Tool:
     """The type of the input. If it is None, the function receives the complete input as one dict."""
     agents: Agents | None = None
     """The agents that its calls can start. The loop runs them, and never calls the function."""
+    withdraw_after: int | None = None
+    """The number of consecutive failures after which the tool is withdrawn for the rest of the conversation. Exceptions
+    and timeouts are failures, after all retries. None means never.
+    """
+    fallback: str | None = None
+    """The name of the tool that gets the calls of this tool while it is unavailable, if their input fits."""
+    service: Service | None = None
+    """The service that the tool uses. All tools of a service share its circuit breaker."""
 
     @property
     def name(self) -> str:
         """The name by which the model calls it."""
         return str(self.declaration["name"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
+
+    @property
+    def may_be_unavailable(self) -> bool:
+        """Whether the tool can be withdrawn, or belongs to a service."""
+        return self.withdraw_after is not None or self.service is not None
 
     @property
     def read_only(self) -> bool:
@@ -153,6 +172,11 @@ class Settings(TypedDict, total=False):
     paths: Sequence[str]
     hosts: Sequence[str]
     check: Callable[..., Any] | None
+    withdraw_after: int | None
+    fallback: str | Tool | None
+    """The tool, or its name."""
+    service: str | Service | None
+    """The service, or the name of a service with the default settings."""
 
 
 @overload
@@ -226,6 +250,34 @@ def check_tools(tools: Sequence[Tool]) -> None:
                     each, field, f"{name!r} is already the name of {_described_tool(owners[name])}"
                 )
             owners[name] = each
+    _check_services(tools)
+
+
+def check_fallbacks(tools: Sequence[Tool]) -> None:
+    """Check that the fallbacks of tools are among the tools.
+
+    Raises:
+        UsageError: a fallback is missing, or is the tool itself.
+    """
+    for each in tools:
+        if each.fallback is None:
+            continue
+        found = find_tool(tools, each.fallback)
+        if found is None or found is each:
+            why = "the tool itself" if found is each else f"there is no tool {each.fallback!r}"
+            raise _settings_error(each, "fallback", why)
+
+
+def _check_services(tools: Sequence[Tool]) -> None:
+    """Raise a UsageError if two tools define the same service differently."""
+    services: dict[str, tuple[Service, Tool]] = {}
+    for each in tools:
+        if each.service is None:
+            continue
+        known, other = services.setdefault(each.service.name, (each.service, each))
+        if known != each.service:
+            found = f"{_described_tool(other)} has other settings for the service {known.name}"
+            raise _settings_error(each, "service", found)
 
 
 def find_tool(tools: Sequence[Tool], name: str) -> Tool | None:
@@ -343,6 +395,10 @@ def _make_tool(
     for field in ("aliases", "paths", "hosts"):
         if field in fields and not isinstance(fields[field], str):
             fields[field] = tuple(fields[field])
+    if isinstance(fields.get("fallback"), Tool):
+        fields["fallback"] = fields["fallback"].name
+    if isinstance(fields.get("service"), str):
+        fields["service"] = Service(fields["service"])
     new_tool = Tool(declaration, function, input=model, **fields)
     is_constant = read_only is not None and not callable(read_only)
     if is_constant and read_only is not new_tool.read_only:
@@ -380,6 +436,7 @@ def _check_settings(tool: Tool) -> None:
             found = f"{getattr(tool, field)!r} is not one of {', '.join(allowed)}"
             raise _settings_error(tool, field, found)
     _check_effects(tool)
+    _check_failure_settings(tool)
     if not isinstance(tool.retries, int) or tool.retries < 0:
         raise _settings_error(tool, "retries", f"{tool.retries!r} must be 0 or more")
     if tool.timeout_s is not None and not tool.timeout_s > 0:
@@ -415,6 +472,20 @@ def _check_effects(tool: Tool) -> None:
             raise _settings_error(tool, name, found)
         if inspect.iscoroutinefunction(value):
             raise _settings_error(tool, name, "it is an async function, but it must not wait")
+
+
+def _check_failure_settings(tool: Tool) -> None:
+    """Raise a UsageError if the settings about failures are invalid."""
+    if tool.withdraw_after is not None and not is_failure_limit(tool.withdraw_after):
+        found = f"{tool.withdraw_after!r} is not a number from 1 to {FAILURES_MAX}"
+        raise _settings_error(tool, "withdraw_after", found)
+    if tool.service is not None and not isinstance(tool.service, Service):
+        raise _settings_error(tool, "service", f"{tool.service!r} is not a Service or its name")
+    if tool.fallback is not None and not isinstance(tool.fallback, str):
+        raise _settings_error(tool, "fallback", f"{tool.fallback!r} is not a tool or its name")
+    if tool.fallback is not None and not tool.may_be_unavailable:
+        found = "the tool is never unavailable; set withdraw_after or service, too"
+        raise _settings_error(tool, "fallback", found)
 
 
 _INVALID_NAME = "{!r} must have 1 to 128 characters: letters a to z and A to Z, digits, `_` and `-`"

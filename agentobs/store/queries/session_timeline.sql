@@ -68,13 +68,20 @@ WITH RECURSIVE known AS (
     LEFT JOIN tried ON coalesce(answered.attempt_id, calls.attempt_id) = tried.attempt_id
     WHERE decided.session_id = $session_id::VARCHAR
     UNION ALL BY NAME
-    -- How calls were handled: changed inputs and results.
+    -- How calls were handled: changed inputs and results, and tools that became unavailable.
     SELECT
         'event' AS kind, lane, turn, labels['tool_use_id'] AS id, kind AS name,
-        concat_ws(' by ', label, labels['by']) AS label, at_ns AS started_ns, 1 AS depth,
-        format('{} -> {} bytes', numbers['before_bytes']::BIGINT, numbers['after_bytes']::BIGINT) AS outcome
+        CASE kind
+            WHEN 'rewritten' THEN concat_ws(' by ', label, labels['by'])
+            ELSE concat_ws(' ', labels['service'], label)
+        END AS label,
+        at_ns AS started_ns, 1 AS depth,
+        CASE kind
+            WHEN 'rewritten' THEN format('{} -> {} bytes', numbers['before_bytes']::BIGINT, numbers['after_bytes']::BIGINT)
+            ELSE format('{} failures', numbers['failures']::BIGINT)
+        END AS outcome
     FROM events
-    WHERE session_id = $session_id::VARCHAR AND kind = 'rewritten'
+    WHERE session_id = $session_id::VARCHAR AND kind IN ('rewritten', 'tool_withdrawn', 'service_breaker')
     UNION ALL BY NAME
     SELECT
         'world' AS kind, lane, turn, key AS id, kind AS name, key AS label, started_ns, duration_ns,
