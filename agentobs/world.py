@@ -270,7 +270,7 @@ async def answer_unattended(question: WorldQuestion) -> Any:
             return list(question.payload)
         case "hook":
             return missing_hook_answer(question.payload, "this world does not run hooks")
-        case "limit" | "background" | "elapsed" | "compacted":
+        case "limit" | "background" | "elapsed" | "compacted" | "stored_messages":
             return question.payload
         case "keep":
             return None

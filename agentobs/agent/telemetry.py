@@ -7,7 +7,7 @@ context variable: places are passed as arguments, and are set only around single
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -233,7 +233,13 @@ files, tools and the store.
 
 
 async def ask(
-    world: World, here: Place | None, kind: AskKind, key: str, payload: Any = None
+    world: World,
+    here: Place | None,
+    kind: AskKind,
+    key: str,
+    payload: Any = None,
+    *,
+    unrecorded: Sequence[str] = (),
 ) -> Any:
     """Send a question to the world, emit the answer to the sink, and return it.
 
@@ -246,6 +252,7 @@ async def ask(
         kind: the kind of the question, see `AskKind`.
         key: distinguishes the question from other questions of its kind.
         payload: the content of the question.
+        unrecorded: the keys of the payload that are not recorded.
     """
     question, started_ns = WorldQuestion(kind, key, payload), world.now()
     async with Watch(world.abort, None if kind in ANSWERED_INSIDE else ASK_SECONDS) as watch:
@@ -257,6 +264,9 @@ async def ask(
     if answer or kind not in SILENT:
         # The payload of such a question is the expected answer, so only the answer is recorded.
         recorded = replace(question, payload=None) if kind in ECHOED else question
+        if unrecorded:
+            kept = {name: value for name, value in payload.items() if name not in unrecorded}
+            recorded = replace(question, payload=kept)
         emit_answer(world, here, recorded, started_ns, answer)
     return answer
 
@@ -274,7 +284,7 @@ def _default_answer(kind: AskKind, cause: Cause) -> Any:
             return {"outcome": "cancelled", "reason": why}
         case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
-        case "limit" | "background" | "elapsed" | "compacted" | "keep":
+        case "limit" | "background" | "elapsed" | "compacted" | "stored_messages" | "keep":
             return None
     assert_never(kind)
 

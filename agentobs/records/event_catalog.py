@@ -229,14 +229,14 @@ ROW_KINDS: Mapping[str, RowKind] = {
         {"attempt": _FAILED, "wait_ns": _WAIT},
     ),
     "rewritten": RowKind(
-        "Hooks or a person changed the input of a tool, or hooks changed its result for the model.",
-        "What was changed: `input` or `output`.",
+        "Hooks or a person changed the input of a tool, or hooks changed its result or the messages of a request.",
+        "What was changed: `input`, `output` or `messages`.",
         {
             "before_bytes": "Size before the change. [bytes]",
             "after_bytes": "Size after the change. [bytes]",
         },
         {
-            "tool_use_id": "The ID of the tool call.",
+            "tool_use_id": "The ID of the tool call; absent if messages were changed.",
             "by": "Who changed it: `hook`, or `person` if it was changed with the approval.",
         },
         is_required=True,

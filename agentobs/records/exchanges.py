@@ -375,6 +375,7 @@ AskKind = Literal[
     "background",
     "elapsed",
     "compacted",
+    "stored_messages",
 ]
 """The questions that the agent loop may send to the world in addition to model and tool calls:
 - `consent`: may this call run? A person answers, if one is available.
@@ -394,9 +395,13 @@ AskKind = Literal[
   The loop knows the answer and passes it as the question; the live world returns it unchanged. The answer depends on
   timing, so it is recorded, and a replay takes it from the recording.
 - `compacted`: the result of a manual compaction. It is passed in the same way, because no later request may contain it.
+- `stored_messages`: the part of the conversation that hooks have replaced in the next request. It is passed in the same
+  way, because no request contains it.
 """
 
-ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "compacted"))
+ECHOED: frozenset[AskKind] = frozenset(
+    ("limit", "background", "elapsed", "compacted", "stored_messages")
+)
 """Questions that contain their own answer, which the live world returns unchanged."""
 
 SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}

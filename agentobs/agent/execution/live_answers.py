@@ -210,7 +210,7 @@ class LiveAnswers:
             case "keep":
                 keep, key, text = self._live_tools.keep_full_result, question.key, question.payload
                 return await in_thread(lambda: keep(key, text))
-            case "limit" | "background" | "elapsed" | "compacted" | "abort":
+            case "limit" | "background" | "elapsed" | "compacted" | "stored_messages" | "abort":
                 return await answer_unattended(question)
         assert_never(question.kind)
 

@@ -23,6 +23,7 @@ HookEvent = Literal[
     "session_start",
     "session_end",
     "user_prompt_submit",
+    "pre_request",
     "pre_tool_use",
     "post_tool_use",
     "post_tool_use_failure",
@@ -41,15 +42,17 @@ HookEvent = Literal[
 
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 
-Effect = Literal["block", "decision", "input", "output", "context", "stop"]
+Effect = Literal["block", "decision", "input", "output", "messages", "context", "stop"]
 """The possible effects of a hook's answer: block the event; decide on the call in place of a person; change the input
-of a tool; change its output, or answer in its place; add context for the model; stop the run.
+of a tool; change its output, or answer in its place; replace the messages of a
+request; add context for the model; stop the run.
 """
 
 ALLOWED_EFFECTS: Mapping[HookEvent, frozenset[Effect]] = {
     "session_start": frozenset({"context", "stop"}),
     "session_end": frozenset(),
     "user_prompt_submit": frozenset({"block", "context", "stop"}),
+    "pre_request": frozenset({"messages", "context"}),
     "pre_tool_use": frozenset({"block", "decision", "input", "output", "context", "stop"}),
     "post_tool_use": frozenset({"block", "output", "context", "stop"}),
     "post_tool_use_failure": frozenset({"block", "output", "context", "stop"}),

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, Effect, HookEvent
+from agentobs.agent.model.thinking import is_thinking
 from agentobs.agent.permissions import Behavior
+from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.records.canonical_json import Json
 from agentobs.world import GATED_EVENTS
 
@@ -27,6 +29,7 @@ FIELDS = (
     "input",
     "output",
     "is_error",
+    "messages",
     "context",
     "stop",
     "usage",
@@ -54,6 +57,8 @@ class HookAnswer:
     """
     is_error: bool = False
     """Whether the answer in place of the tool is an error."""
+    messages: Any = field(default=None, repr=False)
+    """The messages to send instead, in the provider's format; None keeps the messages."""
     context: str = field(default="", repr=False)
     """Text to add for the model."""
     stop: bool = False
@@ -70,6 +75,7 @@ class HookAnswer:
             "input": self.input,
             "output": self.output,
             "is_error": self.is_error,
+            "messages": self.messages,
             "context": self.context,
             "stop": self.stop,
             "usage": list(self.usage),
@@ -96,6 +102,8 @@ class Verdict:
     """The replacement for the tool's output, or None."""
     is_error: bool = False
     """Whether this output, which a hook gives in place of the tool, is an error."""
+    messages: Any = field(default=None, repr=False)
+    """The messages to send instead, or None."""
     context: tuple[str, ...] = field(default=(), repr=False)
     """Texts to add for the model, in table order."""
     stop: bool = False
@@ -103,15 +111,18 @@ class Verdict:
     usage: tuple[Json, ...] = ()
     """Usage of the model requests made inside the hooks."""
     overridden: tuple[int, ...] = ()
-    """The indexes of the answers whose change of the input or output was replaced by a later answer."""
+    """The indexes of the answers whose change of the input, output or messages was replaced by another answer."""
 
 
-def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
+def parse(
+    answer: Any, event: HookEvent | None = None, stored: Sequence[Json] | None = None
+) -> HookAnswer:
     """Parse and validate an answer. Never raises.
 
     Args:
         answer: the JSON value.
         event: the event, which determines the allowed effects. None allows all effects.
+        stored: the messages that the answer may replace; None accepts any thinking in their replacement.
     """
     if answer is None and event in GATED_EVENTS:
         return HookAnswer("blocking", "This world does not answer hooks.")
@@ -119,6 +130,8 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
         return _invalid_answer({}, f"the answer is {_type_name(answer)}, not an object", event)
     answer = {name: value for name, value in answer.items() if value is not None}
     problem = _fault(answer, event)
+    if problem is None and "messages" in answer:
+        problem = _messages_fault(answer["messages"], stored)
     if problem is not None:
         return _invalid_answer(answer, problem, event)
     outcome = answer.get("outcome", "success")
@@ -136,6 +149,7 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
         answer.get("input"),
         answer.get("output"),
         answer.get("is_error", False),
+        answer.get("messages"),
         answer.get("context", ""),
         answer.get("stop", False),
         usage,
@@ -171,13 +185,15 @@ def verdict(answers: Sequence[HookAnswer]) -> Verdict:
         # The tool does not run, so its input no longer matters.
         overridden = [index for index, each in enumerate(answers) if each.input is not None]
         new_input = None
+    messages, overridden_messages = _last_value([each.messages for each in answers])
     is_error = [each.is_error for each in answers if each.output is not None][-1:] == [True]
     return replace(
         combined,
         input=new_input,
         output=output,
         is_error=is_error,
-        overridden=tuple(sorted({*overridden, *overridden_outputs})),
+        messages=messages,
+        overridden=tuple(sorted({*overridden, *overridden_outputs, *overridden_messages})),
     )
 
 
@@ -271,6 +287,7 @@ def _disallowed_effect(answer: Json, event: HookEvent | None) -> str | None:
         "decision": answer.get("decision") in ("allow", "ask"),
         "input": "input" in answer,
         "output": "output" in answer,
+        "messages": "messages" in answer,
         "context": bool(answer.get("context")),
         "stop": answer.get("stop") is True,
     }
@@ -294,9 +311,44 @@ _EFFECT_PHRASES: dict[Effect, str] = {
     "decision": "decide on a call",
     "input": "change an input",
     "output": "change an output",
+    "messages": "replace messages",
     "context": "add context for the model",
     "stop": "end the run",
 }
+
+
+def _messages_fault(messages: Any, stored: Sequence[Json] | None) -> str | None:
+    """Describe why messages cannot be sent; None if the provider would accept them.
+
+    The provider accepts only thinking that it has written itself, so all thinking must be among the stored messages.
+    """
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        return "its messages are not a list of messages with a role and content"
+    if messages[0]["role"] != "user" or messages[-1]["role"] != "user":
+        return "its first and its last message must be from the user"
+    problem = conversation_error(messages)
+    if problem is not None:
+        return f"the provider would reject its messages: {problem}"
+    if stored is not None:
+        known = [block for message in stored for block in _blocks(message) if is_thinking(block)]
+        added = [block for message in messages for block in _blocks(message) if is_thinking(block)]
+        if any(block not in known for block in added):
+            return "its messages contain thinking that is not in the conversation"
+    return None
+
+
+def _is_message(value: Any) -> bool:
+    match value:
+        case {"role": "user" | "assistant", "content": str() as text}:
+            return bool(text.strip())
+        case {"role": "user" | "assistant", "content": list() as blocks}:
+            return bool(blocks) and is_output(blocks)
+        case _:
+            return False
+
+
+def _blocks(message: Json) -> Sequence[Any]:
+    return _as_list(message.get("content"))
 
 
 def _is_usage(value: Any) -> bool:

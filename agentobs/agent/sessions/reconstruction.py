@@ -344,6 +344,7 @@ class _Records:
         turn = last.place.turn or len(with_response)
         body = _body(self.recording, last)
         messages = tuple(without_breakpoints(message) for message in body["messages"])
+        messages = self._stored(messages, last)
         state = State("awaiting_model", messages, turn, 0, 0, "start")
         if last in with_response:
             state = self._answered(state, last, frozenset(node["children"]))
@@ -369,6 +370,21 @@ class _Records:
         node["model"] = body.get("model")
         if with_response and any(has_thinking(message) for message in state.messages):
             node["thought_ns"] = with_response[-1].started_ns + with_response[-1].ended_ns
+
+    def _stored(self, sent: tuple[Json, ...], request: ModelExchange) -> tuple[Json, ...]:
+        """Return the stored messages of a conversation, from the messages of a request that hooks may have changed."""
+        found = [
+            each.answer
+            for each in self._questions(request.place.lane)
+            if each.question.kind == "stored_messages"
+            and each.started_ns <= request.started_ns
+            and (each.place.turn, each.place.interaction_id)
+            == (request.place.turn, request.place.interaction_id)
+        ]
+        if not found or "messages" not in found[-1]:
+            return sent
+        last = found[-1]
+        return (*sent[: last["start"]], *last["messages"], *sent[len(sent) - last["end"] :])
 
     def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
         """Return the state after the last response, with a result for each of its calls."""

@@ -95,6 +95,7 @@ def test_the_table_of_payloads_matches_a_run() -> None:
     assert set(seen) == {
         "session_start",
         "user_prompt_submit",
+        "pre_request",
         "pre_tool_use",
         "post_tool_use",
         "post_tool_use_failure",

@@ -78,6 +78,9 @@ WRONG: list[tuple[str, Any, HookEvent]] = [
     ("field output", {"output": [1]}, "post_tool_use"),
     ("field context", {"context": ["a"]}, "stop"),
     ("field stop", {"stop": "yes"}, "stop"),
+    ("replace messages", {"messages": []}, "pre_tool_use"),
+    ("not a list of messages", {"messages": []}, "pre_request"),
+    ("not a list of messages", {"messages": [{"role": "system", "content": "x"}]}, "pre_request"),
     ("field usage", {"usage": [{"model": 1}]}, "stop"),
     ("decide on a call", {"decision": "allow"}, "stop"),
     ("change an input", {"input": {}}, "permission_request"),
@@ -184,6 +187,7 @@ def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
         "decision": read.decision in ("allow", "ask"),
         "input": read.input is not None,
         "output": read.output is not None or read.is_error,
+        "messages": read.messages is not None,
         "context": bool(read.context),
         "stop": read.stop,
     }
