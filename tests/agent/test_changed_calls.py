@@ -6,6 +6,7 @@ replay.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -232,13 +233,16 @@ def test_an_approval_for_the_session_covers_the_changed_call(tmp_path: Path) -> 
 def test_a_changed_call_runs_alone_if_it_must(tmp_path: Path) -> None:
     """If the changed input must not run in parallel, the call waits for the calls before it."""
     running: list[str] = []
+    approved: list[str] = []
 
     @tool(read_only=lambda arguments: arguments["where"] != "disk", needs_permission=True)
     async def step(where: str) -> str:
         """Do a step."""
         running.append(f"start {where}")
+        while where == "one" and not approved:
+            await asyncio.sleep(0.001)
         for _ in range(5):
-            await asyncio_sleep()
+            await asyncio.sleep(0)
         running.append(f"end {where}")
         return where
 
@@ -247,17 +251,13 @@ def test_a_changed_call_runs_alone_if_it_must(tmp_path: Path) -> None:
 
     def person(consent: Consent) -> Reply:
         where = consent.about["input"]["where"]
+        if where == "two":
+            approved.append(where)
         return Reply(True, updated_input={"where": "disk"}) if where == "two" else Reply(True)
 
     done = record(tmp_path, replies, agent_with(person=person, tools=[step], permissions=rules))
     assert running == ["start one", "end one", "start disk", "end disk"]
     assert done.replayed(tmp_path / "fixture")
-
-
-async def asyncio_sleep() -> None:
-    import asyncio
-
-    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -504,8 +504,10 @@ def test_concurrency_depends_on_the_input(tmp_path: Path) -> None:
     async def step(what: str) -> str:
         """Do a step."""
         running.append(f"start {what}")
-        for _ in range(5):
-            await asyncio_sleep()
+        while what == "a" and "start b" not in running:
+            await asyncio.sleep(0.001)
+        while what == "b" and "end a" not in running:
+            await asyncio.sleep(0.001)
         running.append(f"end {what}")
         return what
 

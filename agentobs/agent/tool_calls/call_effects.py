@@ -6,6 +6,7 @@ depend only on its arguments. If it fails, the stricter value applies: not read-
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,12 @@ class PredicateFailure:
     """The class of the exception, or `ContradictionError` if the functions contradict each other."""
 
 
+_CONSTANT = {
+    (read_only, destructive, concurrent): Effects(read_only, destructive, concurrent)
+    for read_only, destructive, concurrent in itertools.product((True, False), repeat=3)
+}
+"""The effects of tools without functions of the input, by value, because most calls have one of them."""
+
 _FAILED = object()
 """The value of a function that raised an exception."""
 
@@ -43,7 +50,7 @@ def effects_of(tool: Tool, arguments: Mapping[str, Any]) -> Effects:
     destructive, concurrent = tool.destructive, tool.concurrent
     are_constant = isinstance(destructive, bool) and isinstance(concurrent, bool)
     if are_constant and tool.read_only_if is None:
-        return Effects(tool.read_only, destructive is True, concurrent is True)
+        return _CONSTANT[tool.tool_class == "read", destructive is True, concurrent is True]
     failures: list[PredicateFailure] = []
     read_only = tool.read_only
     if tool.read_only_if is not None:

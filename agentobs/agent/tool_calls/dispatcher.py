@@ -185,8 +185,9 @@ class Dispatcher:
                         yield ran
                     break
             self._dequeue(plan)
-            async for event in self._approve(plan):
-                yield event
+            if plan.needs_approval:
+                async for event in self._approve(plan):
+                    yield event
             if not plan.concurrent and any(other.task for other in self._batch):
                 # A person has changed the input, and the call must now run alone.
                 async for done in self._gather():
@@ -291,22 +292,23 @@ class Dispatcher:
             self._dequeue(plan)
             async for event in self._with_events(self._check_and_decide(plan)):
                 yield event
-            for changed in self.availability.take_events():
-                yield changed
+            if self.availability.events:
+                for changed in self.availability.take_events():
+                    yield changed
 
     async def _check_and_decide(self, plan: Plan) -> None:
         """Check whether the tool of a call is available, and decide on the call."""
-        await self.availability.check(plan)
+        if plan.tool is not None and plan.tool.may_be_unavailable:
+            await self.availability.check(plan)
         if plan.answer is None:
             await self.deciding.decide_with_hooks(plan)
 
     async def _approve(self, plan: Plan) -> AsyncGenerator[SubAgent, None]:
-        """Request approval for a call if necessary."""
-        decision = plan.decision
-        if plan.answer is None and decision is not None and decision.behavior == "ask":
-            approval = self.deciding.request_approval(plan, decision)
-            async for event in self._with_events(approval):
-                yield event
+        """Request approval for a call."""
+        assert plan.decision is not None
+        approval = self.deciding.request_approval(plan, plan.decision)
+        async for event in self._with_events(approval):
+            yield event
 
     async def _start_or_record(self, plan: Plan) -> AsyncGenerator[Step, None]:
         """Start a call or record its result."""
@@ -323,8 +325,9 @@ class Dispatcher:
             for step in self._start(plan, decision):
                 yield step
         else:
-            async for event in self._with_events(self.deciding.run_refusal_hooks(plan)):
-                yield event
+            if self.crew.hooks is not None and self.crew.hooks.hooks:
+                async for event in self._with_events(self.deciding.run_refusal_hooks(plan)):
+                    yield event
             self._batch.append(plan)
         for ran in plan.take_hook_runs():
             yield ran
@@ -465,7 +468,8 @@ class Dispatcher:
         batch, tasks = self._batch, [plan.task for plan in self._batch if plan.task is not None]
         async for event in self._wait_for_tasks(tasks):
             yield event
-        await self._end_watch()
+        if self._watcher is not None:
+            await self._end_watch()
         await self.deciding.run_post_hooks([plan for plan in batch if plan.task is not None])
         self._batch = []
         for plan in batch:
@@ -473,9 +477,10 @@ class Dispatcher:
                 yield ran
             yield self._report(plan, plan.answer or ABORTED)
             self.output = plan.output if plan.output is not None else self.output
-        self.availability.note(batch)
-        for changed in self.availability.take_events():
-            yield changed
+        if any(plan.tool is not None and plan.tool.may_be_unavailable for plan in batch):
+            self.availability.note(batch)
+            for changed in self.availability.take_events():
+                yield changed
         if not tasks:
             return
         self._batches += 1

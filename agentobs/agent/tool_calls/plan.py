@@ -132,6 +132,12 @@ class Plan:
         return effects.read_only and self.concurrent and self.answer is None
 
     @property
+    def needs_approval(self) -> bool:
+        """Whether approval must be requested before the call can start."""
+        decision = self.decision
+        return self.answer is None and decision is not None and decision.behavior == "ask"
+
+    @property
     def shown_name(self) -> str:
         """The name of the tool, as a label if the program declared the tool."""
         return self.question.name if self.tool is None else declared(self.tool.name)
