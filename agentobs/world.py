@@ -270,7 +270,7 @@ async def answer_unattended(question: WorldQuestion) -> Any:
             return list(question.payload)
         case "hook":
             return missing_hook_answer(question.payload, "this world does not run hooks")
-        case "limit" | "background" | "elapsed" | "threshold" | "compacted":
+        case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "stored_messages":
             return question.payload
         case "keep":
             return None
@@ -285,6 +285,11 @@ def _same_name(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the p
 
 async def _do_nothing() -> None:
     """Return immediately: nothing runs in the background, and no connections are open."""
+
+
+async def no_message() -> None:
+    """Wait forever: no message arrives."""
+    await asyncio.get_running_loop().create_future()
 
 
 def _ignore_stop(tool_use_id: str) -> None:
@@ -343,6 +348,10 @@ class World:
     """
     ask: Callable[[WorldQuestion], Awaitable[Any]] = answer_unattended
     """Answer a question that goes to neither the model nor a tool, with a JSON value."""
+    message_arrived: Callable[[], Awaitable[None]] = no_message
+    """Wait until a steering message has arrived, without taking it. It only decides when running calls are stopped; a
+    replay has their results, so it never waits for a message that was recorded.
+    """
     settled: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until all background hooks have ended; each has a timeout."""
     close_idle_connections: Callable[[], Awaitable[None]] = _do_nothing

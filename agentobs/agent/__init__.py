@@ -27,6 +27,7 @@ from agentobs.agent.events import (
     Permission,
     RequestStart,
     Retry,
+    ServiceBreaker,
     SettingHeld,
     SpeedChange,
     Steering,
@@ -37,6 +38,7 @@ from agentobs.agent.events import (
     Tombstone,
     ToolDispatch,
     ToolDone,
+    ToolWithdrawn,
 )
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Consent, Inbox, Reply
@@ -68,6 +70,7 @@ from agentobs.agent.state import Conversation, Options
 from agentobs.agent.sub_agents.starter import finish, sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import Tool, declared, tool
+from agentobs.agent.tools.tool_runs import Service
 from agentobs.world import Abort
 
 __all__ = [
@@ -122,6 +125,8 @@ __all__ = [
     "Rule",
     "RunFailed",
     "Section",
+    "Service",
+    "ServiceBreaker",
     "SettingHeld",
     "SpeedChange",
     "Steering",
@@ -134,6 +139,7 @@ __all__ = [
     "Tool",
     "ToolDispatch",
     "ToolDone",
+    "ToolWithdrawn",
     "ToolsMissing",
     "TurnLimit",
     "compact",

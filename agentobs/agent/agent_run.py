@@ -293,7 +293,9 @@ class Run:
         conversation = self.progress.conversation
         for agent in self.progress.entering_agents:
             del conversation.background[agent.agent_id]
-            hand_up(agent.conversation, agent.initial_denials, conversation)
+            hand_up(
+                agent.conversation, agent.initial_denials, agent.initial_tool_runs, conversation
+            )
             result = agent.result
             if result is not None:
                 conversation.children[agent.agent_id] = agent.conversation

@@ -293,6 +293,35 @@ class Degraded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolWithdrawn:
+    """A tool is not used any more in this conversation, because it failed too often in a row."""
+
+    turn: int
+    tool: str
+    """The name of the tool."""
+    failures: int
+    """The number of consecutive failures."""
+    fallback: str | None
+    """The tool that gets its calls if their input fits; None if there is none."""
+
+
+BreakerState = Literal["opened", "half_open", "closed"]
+"""A change of a circuit breaker: it blocks all calls, lets one call through, or blocks nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBreaker:
+    """The circuit breaker of a service changed its state."""
+
+    turn: int
+    service: str
+    """The name of the service."""
+    state: BreakerState
+    failures: int
+    """The number of consecutive failures of the tools of the service."""
+
+
+@dataclass(frozen=True, slots=True)
 class SettingHeld:
     """A changed setting is not applied, because the change would invalidate the provider's prompt cache.
 
@@ -428,6 +457,8 @@ Event = (
     | Continuation
     | Degraded
     | SettingHeld
+    | ToolWithdrawn
+    | ServiceBreaker
     | ThinkingCleared
     | Compaction
     | Nudge

@@ -59,11 +59,11 @@ from agentobs.agent.sub_agents.starter import Starter, check_agents, take_backgr
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tool_calls.plan import Crew
 from agentobs.agent.tools import structured_output
-from agentobs.agent.tools.tool import Tool, check_tools
+from agentobs.agent.tools.tool import Tool, check_fallbacks, check_tools
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
-from agentobs.world import Abort, Wiring, World
+from agentobs.world import Abort, Wiring, World, no_message
 
 
 def live_world(
@@ -119,6 +119,7 @@ def live_world(
     """
     check_client(client)
     check_tools(tools)
+    check_fallbacks(tools)
     hooks = table(hooks)
     check_functions(
         person=person,
@@ -153,6 +154,7 @@ def live_world(
             tool_function=tool_runner.function,
             is_mutating=tool_runner.is_mutating,
             ask=answers.ask,
+            message_arrived=no_message if inbox is None else inbox.message_arrived,
             settled=hook_runner.wait_for_background,
             close_idle_connections=partial(close_idle_connections, client),
             abort=abort or Abort(),

@@ -28,6 +28,7 @@ from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.run_result import Result
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import Tool, declarations
+from agentobs.agent.tools.tool_runs import ToolRuns
 from agentobs.errors import UsageError
 from agentobs.ledger import Meter
 from agentobs.provider.anthropic.messages import is_blank, response_without_thinking, tool_uses
@@ -143,6 +144,8 @@ class Conversation:
     """Rules for the calls that a person allowed for the rest of the conversation."""
     denials: Denials = field(default_factory=Denials)
     """How often the classifier has denied calls."""
+    tool_runs: ToolRuns = field(default_factory=ToolRuns)
+    """The recent runs of the tools that can be withdrawn or that belong to a service."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """Usage of all runs of the conversation, for pricing."""
     breaker: CircuitBreaker = field(default=CircuitBreaker(), compare=False, repr=False)
@@ -219,6 +222,8 @@ class BackgroundAgent:
     """Its events so far, which are emitted when its result enters the conversation."""
     initial_denials: Denials = field(default_factory=Denials)
     """The denials of its starter when it was started, see `agentobs.agent.tool_calls.trust`."""
+    initial_tool_runs: ToolRuns = field(default_factory=ToolRuns)
+    """The recent runs of tools with which it was started."""
 
     @property
     def is_abandoned(self) -> bool:

@@ -7,7 +7,7 @@ context variable: places are passed as arguments, and are set only around single
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -244,7 +244,13 @@ files, tools and the store.
 
 
 async def ask(
-    world: World, here: Place | None, kind: AskKind, key: str, payload: Any = None
+    world: World,
+    here: Place | None,
+    kind: AskKind,
+    key: str,
+    payload: Any = None,
+    *,
+    unrecorded: Sequence[str] = (),
 ) -> Any:
     """Send a question to the world, emit the answer to the sink, and return it.
 
@@ -257,6 +263,7 @@ async def ask(
         kind: the kind of the question, see `AskKind`.
         key: distinguishes the question from other questions of its kind.
         payload: the content of the question.
+        unrecorded: the keys of the payload that are not recorded.
     """
     question, started_ns = WorldQuestion(kind, key, payload), world.now()
     async with Watch(world.abort, None if kind in ANSWERED_INSIDE else ASK_SECONDS) as watch:
@@ -268,6 +275,9 @@ async def ask(
     if answer or kind not in SILENT:
         # The payload of such a question is the expected answer, so only the answer is recorded.
         recorded = replace(question, payload=None) if kind in ECHOED else question
+        if unrecorded:
+            kept = {name: value for name, value in payload.items() if name not in unrecorded}
+            recorded = replace(question, payload=kept)
         emit_answer(world, here, recorded, started_ns, answer)
     return answer
 
@@ -285,7 +295,15 @@ def _default_answer(kind: AskKind, cause: Cause) -> Any:
             return {"outcome": "cancelled", "reason": why}
         case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
-        case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "keep":
+        case (
+            "limit"
+            | "background"
+            | "elapsed"
+            | "threshold"
+            | "compacted"
+            | "stored_messages"
+            | "keep"
+        ):
             return None
     assert_never(kind)
 
@@ -305,9 +323,9 @@ def permission(
     question: ToolQuestion,
     name: str,
     decision: Decision,
-    waited_ns: int,
+    waited_ns: int | None,
 ) -> None:
-    """Emit the decision on a tool call."""
+    """Emit the decision on a tool call; `waited_ns` is the approval wait, or None if no approval was requested."""
     if here is None:
         return
     rule = str(decision.rule) if decision.rule is not None else None
@@ -325,8 +343,8 @@ def permission(
             source=Label(decision.source) if decision.source else None,
             resolver=Label(decision.resolver),
             rule=unchecked(rule) if rule is not None else None,
-            approval_requested=decision.resolver in ("person", "classifier", "unattended"),
-            approval_wait_ns=waited_ns,
+            approval_requested=waited_ns is not None,
+            approval_wait_ns=waited_ns or 0,
             query_source=Label(here.query_source),
             chain_id=here.chain_id,
             depth=here.depth,

@@ -243,14 +243,23 @@ ROW_KINDS: Mapping[str, RowKind] = {
         {"attempt": _FAILED, "wait_ns": _WAIT},
     ),
     "rewritten": RowKind(
-        "Hooks changed the input of a tool, or its result for the model.",
-        "What was changed: `input` or `output`.",
+        "Hooks or a person changed the input of a tool, or hooks changed its result or the messages of a request.",
+        "What was changed: `input`, `output` or `messages`.",
         {
             "before_bytes": "Size before the change. [bytes]",
             "after_bytes": "Size after the change. [bytes]",
         },
-        {"tool_use_id": "The ID of the tool call."},
+        {
+            "tool_use_id": "The ID of the tool call; absent if messages were changed.",
+            "by": "Who changed it: `hook`, or `person` if it was changed with the approval.",
+        },
         is_required=True,
+    ),
+    "service_breaker": RowKind(
+        "The circuit breaker of a service that several tools share changed its state.",
+        "The state: `opened`, `half_open` (one call is let through) or `closed`.",
+        {"failures": "Number of consecutive failures of the tools of the service."},
+        {"service": "The name of the service."},
     ),
     "setting_held": RowKind(
         "A changed setting is ignored, because it would invalidate the cached prompt.",
@@ -332,6 +341,22 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "A response broke off; its partial content is discarded.",
         "",
         {"tool_calls": "Number of tool calls of the response that had started."},
+    ),
+    "tool_setting": RowKind(
+        "A tool's function of the input failed for a call, so that the stricter value applies.",
+        "The setting: `read_only`, `destructive` or `concurrent`.",
+        {},
+        {
+            "tool": "The name of the tool.",
+            "tool_use_id": "The ID of the tool call.",
+            "error": "The class of the exception, or `ContradictionError` if a call is read-only and destructive.",
+        },
+    ),
+    "tool_withdrawn": RowKind(
+        "A tool is not used any more in the session, because it failed too often in a row.",
+        "The name of the tool.",
+        {"failures": "Number of consecutive failures."},
+        {"fallback": "The name of the tool that gets its calls; absent if there is none."},
     ),
     "world_read": RowKind(
         "Code of a session used its recorded clock, IDs or random numbers for the first time.",

@@ -273,6 +273,8 @@ ToolOutcome = Literal[
     "aborted",
     "deduplicated",
     "blocked",
+    "answered",
+    "unavailable",
     "substituted",
 ]
 """The outcome of a tool call:
@@ -286,6 +288,8 @@ ToolOutcome = Literal[
 - `aborted`: the call was stopped, or was never started;
 - `deduplicated`: an earlier call had the same ID and input;
 - `blocked`: a hook blocked the call;
+- `answered`: a hook answered the call in place of the tool, which did not run;
+- `unavailable`: the tool was withdrawn, or the circuit breaker of its service is open;
 - `substituted`: the tool ran, and a hook provided the result that the model gets.
 
 Where outcomes are counted, `failed` and `timeout` also count as executed. They are separate values because a replay
@@ -293,7 +297,16 @@ compares them.
 """
 
 MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
-    ("invalid", "unknown", "denied", "skipped", "deduplicated", "blocked")
+    (
+        "invalid",
+        "unknown",
+        "denied",
+        "skipped",
+        "deduplicated",
+        "blocked",
+        "answered",
+        "unavailable",
+    )
 )
 """The outcomes of calls that the agent loop answers itself, without the world."""
 
@@ -325,7 +338,9 @@ class ToolExchange:
     tool: str | None = None
     """The current name of the tool that the call refers to; None if there is no such tool."""
     requested_input: Any = field(default=None, repr=False)
-    """The input that the model requested, if hooks changed it; otherwise None, because the question contains it."""
+    """The input that the model requested, if hooks or a person changed it; otherwise None, because the question
+    contains it.
+    """
     executed_input: Any = field(default=None, repr=False)
     """The input that the tool received, after type conversion; the same object as the question's input if no argument
     was converted; None if the tool did not run.
@@ -361,6 +376,7 @@ AskKind = Literal[
     "elapsed",
     "threshold",
     "compacted",
+    "stored_messages",
 ]
 """The questions that the agent loop may send to the world in addition to model and tool calls:
 - `consent`: may this call run? A person answers, if one is available.
@@ -381,9 +397,13 @@ AskKind = Literal[
   The loop knows the answer and passes it as the question; the live world returns it unchanged. The answer depends on
   timing, so it is recorded, and a replay takes it from the recording.
 - `compacted`: the result of a manual compaction. It is passed in the same way, because no later request may contain it.
+- `stored_messages`: the part of the conversation that hooks have replaced in the next request. It is passed in the same
+  way, because no request contains it.
 """
 
-ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "threshold", "compacted"))
+ECHOED: frozenset[AskKind] = frozenset(
+    ("limit", "background", "elapsed", "threshold", "compacted", "stored_messages")
+)
 """Questions that contain their own answer, which the live world returns unchanged."""
 
 SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory", "refresh"}

@@ -37,6 +37,8 @@ class TranscriptEntry:
     """The response; None if no part of a response arrived."""
     tool_results: Sequence[Block]
     """The results of its tool calls, if no request contains them."""
+    changed_inputs: Sequence[Block] = ()
+    """The inputs with which its tool calls ran, if hooks or a person changed them."""
 
 
 def transcript(request: Request, fields: Fields) -> Response:
@@ -55,10 +57,11 @@ def transcript(request: Request, fields: Fields) -> Response:
             limit=PAGE_SIZE + 1 if start else PAGE_SIZE,
         )
         tool_results = _last_results(view, rows[-1]) if rows and number == count else []
+        changed = view.named("internal/changed_inputs", session_id=session_id, lane=lane)
         kept = content_state(view.store, session_id)
     with CONTENT_SLOTS:
         entries = list(
-            _entries(Content(site_of(request).home), rows, tool_results, skip=bool(start))
+            _entries(Content(site_of(request).home), rows, tool_results, changed, skip=bool(start))
         )
         return content_response(
             request,
@@ -92,7 +95,12 @@ def _last_results(view: View, row: Row) -> list[Row]:
 
 
 def _entries(
-    content: Content, rows: Sequence[Row], tool_results: Sequence[Row], *, skip: bool
+    content: Content,
+    rows: Sequence[Row],
+    tool_results: Sequence[Row],
+    changed: Sequence[Row],
+    *,
+    skip: bool,
 ) -> list[TranscriptEntry]:
     """Return the entries of a page. With `skip`, the first row is only compared with the second one.
 
@@ -116,6 +124,11 @@ def _entries(
                     [_result_block(content, each) for each in tool_results]
                     if at == len(rows) - 1
                     else [],
+                    [
+                        _input_block(content, each)
+                        for each in changed
+                        if each["attempt_id"] == row["attempt_id"]
+                    ],
                 )
             )
         previous_body, previous_response = body, response
@@ -131,6 +144,14 @@ def _response_message(value: dict[str, Any]) -> Message | None:
         )
         return Message("assistant", (failed,))
     return None
+
+
+def _input_block(content: Content, row: Row) -> Block:
+    title = f"{visible(str(row['name']))} ran with this input, which a {row['changed_by']} changed"
+    executed = content.tool_execution(row)
+    if isinstance(executed, Withheld):
+        return Block("call", title, shown(f"Not available: {executed.found}."))
+    return Block("call", title, shown(executed.get("input")))
 
 
 def _result_block(content: Content, row: Row) -> Block:

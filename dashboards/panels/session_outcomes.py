@@ -11,7 +11,7 @@ from agentobs.store.port import Store
 from dashboards.panels.panels import rows_of
 
 Row = Mapping[str, Any]
-_SUCCESSFUL = ("ok", "executed", "substituted", "deduplicated", None)
+_SUCCESSFUL = ("ok", "executed", "substituted", "answered", "deduplicated", None)
 """Outcomes of requests and tool calls that are not failures."""
 
 

@@ -28,6 +28,8 @@ CAUSES: dict[ToolOutcome, str] = {
     "invalid": "its input does not match the current schema of the tool or the output",
     "unknown": "the agent no longer has a tool with that name",
     "denied": "permissions differ from the recording",
+    "answered": "a hook answers the call; in the recording, no hook did",
+    "unavailable": "the tool is withdrawn or the breaker of its service is open; in the recording, it was not",
     "blocked": "a hook blocks the call; in the recording, no hook did",
     "skipped": "a user message arrived before the call started; in the recording, none did",
     "aborted": "the run was stopped before the call started; in the recording, it was not stopped",

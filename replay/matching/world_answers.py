@@ -46,6 +46,7 @@ WHY: dict[AskKind, str] = {
     "elapsed": "the agent reads the clock at different points than in the recording",
     "threshold": "the size of the conversation, the context window or the amount spent differs from the recording",
     "compacted": "the conversation is compacted on request at a different point than in the recording",
+    "stored_messages": "the hooks before a request run at different points than in the recording",
     "abort": "in the recording, the run was stopped at a point that this replay did not reach",
 }
 """The probable cause if a question of this kind differs from the recorded question."""
@@ -216,5 +217,8 @@ def compared_question(question: WorldQuestion) -> Any:
     match question.kind, question.payload:
         case "consent", {"about": {"tool": _, **about}}:
             return about
+        case "hook", {"event": "pre_request", **facts}:
+            # The messages are part of the request, and are compared with it.
+            return {name: value for name, value in facts.items() if name != "messages"}
         case _:
             return question.payload

@@ -27,7 +27,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.runtime import ServedAnswer
-from agentobs.world import World
+from agentobs.world import World, no_message
 from replay.analysis.divergence_report import mismatch, tool_mismatch, world_mismatch
 from replay.comparison.placeholders import has_masked
 from replay.divergence.divergence import (
@@ -253,6 +253,10 @@ class Answerer:
             if (current_lane(), tool_use_id) in self._exchanges.calls.live:
                 live.stop_tool(tool_use_id)
 
+        async def message_arrived() -> None:
+            # The recording has the results of calls that a message has stopped.
+            await (live.message_arrived if self._path.is_live else no_message)()
+
         def is_billed(message: Mapping[str, Any]) -> bool:
             message_id = message.get("id")
             if not message_id:
@@ -267,6 +271,7 @@ class Answerer:
             tool_name=self._recorded_tool_name,
             stop_tool=stop_tool,
             ask=functools.partial(self._ask, live),
+            message_arrived=message_arrived,
             abort=RecordedAbort(self._exchanges.answers),
             is_billed=is_billed if self._replayed_messages else live.is_billed,
             sleep=functools.partial(self._sleep, live),

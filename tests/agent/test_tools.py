@@ -358,7 +358,7 @@ def test_defaults_of_a_tool_are_restrictive() -> None:
             False,
             None,
         )
-        assert (restricted_tool.cancels_siblings, restricted_tool.interrupt) == (False, "cancel")
+        assert (restricted_tool.cancels_siblings, restricted_tool.interrupt) == (False, None)
 
 
 def test_tool_classes_have_defaults() -> None:

@@ -21,6 +21,7 @@ from agentobs.agent.events import ToolDone
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.permissions import Denials
 from agentobs.agent.tool_calls.trust import hand_down, hand_up, trust_in
+from agentobs.agent.tools.tool_runs import ToolRuns
 from agentobs.records.exchanges import WorldQuestion
 
 from .agent_runs import of_kind, options, ticking_world
@@ -97,7 +98,7 @@ def test_denials_of_an_agent_count_as_the_latest(
     hand_down(trust_in(parent), child)
     assert child.denials == at_start
     child.denials, parent.denials = in_agent, in_parent
-    hand_up(child, at_start, parent)
+    hand_up(child, at_start, ToolRuns(), parent)
     assert parent.denials == combined
 
 

@@ -7,7 +7,9 @@ replay.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +20,10 @@ from typing import Any, Literal, assert_never
 from anthropic import AsyncAnthropic
 
 from agentobs.agent.execution.daemon_threads import in_thread
+from agentobs.agent.execution.hook_output import sendable
 from agentobs.agent.execution.path_resolution import resolver
 from agentobs.agent.execution.tool_runner import LiveTools
+from agentobs.agent.hooks.declarations import as_json
 from agentobs.agent.model.prompt import SectionFunction
 from agentobs.agent.tools.results import error_text
 from agentobs.agent.tools.tool import Tool
@@ -50,6 +54,10 @@ class Reply:
     """`once` for this call only, `session` for every identical call of the conversation."""
     reason: str = ""
     """The reason, which the model sees."""
+    updated_input: Mapping[str, Any] | None = None
+    """The complete input with which the call runs instead, if it is allowed. It is checked like the input of a new
+    call: by the schema, the tool's own check, the hooks before the call, and the deny rules. None keeps the input.
+    """
 
 
 WITHDRAW_S = 1.0
@@ -72,9 +80,14 @@ class Inbox:
         """Create an empty inbox."""
         self._waiting: dict[str, list[str]] = {"steering": [], "follow_up": []}
         self._lock = threading.Lock()
+        self._listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
+        """The futures that are resolved when a steering message arrives."""
 
     def steer(self, text: str) -> None:
-        """Send a message now. The model sees it after the running tools; calls that have not started are skipped."""
+        """Send a message now. The model sees it after the running tools; calls that have not started are skipped.
+
+        Running calls of tools with `interrupt="cancel"` are stopped.
+        """
         self._add("steering", text)
 
     def follow_up(self, text: str) -> None:
@@ -87,14 +100,35 @@ class Inbox:
             texts, self._waiting[kind] = self._waiting[kind], []
         return texts
 
+    async def message_arrived(self) -> None:
+        """Wait until there is a steering message, which stays in the inbox; see `World.message_arrived`."""
+        loop = asyncio.get_running_loop()
+        listener = loop, loop.create_future()
+        with self._lock:
+            if self._waiting["steering"]:
+                return
+            self._listeners.add(listener)
+        try:
+            await listener[1]
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
     def _add(self, kind: str, text: str) -> None:
-        sendable = text.encode("utf-8", "replace").decode(
-            "utf-8"
-        )  # a lone surrogate cannot be sent
-        if not sendable.strip():
+        sendable_text = sendable(text)
+        if not sendable_text.strip():
             return
         with self._lock:
-            self._waiting[kind].append(sendable)
+            self._waiting[kind].append(sendable_text)
+            listeners = list(self._listeners) if kind == "steering" else []
+        for loop, future in listeners:
+            with contextlib.suppress(RuntimeError):  # the loop was closed, so nothing waits in it
+                loop.call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class LiveAnswers:
@@ -176,7 +210,15 @@ class LiveAnswers:
             case "keep":
                 keep, key, text = self._live_tools.keep_full_result, question.key, question.payload
                 return await in_thread(lambda: keep(key, text))
-            case "limit" | "background" | "elapsed" | "threshold" | "compacted" | "abort":
+            case (
+                "limit"
+                | "background"
+                | "elapsed"
+                | "threshold"
+                | "compacted"
+                | "stored_messages"
+                | "abort"
+            ):
                 return await answer_unattended(question)
         assert_never(question.kind)
 
@@ -294,12 +336,18 @@ class LiveAnswers:
             reply = Reply(reply)
         if not isinstance(reply, Reply):
             return _unanswered(f"the answer was a {type(reply).__name__}, not a Reply")
-        return {
+        found: Json = {
             "behavior": "allow" if reply.allow is True else "deny",
             "resolver": "person",
             "scope": reply.scope,
-            "reason": str(reply.reason).encode("utf-8", "replace").decode("utf-8"),
+            "reason": sendable(str(reply.reason)),
         }
+        if reply.updated_input is None:
+            return found
+        try:
+            return {**found, "updated_input": _json_object(reply.updated_input)}
+        except ValueError as error:
+            return _unanswered(f"the updated_input is not a JSON object: {error}")
 
     async def _reply_of(self, person: Person, consent: Consent) -> Any:
         if inspect.iscoroutinefunction(person):
@@ -384,6 +432,17 @@ def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
         return True
 
     return None if cache is None else refresh
+
+
+def _json_object(value: Any) -> Json:
+    """Return a mapping as a JSON object that can be sent.
+
+    Raises:
+        ValueError: it is not a mapping, or contains something that is not JSON.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"it is a {type(value).__name__}")
+    return json.loads(sendable(as_json(dict(value))))
 
 
 def _unanswered(why: str) -> Json:

@@ -86,9 +86,12 @@ class LiveTools:
         return None if tool is None else tool.function
 
     def is_mutating(self, name: str) -> bool:
-        """Return whether a tool may have effects that cannot be undone; see `World.is_mutating`."""
+        """Return whether a tool may have effects that cannot be undone; see `World.is_mutating`.
+
+        If that depends on the input, the tool counts as mutating.
+        """
         tool = self._by_name.get(name)
-        return tool is not None and tool.destructive
+        return tool is not None and tool.destructive is not False
 
     async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
         """Execute one call and return its result; see `World.run_tool`.
@@ -222,7 +225,7 @@ class _Attempt:
         task = asyncio.create_task(
             _run_to_end(tool.function, bound.call, self.to_result, self.to_error_result)
         )
-        stop_if_allowed = stop if tool.interrupt == "cancel" else None
+        stop_if_allowed = None if tool.interrupt == "block" else stop
         try:
             has_ended = await _wait_for_end(task, stop_if_allowed, tool.timeout_s)
         finally:

@@ -24,9 +24,11 @@ HookEvent = Literal[
     "session_start",
     "session_end",
     "user_prompt_submit",
+    "pre_request",
     "pre_tool_use",
     "post_tool_use",
     "post_tool_use_failure",
+    "invalid_tool_call",
     "permission_request",
     "permission_denied",
     "pre_compact",
@@ -41,18 +43,21 @@ HookEvent = Literal[
 
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 
-Effect = Literal["block", "decision", "input", "output", "context", "stop"]
+Effect = Literal["block", "decision", "input", "output", "messages", "context", "stop"]
 """The possible effects of a hook's answer: block the event; decide on the call in place of a person; change the input
-of a tool; change its output; add context for the model; stop the run.
+of a tool; change its output, or answer in its place; replace the messages of a
+request; add context for the model; stop the run.
 """
 
 ALLOWED_EFFECTS: Mapping[HookEvent, frozenset[Effect]] = {
     "session_start": frozenset({"context", "stop"}),
     "session_end": frozenset(),
     "user_prompt_submit": frozenset({"block", "context", "stop"}),
-    "pre_tool_use": frozenset({"block", "decision", "input", "context", "stop"}),
+    "pre_request": frozenset({"messages", "context"}),
+    "pre_tool_use": frozenset({"block", "decision", "input", "output", "context", "stop"}),
     "post_tool_use": frozenset({"block", "output", "context", "stop"}),
     "post_tool_use_failure": frozenset({"block", "output", "context", "stop"}),
+    "invalid_tool_call": frozenset({"context", "stop"}),
     "permission_request": frozenset({"block", "decision", "stop"}),
     "permission_denied": frozenset({"context", "stop"}),
     "pre_compact": frozenset({"block", "context"}),
@@ -70,6 +75,7 @@ CONDITIONAL: frozenset[HookEvent] = frozenset(
         "pre_tool_use",
         "post_tool_use",
         "post_tool_use_failure",
+        "invalid_tool_call",
         "permission_request",
         "permission_denied",
         "sub_agent_start",

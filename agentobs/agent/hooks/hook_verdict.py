@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, Effect, HookEvent
+from agentobs.agent.model.thinking import is_thinking
 from agentobs.agent.permissions import Behavior
+from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.records.canonical_json import Json
 from agentobs.world import GATED_EVENTS
 
@@ -20,7 +22,18 @@ Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-FIELDS = ("outcome", "reason", "decision", "input", "output", "context", "stop", "usage")
+FIELDS = (
+    "outcome",
+    "reason",
+    "decision",
+    "input",
+    "output",
+    "is_error",
+    "messages",
+    "context",
+    "stop",
+    "usage",
+)
 """The fields of an answer; all are optional."""
 
 REASON_CHARS_MAX = 10_000
@@ -39,7 +52,13 @@ class HookAnswer:
     input: Any = field(default=None, repr=False)
     """The tool's replacement input, an object; None keeps the input."""
     output: Any = field(default=None, repr=False)
-    """The replacement for the tool's output, a string or content blocks; None keeps the output."""
+    """The replacement for the tool's output, a string or content blocks; None keeps the output. Before a call, it is
+    the answer in place of the tool, which then does not run.
+    """
+    is_error: bool = False
+    """Whether the answer in place of the tool is an error."""
+    messages: Any = field(default=None, repr=False)
+    """The messages to send instead, in the provider's format; None keeps the messages."""
     context: str = field(default="", repr=False)
     """Text to add for the model."""
     stop: bool = False
@@ -55,6 +74,8 @@ class HookAnswer:
             "decision": self.decision,
             "input": self.input,
             "output": self.output,
+            "is_error": self.is_error,
+            "messages": self.messages,
             "context": self.context,
             "stop": self.stop,
             "usage": list(self.usage),
@@ -79,6 +100,10 @@ class Verdict:
     """The tool's replacement input, or None."""
     output: Any = field(default=None, repr=False)
     """The replacement for the tool's output, or None."""
+    is_error: bool = False
+    """Whether this output, which a hook gives in place of the tool, is an error."""
+    messages: Any = field(default=None, repr=False)
+    """The messages to send instead, or None."""
     context: tuple[str, ...] = field(default=(), repr=False)
     """Texts to add for the model, in table order."""
     stop: bool = False
@@ -86,15 +111,18 @@ class Verdict:
     usage: tuple[Json, ...] = ()
     """Usage of the model requests made inside the hooks."""
     overridden: tuple[int, ...] = ()
-    """The indexes of the answers whose change of the input or output was replaced by a later answer."""
+    """The indexes of the answers whose change of the input, output or messages was replaced by another answer."""
 
 
-def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
+def parse(
+    answer: Any, event: HookEvent | None = None, stored: Sequence[Json] | None = None
+) -> HookAnswer:
     """Parse and validate an answer. Never raises.
 
     Args:
         answer: the JSON value.
         event: the event, which determines the allowed effects. None allows all effects.
+        stored: the messages that the answer may replace; None accepts any thinking in their replacement.
     """
     if answer is None and event in GATED_EVENTS:
         return HookAnswer("blocking", "This world does not answer hooks.")
@@ -102,6 +130,8 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
         return _invalid_answer({}, f"the answer is {_type_name(answer)}, not an object", event)
     answer = {name: value for name, value in answer.items() if value is not None}
     problem = _fault(answer, event)
+    if problem is None and "messages" in answer:
+        problem = _messages_fault(answer["messages"], stored)
     if problem is not None:
         return _invalid_answer(answer, problem, event)
     outcome = answer.get("outcome", "success")
@@ -118,6 +148,8 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
         answer.get("decision"),
         answer.get("input"),
         answer.get("output"),
+        answer.get("is_error", False),
+        answer.get("messages"),
         answer.get("context", ""),
         answer.get("stop", False),
         usage,
@@ -149,8 +181,20 @@ def verdict(answers: Sequence[HookAnswer]) -> Verdict:
         return combined
     new_input, overridden = _last_value([each.input for each in answers])
     output, overridden_outputs = _last_value([each.output for each in answers])
-    all_overridden = tuple(sorted({*overridden, *overridden_outputs}))
-    return replace(combined, input=new_input, output=output, overridden=all_overridden)
+    if output is not None and new_input is not None:
+        # The tool does not run, so its input no longer matters.
+        overridden = [index for index, each in enumerate(answers) if each.input is not None]
+        new_input = None
+    messages, overridden_messages = _last_value([each.messages for each in answers])
+    is_error = [each.is_error for each in answers if each.output is not None][-1:] == [True]
+    return replace(
+        combined,
+        input=new_input,
+        output=output,
+        is_error=is_error,
+        messages=messages,
+        overridden=tuple(sorted({*overridden, *overridden_outputs, *overridden_messages})),
+    )
 
 
 def usage_in(answer: Any) -> list[Json]:
@@ -221,6 +265,7 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
         "decision": answer.get("decision", "deny") in ("allow", "deny", "ask"),
         "input": isinstance(answer.get("input", {}), dict),
         "output": is_output(answer.get("output", "")),
+        "is_error": isinstance(answer.get("is_error", False), bool),
         "context": isinstance(answer.get("context", ""), str),
         "stop": isinstance(answer.get("stop", False), bool),
         "usage": all(_is_usage(each) for each in _as_list(answer.get("usage", []), [None])),
@@ -228,6 +273,10 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
     problem = next((name for name, is_right in validity.items() if not is_right), None)
     if problem is not None:
         return f"its field {problem} has an invalid value: {_type_name(answer[problem])}"
+    if "output" in answer and "input" in answer:
+        return "it has both an input and an output; a tool that does not run needs no input"
+    if "is_error" in answer and (event not in (None, "pre_tool_use") or "output" not in answer):
+        return "its field is_error is only valid with the output of an answer to pre_tool_use"
     return _disallowed_effect(answer, event)
 
 
@@ -238,6 +287,7 @@ def _disallowed_effect(answer: Json, event: HookEvent | None) -> str | None:
         "decision": answer.get("decision") in ("allow", "ask"),
         "input": "input" in answer,
         "output": "output" in answer,
+        "messages": "messages" in answer,
         "context": bool(answer.get("context")),
         "stop": answer.get("stop") is True,
     }
@@ -261,9 +311,44 @@ _EFFECT_PHRASES: dict[Effect, str] = {
     "decision": "decide on a call",
     "input": "change an input",
     "output": "change an output",
+    "messages": "replace messages",
     "context": "add context for the model",
     "stop": "end the run",
 }
+
+
+def _messages_fault(messages: Any, stored: Sequence[Json] | None) -> str | None:
+    """Describe why messages cannot be sent; None if the provider would accept them.
+
+    The provider accepts only thinking that it has written itself, so all thinking must be among the stored messages.
+    """
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        return "its messages are not a list of messages with a role and content"
+    if messages[0]["role"] != "user" or messages[-1]["role"] != "user":
+        return "its first and its last message must be from the user"
+    problem = conversation_error(messages)
+    if problem is not None:
+        return f"the provider would reject its messages: {problem}"
+    if stored is not None:
+        known = [block for message in stored for block in _blocks(message) if is_thinking(block)]
+        added = [block for message in messages for block in _blocks(message) if is_thinking(block)]
+        if any(block not in known for block in added):
+            return "its messages contain thinking that is not in the conversation"
+    return None
+
+
+def _is_message(value: Any) -> bool:
+    match value:
+        case {"role": "user" | "assistant", "content": str() as text}:
+            return bool(text.strip())
+        case {"role": "user" | "assistant", "content": list() as blocks}:
+            return bool(blocks) and is_output(blocks)
+        case _:
+            return False
+
+
+def _blocks(message: Json) -> Sequence[Any]:
+    return _as_list(message.get("content"))
 
 
 def _is_usage(value: Any) -> bool:

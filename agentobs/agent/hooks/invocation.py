@@ -6,18 +6,21 @@ The world decides whether a hook is executed or its recorded answer is returned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentobs.agent import telemetry
 from agentobs.agent.events import HookRan
 from agentobs.agent.hooks.conditions import matching
-from agentobs.agent.hooks.declarations import Hook, Occasion
+from agentobs.agent.hooks.declarations import Hook, HookEvent, Occasion
 from agentobs.agent.hooks.hook_verdict import HookAnswer, Verdict, parse, verdict
 from agentobs.errors import ReplayEnd
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place
 from agentobs.world import World
+
+UNRECORDED: Mapping[HookEvent, tuple[str, ...]] = {"pre_request": ("messages",)}
+"""The parts of payloads that are not recorded with the question of a hook, because the request contains them."""
 
 
 async def fire(
@@ -89,7 +92,10 @@ async def _run_hook(world: World, hook: Hook, occasion: Occasion, place: Place |
     with telemetry.span("hook", place, hook.name) as inside:
         try:
             payload = question(hook, occasion)
-            answer = parse(await telemetry.ask(world, inside, "hook", key, payload), occasion.event)
+            given = await telemetry.ask(
+                world, inside, "hook", key, payload, unrecorded=UNRECORDED.get(occasion.event, ())
+            )
+            answer = parse(given, occasion.event, occasion.facts.get("messages"))
         except ReplayEnd:
             raise
         except Exception as error:
@@ -107,7 +113,10 @@ def _emit(
         "duration_ns": run.duration_ns,
         "blocking": run.answer.outcome == "blocking",
         "background": run.hook.background,
-        "rewrites": run.answer.input is not None or run.answer.output is not None,
+        "rewrites": any(
+            value is not None
+            for value in (run.answer.input, run.answer.output, run.answer.messages)
+        ),
         "overridden": is_overridden,
         "requests": len(run.answer.usage),
     }

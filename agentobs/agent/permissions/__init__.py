@@ -6,7 +6,12 @@ final decision. See `docs/permissions.md`.
 
 from __future__ import annotations
 
-from agentobs.agent.permissions.consent import Denials, consented, needs_person
+from agentobs.agent.permissions.consent import (
+    Denials,
+    consented,
+    needs_person,
+    updated_input,
+)
 from agentobs.agent.permissions.decision import Decision, ReasonType, Resolver, decide
 from agentobs.agent.permissions.modes import MODES, Mode
 from agentobs.agent.permissions.permissions import Permissions, Shadowed
@@ -41,4 +46,5 @@ __all__ = [
     "decide",
     "from_settings",
     "needs_person",
+    "updated_input",
 ]

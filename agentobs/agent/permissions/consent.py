@@ -17,7 +17,7 @@ _FIELDS = {
     "resolver": ("person", "classifier", "unattended"),
     "scope": ("once", "session"),
 }
-_OPTIONAL = {"scope", "reason", "usage"}
+_OPTIONAL = {"scope", "reason", "usage", "updated_input"}
 
 CONSECUTIVE_DENIALS_MAX, DENIALS_MAX = 3, 20
 """After this many denials by the classifier (consecutive, and in total), only a person may approve calls."""
@@ -54,9 +54,11 @@ def consented(pending: Decision, answer: Any, call: Call) -> tuple[Decision, Rul
     """Return the final decision after an answer, and the rule that the answer grants for the rest of the session.
 
     The answer is `{"behavior": "allow" or "deny", "resolver": "person", "classifier" or "unattended", "scope": "once"
-    or "session", "reason": "...", "usage": [...]}`; the last three are optional. A decision other than ask is returned
-    unchanged. A granted rule covers only this exact call (see `exact_call`), because the person saw nothing else. A
-    classifier cannot grant a rule, and cannot allow a call for which a rule requires a person. Never raises.
+    or "session", "reason": "...", "usage": [...], "updated_input": {...}}`; the last four are optional. A decision
+    other than ask is returned unchanged. If a person changed the input, `call` must be the changed call, and the rules
+    must already be checked for it. A granted rule covers only this exact call (see `exact_call`), because the person
+    saw nothing else. A classifier cannot grant a rule, and cannot allow a call for which a rule requires a person.
+    Never raises.
     """
     if pending.behavior != "ask":
         return pending, None
@@ -89,6 +91,16 @@ def consented(pending: Decision, answer: Any, call: Call) -> tuple[Decision, Rul
         return _person_decision(pending, "allow", reason), None
     reason = "A person approved this call for the rest of the session." + quote
     return Decision("allow", "person", "session", grant, reason, "person"), grant
+
+
+def updated_input(answer: Any) -> dict[str, Any] | None:
+    """Return the input with which a person has approved a call; None if the input is unchanged or the answer is not
+    valid.
+    """
+    if _fault(answer) is not None:
+        return None
+    changed: dict[str, Any] | None = answer.get("updated_input")
+    return changed
 
 
 def _classifier_decision(pending: Decision, behavior: Behavior, explanation: str) -> Decision:
@@ -126,7 +138,7 @@ def _fault(answer: Any) -> str | None:
         return "it is not an object"
     unknown = sorted(str(name) for name in answer if name not in {*_FIELDS, *_OPTIONAL})
     if "input" in unknown:
-        return "it changes the input, which is not allowed"
+        return "it has a field 'input'; a person changes the input with 'updated_input'"
     if unknown:
         return f"it has a field {unknown[0]!r}"
     for name, values in _FIELDS.items():
@@ -138,6 +150,11 @@ def _fault(answer: Any) -> str | None:
         return "its reason is not a string"
     if not isinstance(answer.get("usage", []), list):
         return "its usage is not a list"
+    if "updated_input" in answer:
+        if not isinstance(answer["updated_input"], dict):
+            return "its updated_input is not an object"
+        if answer["resolver"] != "person" or answer["behavior"] != "allow":
+            return "only a person who allows a call can change its input"
     if answer["resolver"] != "person" and answer.get("scope", "once") != "once":
         return "only a person can allow a call for the rest of the session"
     if answer["resolver"] == "unattended" and answer["behavior"] == "allow":

@@ -45,10 +45,10 @@ def mode_default(call: Call, mode: Mode) -> Behavior:
 
 
 def changes_nothing(call: Call, mode: Mode) -> bool:
-    """Return whether a call counts as reading, because its tool only reads or declares that it needs no permission.
+    """Return whether a call counts as reading, because it only reads or its tool declares that it needs no permission.
 
     Plan mode accepts this declaration only from tools whose changes can be undone.
     """
-    if call.tool_class == "read":
+    if call.tool_class == "read" or call.read_only:
         return True
     return not call.needs_permission and not (mode == "plan" and call.destructive)

@@ -133,7 +133,11 @@ class Call:
     needs_permission: bool = True
     """False if the author of the tool declares that it may run without approval, for example a to-do list."""
     destructive: bool = True
-    """Whether the changes of the call may be permanent. This field has no meaning for tools that only read."""
+    """Whether the changes of the call may be permanent. This field has no meaning for calls that only read."""
+    read_only: bool = False
+    """Whether the tool declares for this input that the call only reads, although other calls of the tool do not. The
+    class of the tool still determines how rules are matched.
+    """
     input: dict[str, Any] = field(default_factory=dict, repr=False)
     """The tool's validated input."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
@@ -13,13 +13,16 @@ from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
 from agentobs.agent.events import Continuation, Event, Message
 from agentobs.agent.model import error_classes, output_limits
+from agentobs.agent.model.prompt_cache import RequestMessages
 from agentobs.agent.model.thinking import without_thinking
 from agentobs.agent.requests.budget_check import enforce_budget
 from agentobs.agent.requests.llm_request import LlmRequest, send, void_response
 from agentobs.agent.requests.prefix_stability import RequestSettings, prepare_settings
+from agentobs.agent.requests.request_hooks import run_pre_request_hooks
 from agentobs.agent.state import State, deep_copy, prompted_again, request_arguments
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tools.tool import Tool
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place
 
 
@@ -46,12 +49,16 @@ async def send_turn_request(
     settings = await prepare_settings(run, tools, here)
     for event in settings.events:
         yield event
+    sent, hooks_ran = await run_pre_request_hooks(run, here)
+    for ran in hooks_ran:
+        yield ran
+    changed = None if sent is None else _ChangedMessages(sent, run.inputs.options.model)
     number = exceeded_limit = 0
     while True:
         try:
             model = run.inputs.options.model
             with telemetry.span("llm_request", run.request_place(here), model) as place:
-                request = _turn_request(run, settings, place, number, exceeded_limit)
+                request = _turn_request(run, settings, place, number, exceeded_limit, changed)
                 async with aclosing(send(run, request, dispatcher, here)) as events:
                     async for event in events:
                         yield event
@@ -97,8 +104,26 @@ def keep_cut_response(run: Run) -> Iterator[Message]:
         yield Message(run.progress.state.turn, deep_copy(message))
 
 
+@dataclass(frozen=True, slots=True)
+class _ChangedMessages:
+    """The messages that hooks have changed for the request of a turn."""
+
+    messages: tuple[Json, ...]
+    model: str
+    """The model for which they were changed."""
+
+    def for_model(self, model: str) -> tuple[Json, ...]:
+        """Return the messages for a model, which cannot read the thinking of another model."""
+        return self.messages if model == self.model else without_thinking(self.messages)
+
+
 def _turn_request(
-    run: Run, settings: RequestSettings, place: Place | None, number: int, exceeded_limit: int
+    run: Run,
+    settings: RequestSettings,
+    place: Place | None,
+    number: int,
+    exceeded_limit: int,
+    changed: _ChangedMessages | None,
 ) -> LlmRequest:
     """Return the next LLM request of the turn.
 
@@ -108,16 +133,20 @@ def _turn_request(
         place: the place inside the span of the request.
         number: the number of attempts in the turn so far.
         exceeded_limit: the limit at which the previous response was cut; 0 if none was cut.
+        changed: the messages that are sent in place of the stored ones, or None.
     """
     progress = run.progress
 
     def build_arguments() -> dict[str, Any]:
+        model, state, known = run.inputs.options.model, progress.state, progress.request_messages
+        if changed is not None:
+            state, known = replace(state, messages=changed.for_model(model)), RequestMessages()
         arguments = request_arguments(
-            progress.state,
-            replace(settings.options, model=run.inputs.options.model),
+            state,
+            replace(settings.options, model=model),
             settings.tools,
             run.inputs.output_declaration,
-            progress.request_messages,
+            known,
         )
         arguments = run.at_current_speed(arguments)
         limit = _response_limit(run, arguments, progress.state)

@@ -26,6 +26,7 @@ from agentobs.agent.state import (
     tool_call_ids,
     with_unique_ids,
 )
+from agentobs.agent.tools.tool_runs import ToolRun, ToolRuns, has_failed
 from agentobs.errors import RecordingError, UsageError
 from agentobs.provider.anthropic.messages import conversation_error, tool_results, tool_uses
 from agentobs.provider.anthropic.streams import assemble
@@ -242,6 +243,25 @@ class _Records:
             questions = self._questions(None, since_ns)
             denials = hook_history.denials_after(questions, Denials(*(earlier_denials or ())))
             node["denials"] = [denials.in_a_row, denials.in_all]
+            earlier_runs = ToolRuns.from_json(base.get("tool_runs") or () if base else ())
+            runs = earlier_runs.after(self._tool_runs(since_ns)).as_json()
+            if runs:
+                node["tool_runs"] = runs
+
+    def _tool_runs(self, since_ns: int) -> Iterable[ToolRun]:
+        """Yield the runs of tools from `since_ns` on in all lanes; sub-agents have the turn of the main agent."""
+        turn = 0
+        for each in self.recording.exchanges:
+            if not isinstance(each, ToolExchange) or each.is_function or each.started_ns < since_ns:
+                continue
+            if not _is_before(each.started_ns, self.until_ns):
+                continue
+            if each.place.lane == "main":
+                turn = each.place.turn or turn
+            failed = has_failed(each.answer.outcome)
+            if failed is not None:
+                at_ns = each.started_ns + each.duration_ns
+                yield ToolRun(each.question.name, failed, turn, at_ns)
 
     def _questions(self, lane: str | None, since_ns: int = 0) -> list[WorldExchange]:
         """Return the questions to the world from `since_ns` on, in one lane or, if `lane` is None, in all lanes."""
@@ -324,6 +344,7 @@ class _Records:
         turn = last.place.turn or len(with_response)
         body = _body(self.recording, last)
         messages = tuple(without_breakpoints(message) for message in body["messages"])
+        messages = self._stored(messages, last)
         state = State("awaiting_model", messages, turn, 0, 0, "start")
         if last in with_response:
             state = self._answered(state, last, frozenset(node["children"]))
@@ -349,6 +370,21 @@ class _Records:
         node["model"] = body.get("model")
         if with_response and any(has_thinking(message) for message in state.messages):
             node["thought_ns"] = with_response[-1].started_ns + with_response[-1].ended_ns
+
+    def _stored(self, sent: tuple[Json, ...], request: ModelExchange) -> tuple[Json, ...]:
+        """Return the stored messages of a conversation, from the messages of a request that hooks may have changed."""
+        found = [
+            each.answer
+            for each in self._questions(request.place.lane)
+            if each.question.kind == "stored_messages"
+            and each.started_ns <= request.started_ns
+            and (each.place.turn, each.place.interaction_id)
+            == (request.place.turn, request.place.interaction_id)
+        ]
+        if not found or "messages" not in found[-1]:
+            return sent
+        last = found[-1]
+        return (*sent[: last["start"]], *last["messages"], *sent[len(sent) - last["end"] :])
 
     def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
         """Return the state after the last response, with a result for each of its calls."""

@@ -4,7 +4,7 @@ The earlier conversation is requested from the world, so that a resumed session 
 recording. The answer of the world is one JSON object, which `agentobs.agent.sessions.reconstruction` builds:
 
   {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "thought_ns": null,
-   "usage": [...], "lost": 0, "hooks_done": [...], "denials": [0, 2],
+   "usage": [...], "lost": 0, "hooks_done": [...], "denials": [0, 2], "tool_runs": [["search", true, 3, 17...], ...],
    "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
 
 The usage of each LLM request and each turn with tools is counted once, for the agent that made it. The spending of a
@@ -22,6 +22,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.permissions import Denials
 from agentobs.agent.sessions.reconstruction import USAGE_FIELDS, conversation_nodes, last_id
 from agentobs.agent.state import Conversation
+from agentobs.agent.tools.tool_runs import ToolRuns
 from agentobs.errors import RecordingError, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.facts import Relation
@@ -138,6 +139,7 @@ def conversation_from(answer: Json) -> Conversation:
         # Only `once` hooks among them are skipped, see `conditions.matching`.
         hooks_done=frozenset(answer.get("hooks_done") or ()),
         denials=Denials(*(answer.get("denials") or ())),
+        tool_runs=ToolRuns.from_json(answer.get("tool_runs") or ()),
     )
     for node in conversation_nodes(answer):
         conversation.meter.add_rows([(_usage(row), row["at_ns"]) for row in node["usage"]])

@@ -22,7 +22,6 @@ from pydantic import ConfigDict, Field, create_model
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.events import BackgroundResult, Event, SubAgent, TextDelta, ThinkingDelta
-from agentobs.agent.permissions import Denials
 from agentobs.agent.run_result import Result, sum_tokens
 from agentobs.agent.state import BackgroundAgent, Conversation, Options, initial_state
 from agentobs.agent.tool_calls.plan import EventReceiver
@@ -35,7 +34,7 @@ from agentobs.errors import ReplayEnd, UsageError
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, child_lane
-from agentobs.world import Abort
+from agentobs.world import Abort, no_message
 
 NAME = "agent"
 """The tool's name."""
@@ -131,8 +130,8 @@ class Starter:
     play: Play
     _resumed: set[int] = field(default_factory=set)
     """The conversations (by `id()`) that calls of this response have resumed."""
-    _ended: dict[str, tuple[Conversation, Denials, Result]] = field(default_factory=dict)
-    """Agents that have ended, by ID: the conversation, the denials with which it started, and the result."""
+    _ended: dict[str, tuple[Conversation, Trust, Result]] = field(default_factory=dict)
+    """Agents that have ended, by ID: the conversation, the trust with which it started, and the result."""
 
     async def start(
         self,
@@ -160,18 +159,19 @@ class Starter:
             return await self._start_in_background(agent_run, trust)
         self.run.progress.conversation.children[agent_run.agent_id] = conversation
         result = await _play(agent_run, self.play, receive)
-        self._ended[agent_run.agent_id] = conversation, trust.denials, result
+        self._ended[agent_run.agent_id] = conversation, trust, result
         answer = _tool_answer(agent_run, result)
         return await _fit_answer(answer, self.run, tool, place, question.tool_use_id)
 
     def collect(self, tool_use_id: str) -> None:
         """Count the usage and merge the grants of an agent whose result is reported now."""
         if tool_use_id in self._ended:
-            conversation, initial_denials, result = self._ended.pop(tool_use_id)
+            conversation, trust, result = self._ended.pop(tool_use_id)
             self.run.totals.inherited_usage.append(result.usage)
             # If this happened earlier, the clock would decide whether a parallel agent requests an
             # approval.
-            hand_up(conversation, initial_denials, self.run.progress.conversation)
+            starter = self.run.progress.conversation
+            hand_up(conversation, trust.denials, trust.tool_runs, starter)
 
     def _conversation(self, resume: str | None) -> Conversation | str:
         """Return the conversation of an agent, or an error text if it cannot be resumed."""
@@ -206,6 +206,7 @@ class Starter:
             task,
             events,
             trust.denials,
+            trust.tool_runs,
         )
         await asyncio.sleep(0)  # Let the agent start, so that its recording starts here.
         return ToolAnswer(
@@ -333,7 +334,8 @@ def _child_inputs(
         abort: stops the agent.
         in_background: whether the agent may outlive its parent.
     """
-    world = replace(parent.inputs.world, abort=abort, ask=_without_inbox(parent.inputs.world.ask))
+    ask = _without_inbox(parent.inputs.world.ask)
+    world = replace(parent.inputs.world, abort=abort, ask=ask, message_arrived=no_message)
     level = parent.inputs.level + 1
     allowed, refused = _agent_tools(agent, tools, level)
     return RunInputs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from agentobs.agent import telemetry
 from agentobs.agent.conversation_hooks import (
@@ -17,15 +17,28 @@ from agentobs.agent.conversation_hooks import (
 )
 from agentobs.agent.events import ToolDone
 from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, usage_in
-from agentobs.agent.permissions import Decision, consented, decide, needs_person
+from agentobs.agent.permissions import (
+    Call,
+    Decision,
+    Rule,
+    consented,
+    decide,
+    needs_person,
+    updated_input,
+)
 from agentobs.agent.state import deep_copy
+from agentobs.agent.tool_calls.call_effects import effects_of
 from agentobs.agent.tool_calls.plan import Crew, Plan
-from agentobs.agent.tool_calls.rule_subject import call_of, is_concurrent, raw_paths, resolved_paths
+from agentobs.agent.tool_calls.rule_subject import call_of, raw_paths, resolved_paths
 from agentobs.agent.tools.results import fit, render
-from agentobs.agent.tools.tool import Tool, bind, find_tool, invalid_input_result
+from agentobs.agent.tools.tool import Bound, Tool, bind, find_tool, invalid_input_result
+from agentobs.errors import warn_once
 from agentobs.records.canonical_json import Json, size
 from agentobs.records.clear_text import declared_label
-from agentobs.records.exchanges import Place
+from agentobs.records.exchanges import Place, ToolAnswer
+
+Author = Literal["hook", "person"]
+"""Who changed the input or the result of a call."""
 
 
 @dataclass(slots=True)
@@ -55,9 +68,12 @@ class CallDecider:
         if plan.answer is None and plan.decision is None:
             self.decide(plan)
 
-    async def _run_pre_hooks(self, plan: Plan) -> None:
-        """Run the hooks before a call, which may deny it, change its input, allow it, or require approval."""
-        verdict = await self.run_hooks("pre_tool_use", plan, {})
+    async def _run_pre_hooks(self, plan: Plan, key_suffix: str = "") -> None:
+        """Run the hooks before a call, which may deny or answer it, change its input, allow it, or require approval.
+
+        `key_suffix` distinguishes this run of the hooks from an earlier run for the same call.
+        """
+        verdict = await self.run_hooks("pre_tool_use", plan, {}, key_suffix)
         if verdict is None:
             return
         assert plan.tool is not None
@@ -65,36 +81,64 @@ class CallDecider:
             plan.decision = denied_by_hook(plan.tool.name, verdict.reason)
             return
         plan.hook_decision = verdict.decision
-        if verdict.input is not None:
-            await self._apply_rewrite(plan, plan.tool, verdict.input)
+        if verdict.output is not None:
+            content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
+            plan.answer = ToolAnswer(content, is_error=verdict.is_error, outcome="answered")
+            plan.concurrent = True
+        elif verdict.input is not None:
+            await self._apply_rewrite(plan, plan.tool, verdict.input, "hook")
 
-    async def _apply_rewrite(self, plan: Plan, tool: Tool, value: Any) -> None:
-        """Replace the input of a call by the hooks' input. The response still contains the model's input."""
+    async def _apply_rewrite(self, plan: Plan, tool: Tool, value: Any, author: Author) -> None:
+        """Replace the input of a call. The response still contains the model's input."""
         before, plan.question = plan.question, replace(plan.question, input=deep_copy(value))
-        self._emit_rewrite(plan, "input", before.input, plan.question.input)
+        self._emit_rewrite(plan, "input", before.input, plan.question.input, author)
         try:
             plan.bound = bind(tool, plan.question.input)
         except ValueError as error:
-            plan.answer = invalid_input_result(tool, f"a hook changed the input. {error}")
+            plan.answer = invalid_input_result(tool, f"a {author} changed the input. {error}")
         else:
-            plan.concurrent = is_concurrent(tool, plan.bound.arguments)
+            self.set_effects(plan, tool, plan.bound)
             await self.examine(plan)
 
-    def _occasion(self, event: HookEvent, plan: Plan, extra_facts: Mapping[str, Any]) -> Occasion:
+    def set_effects(self, plan: Plan, tool: Tool, bound: Bound) -> None:
+        """Determine the effects of a call with its current input, and report functions of the tool that failed."""
+        plan.effects = effects_of(tool, bound.arguments)
+        plan.concurrent = plan.effects.concurrent
+        for failure in plan.effects.failures:
+            labels = {
+                "tool": declared_label(tool.name),
+                "tool_use_id": plan.question.tool_use_id,
+                "error": failure.error,
+            }
+            here = plan.inside or self.here
+            telemetry.event(self.crew.world, here, "tool_setting", failure.setting, {}, labels)
+            warn_once(
+                f"the function for `{failure.setting}` of the tool {tool.name} failed with {failure.error}, so the "
+                "stricter value applies",
+                about=f"{failure.setting} of {tool.name}",
+            )
+
+    def _occasion(
+        self, event: HookEvent, plan: Plan, extra_facts: Mapping[str, Any], key_suffix: str = ""
+    ) -> Occasion:
         question, call = plan.question, plan.call
-        assert call is not None
+        name = question.name if plan.tool is None else plan.tool.name
         facts = {
-            "tool_name": call.tool,
+            "tool_name": name,
             "tool_use_id": question.tool_use_id,
             "tool_input": question.input,
             **extra_facts,
         }
+        key = f"{question.tool_use_id}:{key_suffix}" if key_suffix else question.tool_use_id
+        if call is None:  # The call was refused before it was examined.
+            aliases = () if plan.tool is None else plan.tool.aliases
+            return turn_occasion(event, self.turn, key, facts, tool=name, aliases=aliases)
         return turn_occasion(
             event,
             self.turn,
-            question.tool_use_id,
+            key,
             facts,
-            tool=call.tool,
+            tool=name,
             aliases=call.aliases,
             subject=call.subject,
             tool_class=call.tool_class,
@@ -112,12 +156,12 @@ class CallDecider:
         return () if hooks is None else hooks.matching(self._occasion(event, plan, {}))
 
     async def run_hooks(
-        self, event: HookEvent, plan: Plan, extra_facts: Mapping[str, Any]
+        self, event: HookEvent, plan: Plan, extra_facts: Mapping[str, Any], key_suffix: str = ""
     ) -> Verdict | None:
         """Run the hooks for an event of a call, inside the span of the call; return None if no hooks match."""
         if self.crew.hooks is None:
             return None
-        occasion = self._occasion(event, plan, extra_facts)
+        occasion = self._occasion(event, plan, extra_facts, key_suffix)
         hooks = self.crew.hooks.claim(occasion)
         if not hooks:
             return None
@@ -165,19 +209,24 @@ class CallDecider:
         paths, resolutions = raw_paths(tool, bound.arguments), None
         if paths:
             resolutions = await telemetry.ask(world, plan.inside, "path", key, list(paths))
-        plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, resolutions))
+        assert plan.effects is not None
+        resolved = resolved_paths(paths, resolutions)
+        plan.call = call_of(tool, question, bound.arguments, resolved, plan.effects)
 
     def decide(self, plan: Plan) -> None:
         """Decide on a call with the rules and the hooks' decision."""
         assert plan.call is not None
-        decision = decide(
-            plan.call,
+        decision = self._rule_decision(plan.call)
+        mode = self.crew.permissions.mode
+        plan.decision = apply_hook_decision(decision, plan.hook_decision, plan.call.tool, mode)
+
+    def _rule_decision(self, call: Call) -> Decision:
+        return decide(
+            call,
             self.crew.permissions,
             grants=self.crew.conversation.grants,
             over_budget=self.over_budget,
         )
-        mode = self.crew.permissions.mode
-        plan.decision = apply_hook_decision(decision, plan.hook_decision, plan.call.tool, mode)
 
     async def request_approval(self, plan: Plan, pending: Decision) -> None:
         """Request approval from hooks, then from a person or the classifier; set the decision and the wait of the plan.
@@ -198,7 +247,7 @@ class CallDecider:
         with telemetry.span(
             "blocked_on_user", plan.inside, plan.shown_name, expected_s=telemetry.APPROVAL_SECONDS
         ) as wait_span:
-            started_ns = world.now()
+            started_ns, plan.approval_requested = world.now(), True
             question: Json = {"about": about, "reason": pending.reason}
             if self.crew.conversation.denials.escalates or needs_person(pending):
                 question["person_only"] = True
@@ -208,9 +257,46 @@ class CallDecider:
         if self.crew.hooks is not None:
             self.crew.hooks.count_usage(usage_in(answer))
         plan.decision, grant = consented(pending, answer, plan.call)
+        changed = updated_input(answer) if plan.decision.behavior == "allow" else None
+        if changed is not None and changed != plan.question.input:
+            grant = await self._approve_changed(plan, pending, answer, changed)
         if grant is not None:
             self.crew.conversation.grants |= {grant}
         self.check_abort(f"{self.turn}:consent:{key}", 0)
+
+    async def _approve_changed(
+        self, plan: Plan, pending: Decision, answer: Json, changed: Json
+    ) -> Rule | None:
+        """Check a call whose input a person has changed like a new call; set its decision, and return the granted rule.
+
+        The person has approved the changed call, so no approval is requested again. However, the person may not know
+        what the hooks, the rules and the safety checks deny.
+        """
+        assert plan.tool is not None
+        await self._apply_rewrite(plan, plan.tool, changed, "person")
+        if plan.answer is not None:
+            return None
+        plan.decision = None
+        await self._run_pre_hooks(plan, "changed")
+        if plan.answer is not None or plan.decision is not None:
+            return None
+        assert plan.call is not None
+        of_rules = self._rule_decision(plan.call)
+        if of_rules.behavior == "deny":
+            reason = f"A person approved this call with a changed input. {of_rules.reason}"
+            plan.decision = replace(of_rules, reason=reason)
+            return None
+        pending = of_rules if of_rules.behavior == "ask" else pending
+        plan.decision, grant = consented(pending, answer, plan.call)
+        return grant
+
+    async def run_refusal_hooks(self, plan: Plan) -> None:
+        """Run the hooks for a call that was refused because there is no such tool, or because its input is invalid."""
+        answer = plan.answer
+        if answer is None or answer.outcome not in ("unknown", "invalid"):
+            return
+        facts = {"tool_output": answer.content, "outcome": answer.outcome}
+        await self.run_hooks("invalid_tool_call", plan, facts)
 
     async def run_post_hooks(self, plans: Sequence[Plan]) -> None:
         """Run the hooks after these calls in parallel. The first matching call in order gets a `once` hook."""
@@ -251,13 +337,13 @@ class CallDecider:
             content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
             answer = replace(done.answer, content=content, outcome="substituted")
             plan.done = replace(done, answer=answer, original_result=done.answer)
-            self._emit_rewrite(plan, "output", done.answer.content, content)
+            self._emit_rewrite(plan, "output", done.answer.content, content, "hook")
         plan.close()
         return verdict, texts
 
-    def _emit_rewrite(self, plan: Plan, part: str, before: Any, after: Any) -> None:
+    def _emit_rewrite(self, plan: Plan, part: str, before: Any, after: Any, author: Author) -> None:
         numbers = {"before_bytes": size(before), "after_bytes": size(after)}
-        labels = {"tool_use_id": plan.question.tool_use_id}
+        labels = {"tool_use_id": plan.question.tool_use_id, "by": author}
         telemetry.event(self.crew.world, plan.inside, "rewritten", part, numbers, labels)
 
 

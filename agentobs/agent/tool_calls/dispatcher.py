@@ -24,15 +24,24 @@ from typing import Any
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
-from agentobs.agent.events import Coercion, HookRan, Permission, SubAgent, ToolDispatch, ToolDone
+from agentobs.agent.events import (
+    Coercion,
+    HookRan,
+    Permission,
+    ServiceBreaker,
+    SubAgent,
+    ToolDispatch,
+    ToolDone,
+    ToolWithdrawn,
+)
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
 from agentobs.agent.run_result import Denial
 from agentobs.agent.state import deep_copy
 from agentobs.agent.tool_calls.call_decision import CallDecider, post_event
 from agentobs.agent.tool_calls.plan import Crew, Plan
-from agentobs.agent.tool_calls.rule_subject import is_concurrent
 from agentobs.agent.tool_calls.sub_agent_events import SubAgentEvents
+from agentobs.agent.tool_calls.tool_availability import ToolAvailability
 from agentobs.agent.tool_calls.trust import trust_in
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import bind, find_tool, invalid_input_result, unknown_tool_result
@@ -56,7 +65,16 @@ REPEATED = ToolAnswer(
     outcome="deduplicated",
 )
 
-Step = Coercion | HookRan | Permission | SubAgent | ToolDispatch | ToolDone
+Step = (
+    Coercion
+    | HookRan
+    | Permission
+    | ServiceBreaker
+    | SubAgent
+    | ToolDispatch
+    | ToolDone
+    | ToolWithdrawn
+)
 
 
 @dataclass(slots=True)
@@ -67,6 +85,7 @@ class Dispatcher:
     here: Place | None
     turn: int
     deciding: CallDecider = field(init=False)
+    availability: ToolAvailability = field(init=False)
     results: list[ToolDone] = field(default_factory=list)
     """The reported results, in the order of the calls."""
     denials: list[Denial] = field(default_factory=list)
@@ -82,6 +101,8 @@ class Dispatcher:
     _batch: list[Plan] = field(default_factory=list)
     """Calls that have started or already have a result, and whose result was not reported yet."""
     _agent_events: SubAgentEvents = field(default_factory=SubAgentEvents)
+    _watcher: asyncio.Task[None] | None = None
+    """Waits for a message to the agent while a call runs that such a message cancels."""
     _may_start_early: bool = True
     _batches: int = 0
     tools_ns: int = 0
@@ -90,6 +111,9 @@ class Dispatcher:
     def __post_init__(self) -> None:
         """Create the decider for these calls."""
         self.deciding = CallDecider(self.crew, self.here, self.turn, self._check_abort)
+        self.availability = ToolAvailability(
+            self.crew, self.here, self.turn, self.deciding.set_effects
+        )
 
     async def start_early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
         """Start a call while its response is still arriving, if it and all calls before it only read and are permitted.
@@ -106,7 +130,8 @@ class Dispatcher:
         plan = self._planned(question)
         # Count all calls that have started, not only the calls that still run, so that the number does
         # not depend on the clock.
-        if not plan.may_start_early or len(self._batch) >= PARALLEL_MAX:
+        is_limited = self.availability.is_limited(plan.tool)
+        if is_limited or not plan.may_start_early or len(self._batch) >= PARALLEL_MAX:
             self._may_start_early = False
             return
         await self.deciding.examine(plan)
@@ -115,7 +140,7 @@ class Dispatcher:
         if plan.decision is None or plan.decision.behavior != "allow":
             self._may_start_early = False
         else:
-            for step in self._start(plan, plan.decision, 0):
+            for step in self._start(plan, plan.decision):
                 yield step
         if self.stopped_at is not None:
             raise Stopped(*self.stopped_at)
@@ -160,8 +185,19 @@ class Dispatcher:
                     for ran in plan.take_hook_runs():
                         yield ran
                     break
-            waiting.popleft()
             self._dequeue(plan)
+            if plan.needs_approval:
+                async for event in self._approve(plan):
+                    yield event
+            if not plan.concurrent and any(other.task for other in self._batch):
+                # A person has changed the input, and the call must now run alone.
+                async for done in self._gather():
+                    yield done
+                if self._is_over:
+                    for ran in plan.take_hook_runs():
+                        yield ran
+                    break
+            waiting.popleft()
             async for step in self._start_or_record(plan):
                 yield step
             if not plan.concurrent:
@@ -195,6 +231,7 @@ class Dispatcher:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._end_watch()
         for plan in self._plans.values():
             # A task that was cancelled before its first step has not closed its spans.
             plan.close(cancelled=True)
@@ -239,11 +276,11 @@ class Dispatcher:
         except ValueError as error:
             plan.answer = invalid_input_result(plan.tool, str(error))
             return
-        plan.concurrent = is_concurrent(plan.tool, plan.bound.arguments)
+        self.deciding.set_effects(plan, plan.tool, plan.bound)
 
     async def _prepare(
         self, plan: Plan, original_ids: Mapping[str, str]
-    ) -> AsyncGenerator[SubAgent, None]:
+    ) -> AsyncGenerator[SubAgent | ServiceBreaker | ToolWithdrawn, None]:
         """Decide on a call with the rules and the hooks, as soon as it may start."""
         first = self._plans.get(original_ids.get(plan.question.tool_use_id, ""))
         if first is not None and _is_same_call(first.requested, plan.requested):
@@ -254,18 +291,30 @@ class Dispatcher:
             async for event in self._wait_for_slot():
                 yield event
             self._dequeue(plan)
-            async for event in self._with_events(self.deciding.decide_with_hooks(plan)):
+            async for event in self._with_events(self._check_and_decide(plan)):
                 yield event
+            if self.availability.events:
+                for changed in self.availability.take_events():
+                    yield changed
+
+    async def _check_and_decide(self, plan: Plan) -> None:
+        """Check whether the tool of a call is available, and decide on the call."""
+        if plan.tool is not None and plan.tool.may_be_unavailable:
+            await self.availability.check(plan)
+        if plan.answer is None:
+            await self.deciding.decide_with_hooks(plan)
+
+    async def _approve(self, plan: Plan) -> AsyncGenerator[SubAgent, None]:
+        """Request approval for a call."""
+        assert plan.decision is not None
+        approval = self.deciding.request_approval(plan, plan.decision)
+        async for event in self._with_events(approval):
+            yield event
 
     async def _start_or_record(self, plan: Plan) -> AsyncGenerator[Step, None]:
-        """Request approval for a call if necessary, then start it or record its result."""
+        """Start a call or record its result."""
         if plan.answer is None and plan.decision is not None:
-            decision, waited_ns = plan.decision, 0
-            if decision.behavior == "ask":
-                approval = self.deciding.request_approval(plan, decision)
-                async for event in self._with_events(approval):
-                    yield event
-                decision, waited_ns = plan.decision, plan.waited_ns
+            decision = plan.decision
             if decision.behavior == "deny":
                 facts = {"reason": decision.reason}
                 async for event in self._with_events(
@@ -274,14 +323,17 @@ class Dispatcher:
                     yield event
             for ran in plan.take_hook_runs():
                 yield ran
-            for step in self._start(plan, decision, waited_ns):
+            for step in self._start(plan, decision):
                 yield step
         else:
+            if self.crew.hooks is not None and self.crew.hooks.hooks:
+                async for event in self._with_events(self.deciding.run_refusal_hooks(plan)):
+                    yield event
             self._batch.append(plan)
         for ran in plan.take_hook_runs():
             yield ran
 
-    def _start(self, plan: Plan, decision: Decision, waited_ns: int) -> Iterator[Step]:
+    def _start(self, plan: Plan, decision: Decision) -> Iterator[Step]:
         """Start a call if it is allowed; otherwise set the result that reports the denial."""
         question, bound, tool = plan.question, plan.bound, plan.tool
         assert bound is not None
@@ -290,10 +342,15 @@ class Dispatcher:
         if bound.coerced:
             yield Coercion(plan.question_copy, bound.coerced)
         telemetry.permission(
-            world, plan.inside, question, declared_label(tool.name), decision, waited_ns
+            world,
+            plan.inside,
+            question,
+            declared_label(tool.name),
+            decision,
+            plan.waited_ns if plan.approval_requested else None,
         )
         self._batch.append(plan)
-        yield Permission(plan.question_copy, decision, waited_ns)
+        yield Permission(plan.question_copy, decision, plan.waited_ns)
         self._check_abort(f"{self.turn}:tool:{question.tool_use_id}", 0)
         if self.stopped_at is not None:
             plan.answer = ABORTED
@@ -307,6 +364,8 @@ class Dispatcher:
                 plan.abort, self._agent_events.is_used = world.abort.child(), True
                 plan.trust = trust_in(self.crew.conversation)
             plan.task = asyncio.create_task(self._run(plan))
+            if tool.interrupt == "cancel":
+                self._watch_for_message()
 
     async def _run(self, plan: Plan) -> ToolDone:
         world, question, inside = self.crew.world, plan.question, plan.inside
@@ -325,7 +384,8 @@ class Dispatcher:
             raise
         if not hooks:
             plan.close()
-        if answer.is_error and plan.tool is not None and plan.tool.cancels_siblings:
+        has_failed = answer.is_error and answer.outcome != "aborted"
+        if has_failed and plan.tool is not None and plan.tool.cancels_siblings:
             self._stop_others(plan)
         return done
 
@@ -363,23 +423,54 @@ class Dispatcher:
             self._agent_events.put,
         )
 
+    async def _stop_on_message(self) -> None:
+        """Wait for a message to the agent, and stop the running calls that it cancels. Their results follow."""
+        await self.crew.world.message_arrived()
+        for plan in list(self._plans.values()):
+            if plan.tool is not None and plan.tool.interrupt == "cancel":
+                self._stop(plan)
+
+    def _watch_for_message(self) -> None:
+        """Start to wait for a message to the agent, unless this was already done."""
+        if self._watcher is not None and not self._watcher.done():
+            return
+        if self._watcher is not None:
+            self._watcher.result()  # raises the error of the wait, if it failed
+        self._watcher = asyncio.create_task(self._stop_on_message())
+
+    async def _end_watch(self) -> None:
+        """Stop waiting for a message, and raise the error of the wait if it failed."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait({watcher})
+            if not watcher.cancelled():
+                watcher.result()
+
     def _stop_others(self, failed: Plan | None = None) -> None:
         """Stop all running calls except `failed`. Each of them still returns a result."""
         for plan in list(self._plans.values()):
-            if plan is failed or plan.task is None or plan.task.done():
-                continue
-            if plan.abort is not None:
-                plan.abort.stop()
-            with telemetry.at_place(plan.inside):
-                self.crew.world.stop_tool(plan.question.tool_use_id)
+            if plan is not failed:
+                self._stop(plan)
 
-    async def _gather(self) -> AsyncGenerator[HookRan | SubAgent | ToolDone, None]:
+    def _stop(self, plan: Plan) -> None:
+        """Stop a call if it is running."""
+        if plan.task is None or plan.task.done():
+            return
+        if plan.abort is not None:
+            plan.abort.stop()
+        with telemetry.at_place(plan.inside):
+            self.crew.world.stop_tool(plan.question.tool_use_id)
+
+    async def _gather(self) -> AsyncGenerator[Step, None]:
         """Wait for the running calls, yield all results, and check for messages to the agent."""
         if not self._batch:
             return
         batch, tasks = self._batch, [plan.task for plan in self._batch if plan.task is not None]
         async for event in self._wait_for_tasks(tasks):
             yield event
+        if self._watcher is not None:
+            await self._end_watch()
         await self.deciding.run_post_hooks([plan for plan in batch if plan.task is not None])
         self._batch = []
         for plan in batch:
@@ -387,6 +478,10 @@ class Dispatcher:
                 yield ran
             yield self._report(plan, plan.answer or ABORTED)
             self.output = plan.output if plan.output is not None else self.output
+        if any(plan.tool is not None and plan.tool.may_be_unavailable for plan in batch):
+            self.availability.note(batch)
+            for changed in self.availability.take_events():
+                yield changed
         if not tasks:
             return
         self._batches += 1

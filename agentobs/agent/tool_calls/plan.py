@@ -15,6 +15,7 @@ from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.permissions import Behavior, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, deep_copy
 from agentobs.agent.telemetry import ProcessedCall
+from agentobs.agent.tool_calls.call_effects import Effects
 from agentobs.agent.tool_calls.trust import Trust
 from agentobs.agent.tools.tool import Bound, Tool
 from agentobs.records.clear_text import declared_label
@@ -73,13 +74,15 @@ class Plan:
     requested: ToolQuestion
     """The call as requested by the model."""
     question: ToolQuestion
-    """The call to execute, whose input hooks may have changed."""
+    """The call to execute. Hooks or a person may have changed its input, and a fallback may have replaced its tool."""
     tool: Tool | None = None
     bound: Bound | None = None
+    effects: Effects | None = None
+    """The effects of the call with its current input; None if there is no tool or the input is invalid."""
     answer: ToolAnswer | None = None
     """The result, if the loop itself provides it."""
     concurrent: bool = True
-    """Whether the call may run in parallel with other calls; always true if the loop provides the result."""
+    """Whether the call may run in parallel with other calls; always true if the loop or a hook provides the result."""
     span: Span | None = None
     """The span of the call, while it is open."""
     queued: Span | None = None
@@ -90,6 +93,8 @@ class Plan:
     decision: Decision | None = None
     waited_ns: int = 0
     """The approval wait, in nanoseconds."""
+    approval_requested: bool = False
+    """Whether an approval of the call was requested from a person or the classifier."""
     task: asyncio.Task[ToolDone] | None = None
     output: BaseModel | None = None
     """The structured output that the call provides."""
@@ -122,10 +127,16 @@ class Plan:
         """Whether the call may start early: it only reads, starts no agent, and its tool has no check, because a check
         may be slow.
         """
-        tool = self.tool
-        if tool is None or tool.check or tool.agents is not None:
+        tool, effects = self.tool, self.effects
+        if tool is None or effects is None or tool.check or tool.agents is not None:
             return False
-        return tool.tool_class == "read" and self.concurrent and self.answer is None
+        return effects.read_only and self.concurrent and self.answer is None
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether approval must be requested before the call can start."""
+        decision = self.decision
+        return self.answer is None and decision is not None and decision.behavior == "ask"
 
     @property
     def shown_name(self) -> str:
@@ -134,13 +145,14 @@ class Plan:
 
     def processed(self, *, has_run: bool) -> ProcessedCall:
         """Return the call as it was processed; `has_run` is whether the tool was executed."""
+        is_unchanged = self.question.input is self.requested.input
         coerced = self.bound.coerced if self.bound is not None else ()
         executed_input: Any = self.question.input if has_run else None
         if has_run and coerced and self.bound is not None:
             executed_input = self.bound.arguments
         return ProcessedCall(
             tool=self.tool.name if self.tool is not None else None,
-            requested_input=None if self.question is self.requested else self.requested.input,
+            requested_input=None if is_unchanged else self.requested.input,
             executed_input=executed_input,
             coerced=len(coerced),
             called_id=self.called_id,

@@ -11,21 +11,9 @@ from typing import Any
 from pydantic import AnyUrl
 
 from agentobs.agent.permissions import Call, ResolvedPath
+from agentobs.agent.tool_calls.call_effects import Effects
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import ToolQuestion
-
-
-def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a call may run in parallel with other calls.
-
-    If the tool has its own function for this decision, the call may do so only if the function returns True.
-    """
-    if not callable(tool.concurrent):
-        return tool.concurrent
-    try:
-        return tool.concurrent(dict(arguments)) is True
-    except BaseException:  # any exception of the tool's own code, even SystemExit, counts as no
-        return False
 
 
 def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -59,6 +47,7 @@ def call_of(
     question: ToolQuestion,
     arguments: Mapping[str, Any],
     paths: tuple[ResolvedPath, ...],
+    effects: Effects,
 ) -> Call:
     """Return the call in the form that rules are matched against."""
     unreadable = tuple(
@@ -79,7 +68,8 @@ def call_of(
         paths=(*paths, *unreadable),
         hosts=hosts,
         needs_permission=tool.needs_permission,
-        destructive=tool.destructive,
+        destructive=effects.destructive,
+        read_only=effects.read_only,
         input=question.input,
     )
 

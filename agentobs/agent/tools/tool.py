@@ -29,6 +29,7 @@ from agentobs.agent.tools.input_schema import (
     named_arguments,
     parsed_docstring,
 )
+from agentobs.agent.tools.tool_runs import FAILURES_MAX, Service, is_failure_limit
 from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer
@@ -45,7 +46,10 @@ it.
 """
 
 Interrupt = Literal["cancel", "block"]
-"""The effect of an abort on a running call: cancel it, or wait for it."""
+"""The effect of an abort or a steering message on a running call: cancel it, or wait for it."""
+
+InputPredicate = Callable[[dict[str, Any]], bool]
+"""A pure function of the validated arguments of a call. It is evaluated again in a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +61,20 @@ class Tool:
     function: Function
     tool_class: ToolClass = "write"
     """The effect of its calls, on which permission modes depend."""
-    concurrent: bool | Callable[[dict[str, Any]], bool] = False
+    read_only_if: InputPredicate | None = None
+    """Returns True for the arguments of calls that change nothing; `read_only=FUNCTION` sets it. These calls count as
+    read-only in all decisions. If it is None, `tool_class` applies to all calls.
+    """
+    concurrent: bool | InputPredicate = False
     """Whether a call may run in parallel with adjacent calls. If this is a function, it receives the arguments of the
     call, and the call may run in parallel only if the function returns True.
     """
     needs_permission: bool = True
     """Whether permission rules and modes apply to its calls."""
-    destructive: bool = True
-    """Whether a call may have effects that cannot be undone."""
+    destructive: bool | InputPredicate = True
+    """Whether a call may have effects that cannot be undone. If this is a function, it receives the arguments of the
+    call, and the call counts as not destructive only if the function returns False.
+    """
     retries: int = 0
     """How often a call is retried after a failure or a timeout. During a retry, a sync function that timed out may
     still be running.
@@ -77,8 +87,10 @@ class Tool:
     """Whether its calls need a person. Without a person, they fail immediately."""
     cancels_siblings: bool = False
     """Whether a failed call stops the calls that run in parallel; true by default for shell tools."""
-    interrupt: Interrupt = "cancel"
-    """The effect of an abort on a running call."""
+    interrupt: Interrupt | None = None
+    """What interrupts a running call: an abort and a steering message (`cancel`), neither of them (`block`), or only an
+    abort (None).
+    """
     timeout_s: float | None = TIMEOUT_S
     """Timeout of one attempt, in seconds; None for no timeout."""
     result_chars_max: int = RESULT_CHARS_MAX
@@ -103,6 +115,14 @@ class Tool:
     """The type of the input. If it is None, the function receives the complete input as one dict."""
     agents: Agents | None = None
     """The agents that its calls can start. The loop runs them, and never calls the function."""
+    withdraw_after: int | None = None
+    """The number of consecutive failures after which the tool is withdrawn for the rest of the conversation. Exceptions
+    and timeouts are failures, after all retries. None means never.
+    """
+    fallback: str | None = None
+    """The name of the tool that gets the calls of this tool while it is unavailable, if their input fits."""
+    service: Service | None = None
+    """The service that the tool uses. All tools of a service share its circuit breaker."""
 
     @property
     def name(self) -> str:
@@ -110,8 +130,18 @@ class Tool:
         return str(self.declaration["name"])
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
+
+    @property
+    def may_be_unavailable(self) -> bool:
+        """Whether the tool can be withdrawn, or belongs to a service."""
+        return self.withdraw_after is not None or self.service is not None
+
+    @property
     def read_only(self) -> bool:
-        """Whether its calls change nothing."""
+        """Whether all of its calls change nothing; see also `read_only_if`."""
         return self.tool_class == "read"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -122,18 +152,20 @@ class Tool:
 class Settings(TypedDict, total=False):
     """Settings of a tool. Each key has the same meaning as the field of `Tool` with this name."""
 
-    read_only: bool
-    """Shorthand for `tool_class="read"`, which by default makes the tool concurrent and not destructive."""
+    read_only: bool | InputPredicate
+    """True is shorthand for `tool_class="read"`, which by default makes the tool concurrent and not destructive. A
+    function sets `read_only_if`, and by default makes the calls for which it returns True concurrent.
+    """
     tool_class: ToolClass
-    concurrent: bool | Callable[[dict[str, Any]], bool]
+    concurrent: bool | InputPredicate
     needs_permission: bool
-    destructive: bool
+    destructive: bool | InputPredicate
     retries: int
     optional: bool
     available: Callable[[], bool] | None
     needs_person: bool
     cancels_siblings: bool
-    interrupt: Interrupt
+    interrupt: Interrupt | None
     timeout_s: float | None
     result_chars_max: int
     aliases: Sequence[str]
@@ -141,6 +173,11 @@ class Settings(TypedDict, total=False):
     paths: Sequence[str]
     hosts: Sequence[str]
     check: Callable[..., Any] | None
+    withdraw_after: int | None
+    fallback: str | Tool | None
+    """The tool, or its name."""
+    service: str | Service | None
+    """The service, or the name of a service with the default settings."""
 
 
 @overload
@@ -210,6 +247,34 @@ def check_tools(tools: Sequence[Tool]) -> None:
                     each, field, f"{name!r} is already the name of {_described_tool(owners[name])}"
                 )
             owners[name] = each
+    _check_services(tools)
+
+
+def check_fallbacks(tools: Sequence[Tool]) -> None:
+    """Check that the fallbacks of tools are among the tools.
+
+    Raises:
+        UsageError: a fallback is missing, or is the tool itself.
+    """
+    for each in tools:
+        if each.fallback is None:
+            continue
+        found = find_tool(tools, each.fallback)
+        if found is None or found is each:
+            why = "the tool itself" if found is each else f"there is no tool {each.fallback!r}"
+            raise _settings_error(each, "fallback", why)
+
+
+def _check_services(tools: Sequence[Tool]) -> None:
+    """Raise a UsageError if two tools define the same service differently."""
+    services: dict[str, tuple[Service, Tool]] = {}
+    for each in tools:
+        if each.service is None:
+            continue
+        known, other = services.setdefault(each.service.name, (each.service, each))
+        if known != each.service:
+            found = f"{_described_tool(other)} has other settings for the service {known.name}"
+            raise _settings_error(each, "service", found)
 
 
 def find_tool(tools: Sequence[Tool], name: str) -> Tool | None:
@@ -317,15 +382,23 @@ def _make_tool(
 ) -> Tool:
     fields: dict[str, Any] = dict(settings)
     read_only = fields.pop("read_only", None)
-    fields.setdefault("tool_class", "read" if read_only else "write")
+    if callable(read_only):
+        fields["read_only_if"] = read_only
+        fields.setdefault("concurrent", read_only)
+    fields.setdefault("tool_class", "read" if read_only is True else "write")
     fields.setdefault("concurrent", fields["tool_class"] == "read")
     fields.setdefault("destructive", fields["tool_class"] != "read")
     fields.setdefault("cancels_siblings", fields["tool_class"] == "shell")
     for field in ("aliases", "paths", "hosts"):
         if field in fields and not isinstance(fields[field], str):
             fields[field] = tuple(fields[field])
+    if isinstance(fields.get("fallback"), Tool):
+        fields["fallback"] = fields["fallback"].name
+    if isinstance(fields.get("service"), str):
+        fields["service"] = Service(fields["service"])
     new_tool = Tool(declaration, function, input=model, **fields)
-    if read_only is not None and read_only is not new_tool.read_only:
+    is_constant = read_only is not None and not callable(read_only)
+    if is_constant and read_only is not new_tool.read_only:
         found = f"read_only={read_only} contradicts tool_class={new_tool.tool_class!r}"
         raise _settings_error(new_tool, "read_only", found)
     _check_settings(new_tool)
@@ -340,6 +413,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "interrupt": get_args(Interrupt),
 }
 
+_PREDICATES = ("read_only_if", "concurrent", "destructive")
+"""The settings that may be functions of the input."""
+
 
 def _check_settings(tool: Tool) -> None:
     """Raise a UsageError if the settings of a tool contradict each other or its function."""
@@ -352,11 +428,12 @@ def _check_settings(tool: Tool) -> None:
     if not _NAME.match(name):
         raise _settings_error(tool, "name", _INVALID_NAME.format(name))
     for field, allowed in _CHOICES.items():
-        if getattr(tool, field) not in allowed:
+        is_unset = field == "interrupt" and tool.interrupt is None
+        if getattr(tool, field) not in allowed and not is_unset:
             found = f"{getattr(tool, field)!r} is not one of {', '.join(allowed)}"
             raise _settings_error(tool, field, found)
-    if tool.read_only and tool.destructive:
-        raise _settings_error(tool, "destructive", "a read-only tool cannot be destructive")
+    _check_effects(tool)
+    _check_failure_settings(tool)
     if not isinstance(tool.retries, int) or tool.retries < 0:
         raise _settings_error(tool, "retries", f"{tool.retries!r} must be 0 or more")
     if tool.timeout_s is not None and not tool.timeout_s > 0:
@@ -375,6 +452,37 @@ def _check_settings(tool: Tool) -> None:
         raise _settings_error(tool, "aliases", "an alias is repeated, or is the name of the tool")
     _check_names(tool)
     _check_resource_types(tool)
+
+
+def _check_effects(tool: Tool) -> None:
+    """Raise a UsageError if the settings about the effects of calls contradict each other."""
+    if tool.read_only and tool.destructive:
+        raise _settings_error(tool, "destructive", "a read-only tool cannot be destructive")
+    if tool.read_only and tool.read_only_if is not None:
+        found = "it is a function, but the tool_class 'read' makes every call read-only"
+        raise _settings_error(tool, "read_only", found)
+    for field in _PREDICATES:
+        value = getattr(tool, field)
+        name = field.removesuffix("_if")
+        if not (isinstance(value, bool) or callable(value) or (value is None and name != field)):
+            found = f"{value!r} is neither True or False nor a function of the input"
+            raise _settings_error(tool, name, found)
+        if inspect.iscoroutinefunction(value):
+            raise _settings_error(tool, name, "it is an async function, but it must not wait")
+
+
+def _check_failure_settings(tool: Tool) -> None:
+    """Raise a UsageError if the settings about failures are invalid."""
+    if tool.withdraw_after is not None and not is_failure_limit(tool.withdraw_after):
+        found = f"{tool.withdraw_after!r} is not a number from 1 to {FAILURES_MAX}"
+        raise _settings_error(tool, "withdraw_after", found)
+    if tool.service is not None and not isinstance(tool.service, Service):
+        raise _settings_error(tool, "service", f"{tool.service!r} is not a Service or its name")
+    if tool.fallback is not None and not isinstance(tool.fallback, str):
+        raise _settings_error(tool, "fallback", f"{tool.fallback!r} is not a tool or its name")
+    if tool.fallback is not None and not tool.may_be_unavailable:
+        found = "the tool is never unavailable; set withdraw_after or service, too"
+        raise _settings_error(tool, "fallback", found)
 
 
 _INVALID_NAME = "{!r} must have 1 to 128 characters: letters a to z and A to Z, digits, `_` and `-`"

@@ -179,11 +179,12 @@ def _print_conversation(rows: Rows) -> None:
 
 def _show_content(context: click.Context, session_id: str) -> None:
     from agentobs.cli.terminal.recordings import load_recording
-    from replay.fixture.trajectory import trajectory
+    from replay.fixture.trajectory import changed_inputs, trajectory
 
     recording = load_recording(home_option(context), session_id)
     click.echo()
     click.echo(trajectory(recording.exchanges), nl=False)
+    click.echo(changed_inputs(recording.exchanges), nl=False)
     if recording.result is not None:
         result = json.dumps(recording.result.value, ensure_ascii=False)
         click.echo(f"returned {printable(result)}")

@@ -253,8 +253,8 @@ def result_digest(
 def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a tool call: input and result as one JSON text, redacted.
 
-    It also contains the input that the model sent, if hooks changed it, and the input that the tool received, if types
-    were converted.
+    It also contains the input that the model sent, if hooks or a person changed it, and the input that the tool
+    received, if types were converted.
     """
     content = {
         "input": exchange.question.input,

@@ -522,6 +522,7 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
             fact["attempts"],
         ),
         inspected_by=tuple(value.get("inspected_by", ())),
+        requested_input=content.get("requested_input"),
         is_function=value.get("is_function", False),
     )
 

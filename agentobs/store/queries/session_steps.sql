@@ -14,6 +14,12 @@ WITH spent AS (
     FROM audited_costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
+), changed AS (
+    -- Who changed the input of a call: hooks, or a person with the approval.
+    SELECT lane, turn, labels['tool_use_id'] AS tool_use_id, string_agg(DISTINCT labels['by'], ' ' ORDER BY labels['by']) AS changed_by
+    FROM events
+    WHERE session_id = $session_id::VARCHAR AND kind = 'rewritten' AND label = 'input'
+    GROUP BY ALL
 ), called AS (
     SELECT attempt_id, string_agg(name, ' ' ORDER BY ordinal) AS calls
     FROM tool_calls
@@ -39,8 +45,9 @@ WITH spent AS (
     -- A call comes after the response that contains it, and the decision comes before the execution of the call.
     SELECT
         'tool_call' AS kind, lane, turn, tool_use_id AS id, name, outcome, input_bytes, result_bytes,
-        requested_ns AS started_ns, duration_ns, 2 AS place, ordinal
+        requested_ns AS started_ns, duration_ns, 2 AS place, ordinal, changed_by
     FROM tool_calls
+    LEFT JOIN changed USING (lane, turn, tool_use_id)
     WHERE session_id = $session_id::VARCHAR
     UNION ALL BY NAME
     SELECT

@@ -1,4 +1,5 @@
--- What happened in a session, in order: spans, attempts, tool calls, permission decisions, and external inputs?
+-- What happened in a session, in order: spans, attempts, tool calls and their changes, permission decisions, and
+-- external inputs?
 --
 -- $session_id: the session. depth is 0 for a span without a parent. An attempt, its tool calls and their permission
 -- decisions are one level deeper than their span. A sub-agent is one level deeper than the call that started it. The
@@ -66,6 +67,21 @@ WITH RECURSIVE known AS (
         ON decided.tool_use_id = calls.tool_use_id AND decided.lane = calls.lane AND decided.turn = calls.turn
     LEFT JOIN tried ON coalesce(answered.attempt_id, calls.attempt_id) = tried.attempt_id
     WHERE decided.session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    -- How calls were handled: changed inputs and results, and tools that became unavailable.
+    SELECT
+        'event' AS kind, lane, turn, labels['tool_use_id'] AS id, kind AS name,
+        CASE kind
+            WHEN 'rewritten' THEN concat_ws(' by ', label, labels['by'])
+            ELSE concat_ws(' ', labels['service'], label)
+        END AS label,
+        at_ns AS started_ns, 1 AS depth,
+        CASE kind
+            WHEN 'rewritten' THEN format('{} -> {} bytes', numbers['before_bytes']::BIGINT, numbers['after_bytes']::BIGINT)
+            ELSE format('{} failures', numbers['failures']::BIGINT)
+        END AS outcome
+    FROM events
+    WHERE session_id = $session_id::VARCHAR AND kind IN ('rewritten', 'tool_withdrawn', 'service_breaker')
     UNION ALL BY NAME
     SELECT
         'world' AS kind, lane, turn, key AS id, kind AS name, key AS label, started_ns, duration_ns,

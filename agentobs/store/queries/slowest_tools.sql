@@ -11,7 +11,8 @@ WITH calls AS (
         CASE WHEN has_run THEN coalesce(duration_ns, result_ns - requested_ns) END AS took_ns
     FROM (
         SELECT *, coalesce(outcome, '') NOT IN (
-            'invalid', 'unknown', 'denied', 'blocked', 'skipped', 'aborted', 'duplicate', 'deduplicated'
+            'invalid', 'unknown', 'denied', 'blocked', 'answered', 'unavailable', 'skipped', 'aborted', 'duplicate',
+            'deduplicated'
         ) AS has_run
         FROM tool_calls
     )

@@ -74,7 +74,9 @@ def test_the_table_of_payloads_matches_a_run() -> None:
         seen.setdefault(payload["event"], set()).update(payload)
 
     hooks = table([Hook(event, note) for event in EVENTS])
-    calls = message(call("a", "look", where="x"), call("b", "write", what="x"))
+    calls = message(
+        call("a", "look", where="x"), call("b", "write", what="x"), call("c", "missing")
+    )
     replies = [streamed(calls), streamed(message(text("Done."))), streamed(calls), error(400, "x")]
     with Provider(replies) as provider:
         for answer, prompts in ((True, ["Hello"]), (False, ["Again"])):
@@ -93,9 +95,11 @@ def test_the_table_of_payloads_matches_a_run() -> None:
     assert set(seen) == {
         "session_start",
         "user_prompt_submit",
+        "pre_request",
         "pre_tool_use",
         "post_tool_use",
         "post_tool_use_failure",
+        "invalid_tool_call",
         "permission_request",
         "permission_denied",
         "notification",

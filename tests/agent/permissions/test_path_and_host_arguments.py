@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, HttpUrl
 
 from agentobs.agent.events import ToolDone
 from agentobs.agent.permissions import Call, Permissions, decide
+from agentobs.agent.tool_calls.call_effects import effects_of
 from agentobs.agent.tool_calls.rule_subject import call_of, raw_paths, resolved_paths
 from agentobs.agent.tools.tool import Tool, bind, declared, tool
 from agentobs.errors import UsageError
@@ -61,7 +62,8 @@ def call_with(tested_tool: Tool, value: Any) -> Call:
     arguments = bind(tested_tool, question.input).arguments
     paths = raw_paths(tested_tool, arguments)
     answer = [{"path": path, "inside": True} for path in paths]
-    return call_of(tested_tool, question, arguments, resolved_paths(paths, answer))
+    effects = effects_of(tested_tool, arguments)
+    return call_of(tested_tool, question, arguments, resolved_paths(paths, answer), effects)
 
 
 def outcome(tested_tool: Tool, value: Any, permissions: Permissions, root: Path) -> str:
@@ -257,7 +259,8 @@ def test_a_path_with_a_failing_fspath_counts_as_outside() -> None:
     for value in (Broken(), Bytes()):
         question = ToolQuestion("a", "take", {})
         assert raw_paths(tested_tool, {"x": value}) == ()
-        (path,) = call_of(tested_tool, question, {"x": value}, ()).paths
+        effects = effects_of(tested_tool, {"x": value})
+        (path,) = call_of(tested_tool, question, {"x": value}, (), effects).paths
         assert not path.inside
 
 
