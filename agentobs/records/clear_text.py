@@ -26,6 +26,8 @@ from agentobs.records.facts import (
     InteractionStart,
     Permission,
     Prefix,
+    ProviderToolResult,
+    ProviderToolUse,
     Pruning,
     SessionEnd,
     SessionStart,
@@ -235,6 +237,14 @@ RULES: dict[type, dict[str, Rule]] = {
     Zones: {},
     ToolUse: {**_PLACES, "name": _tool},
     ToolResult: {**_PLACES, "tool": _name},
+    ProviderToolUse: {**_PLACES, "name": _tool, "server": _tool},
+    ProviderToolResult: {
+        **_PLACES,
+        "type": _term,
+        "outcome": _term,
+        "error_code": _term,
+        "stop_reason": _term,
+    },
     Event: {
         **_PLACES,
         "kind": _name,

@@ -268,6 +268,59 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderToolUse:
+    """The model called a tool that the provider runs."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    attempt_id: str
+    tool_use_id: Label
+    name: Label
+    server: Label | None
+    ordinal: int
+    requested_ns: int
+    is_timed: bool
+    input_bytes: int
+    use: int
+    max_uses: int | None
+    max_tokens: int | None
+    caller_id: Label | None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderToolResult:
+    """A response contained the result of a tool that the provider ran."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    attempt_id: str | None
+    ordinal: int | None
+    result_attempt_id: str
+    tool_use_id: Label
+    type: Label
+    result_ns: int
+    duration_ns: int | None
+    outcome: Label
+    is_error: bool
+    error_code: Label | None
+    result_bytes: int
+    items: int | None
+    return_code: int | None
+    stop_reason: Label | None
+    iteration: int | None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something happened at an instant."""
 
@@ -401,6 +454,8 @@ Fact = (
     | Zones
     | ToolUse
     | ToolResult
+    | ProviderToolUse
+    | ProviderToolResult
     | Permission
     | WorldAnswer
     | Event
@@ -422,6 +477,8 @@ TABLES: dict[type, str] = {
     Zones: "zones",
     ToolUse: "tool_uses",
     ToolResult: "tool_results",
+    ProviderToolUse: "provider_tool_uses",
+    ProviderToolResult: "provider_tool_results",
     Permission: "permissions",
     WorldAnswer: "world_answers",
     Event: "events",

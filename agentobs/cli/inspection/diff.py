@@ -179,7 +179,9 @@ def _facts_of(
 
     [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
     parent, forked_turn = summary["continues_session_id"], summary["forked_turn"]
-    rows = as_dicts(rows_of(store, "session_steps", session_id=session_id))
+    listed = as_dicts(rows_of(store, "session_steps", session_id=session_id))
+    # A fixture has no steps of tools that the provider ran: they are part of its responses.
+    rows = [row for row in listed if row["runs_on"] != "provider"]
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = stable_lane_names(list(dict.fromkeys(row["lane"] for row in rows)), calls)
     fields = Part.__dataclass_fields__

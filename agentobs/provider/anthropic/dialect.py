@@ -21,6 +21,7 @@ from agentobs.provider.anthropic.messages import (
     without_entry_breakpoints,
     without_ids,
 )
+from agentobs.provider.anthropic.server_tools import call_limits, mcp_names
 from agentobs.provider.anthropic.streams import (
     DELTA_PHRASES,
     DELTA_SHAPE,
@@ -33,6 +34,7 @@ from agentobs.provider.anthropic.usage import batch_results, on_platform, platfo
 from agentobs.provider.dialect import (
     Block,
     BodyPlace,
+    CallLimits,
     DeltaShape,
     Dialect,
     Draft,
@@ -228,6 +230,14 @@ class Anthropic(Dialect):
         tools = body.get("tools")
         listed = tools if isinstance(tools, list) else []
         return [str(tool.get("name")) for tool in listed if isinstance(tool, dict)]
+
+    def declared_names(self, body: Mapping[str, Any]) -> list[str]:
+        """Return the names of the tools, of MCP servers and of their tools that a request declares."""
+        return [*self.tool_names(body), *mcp_names(body)]
+
+    def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
+        """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
+        return call_limits(body)
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body to which a path of keys leads; None if the path is empty."""

@@ -296,7 +296,10 @@ with free text (`metadata`, `stop_sequences`) and unknown parameters are content
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return the parameters in a request body by path. Values of another type, and non-finite numbers, are left out."""
+    """Return the parameters in a request body by path. Values of another type, and non-finite numbers, are left out.
+
+    Of the skills of a container, only the number is a parameter.
+    """
     found: dict[str, bool | int | float | str] = {}
     for path in _PARAMETERS:
         value: Any = body
@@ -304,6 +307,9 @@ def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
             found[path] = value
+    skills = _inner(body.get("container"), "skills")
+    if isinstance(skills, list):
+        found["container.skills"] = len(skills)
     return found
 
 

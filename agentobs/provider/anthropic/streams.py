@@ -15,6 +15,13 @@ from typing import Any
 
 from agentobs.provider.anthropic.cloud_frames import is_framed, unframe
 from agentobs.provider.anthropic.messages import blocks
+from agentobs.provider.anthropic.server_tools import (
+    block_starts,
+    is_call,
+    is_result,
+    provider_calls,
+    provider_results,
+)
 from agentobs.provider.dialect import DeltaShape, ResponseFacts, ToolCall, json_bytes
 from agentobs.provider.server_events import ServerEvent, is_stream, server_events, split_events
 from agentobs.records.exchanges import Answer
@@ -111,7 +118,10 @@ def read_response(answer: Answer) -> ResponseFacts:
     is_complete = stream.is_complete or (answer.ending == "cancelled" and stream.has_stopped)
     is_exact = is_complete and stream.has_final_counts and not error
     certainty: Certainty = "exact" if is_exact else "lower_bound"
-    usage = message.get("usage")
+    usage, content = message.get("usage"), blocks(message)
+    has_provider_tools = any(is_call(each) or is_result(each) for each in content)
+    is_streamed = is_stream(answer.headers) or is_framed(answer.headers)
+    starts = block_starts(answer, len(content)) if has_provider_tools and is_streamed else []
     return ResponseFacts(
         is_message=message.get("role") == "assistant",
         id=_text(message.get("id")),
@@ -119,11 +129,13 @@ def read_response(answer: Answer) -> ResponseFacts:
         stop_reason=_text(message.get("stop_reason")),
         usage=usage if isinstance(usage, dict) else None,
         calls=list(stream.calls()),
-        block_ids=[each["id"] for each in blocks(message) if isinstance(each.get("id"), str)],
+        block_ids=[each["id"] for each in content if isinstance(each.get("id"), str)],
         outcome=_outcome(answer, bool(error), is_complete),
         error_type=_text(error_type),
         certainty=certainty,
         cache_miss=_cache_miss(message),
+        provider_calls=provider_calls(content, stream.inputs, starts) if has_provider_tools else (),
+        provider_results=provider_results(content, usage, starts) if has_provider_tools else (),
     )
 
 

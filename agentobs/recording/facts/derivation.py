@@ -18,6 +18,7 @@ from agentobs.recording.facts.input_similarity import similarity
 from agentobs.recording.facts.open_calls import OpenCalls
 from agentobs.recording.facts.positions import Position, Positions
 from agentobs.recording.facts.prompt_prefixes import Prefixes
+from agentobs.recording.facts.provider_tools import ProviderTools
 from agentobs.recording.facts.request_spans import Requests
 from agentobs.recording.facts.sent_turns import SentTurns, sent_turns
 from agentobs.recording.vault.body_deltas import Body
@@ -61,9 +62,11 @@ class SessionView:
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[_RetryKey, tuple[str, int]] = field(default_factory=dict)
     _requests: Requests = field(default_factory=Requests)
+    _provider_tools: ProviderTools = field(init=False)
 
     def __post_init__(self) -> None:
         """Start without positions."""
+        self._provider_tools = ProviderTools(self.session_id, self.label)
         self._positions = Positions(self.session_id, self.new_id, self.prefixes)
 
     def attempt(
@@ -95,6 +98,9 @@ class SessionView:
             for block_id in response.block_ids:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
             yield from self._calls(exchange, position.place, response)
+        if response.provider_calls or response.provider_results:
+            limits = dialect.call_limits(body.settings)
+            yield from self._provider_tools.attempt(exchange, fact, response, limits)
         yield from self._positions.leave(position, exchange, response, dialect)
 
     def drafts(

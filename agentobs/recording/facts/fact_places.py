@@ -13,6 +13,8 @@ from agentobs.records.facts import (
     Fact,
     InteractionEnd,
     InteractionStart,
+    ProviderToolResult,
+    ProviderToolUse,
     SpanStart,
     ToolResult,
     ToolUse,
@@ -56,7 +58,7 @@ def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             lane = fact.lane or unchecked(place.lane)
             yield dataclasses.replace(fact, lane=lane, query_source=source)
         else:
-            is_call = isinstance(fact, ToolUse)
+            is_call = isinstance(fact, ToolUse | ProviderToolUse | ProviderToolResult)
             yield _with_query_source(fact, place, source) if is_call else fact
 
 

@@ -8,6 +8,10 @@ WITH wanted AS (
     UNION ALL
     SELECT unnest([tool, tool_use_id]), session_id, segment_id, result_ns FROM tool_results
     UNION ALL
+    SELECT unnest([name, server, tool_use_id]), session_id, segment_id, requested_ns FROM provider_tool_uses
+    UNION ALL
+    SELECT unnest([type, error_code, stop_reason]), session_id, segment_id, result_ns FROM provider_tool_results
+    UNION ALL
     SELECT unnest([name, label]), session_id, segment_id, started_ns FROM span_starts
     UNION ALL
     SELECT unnest([kind, label]), session_id, segment_id, at_ns FROM events

@@ -10,4 +10,6 @@ SELECT reason FROM session_ends WHERE list_contains($texts::VARCHAR[], reason)
 UNION
 SELECT name FROM tool_uses WHERE list_contains($texts::VARCHAR[], name)
 UNION
+SELECT name FROM provider_tool_uses WHERE list_contains($texts::VARCHAR[], name)
+UNION
 SELECT batch_result_id FROM usage WHERE list_contains($texts::VARCHAR[], batch_result_id);
