@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.labels import Label
@@ -160,7 +161,7 @@ class CallLimits:
 
     max_uses: int | None
     """The maximum number of calls in the response."""
-    max_tokens: int | None
+    max_result_tokens: int | None
     """The maximum number of tokens of one result."""
 
 
@@ -503,6 +504,19 @@ class Dialect(Protocol):
 
     def facts(self, answer: Answer) -> ResponseFacts:
         """Return the facts of a response, even if only a part of it arrived; called once for each recorded attempt."""
+
+    @property
+    def managed_endpoint(self) -> Label | None:
+        """The endpoint of requests that the provider sends to a model for an agent that it runs."""
+        return None
+
+    def managed_traffic(self, question: Question, answer: Answer) -> ManagedTraffic | None:
+        """Return what an exchange reveals about sessions of agents that the provider runs; None if nothing."""
+        return None
+
+    def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:
+        """Return the usage rows of a request that the provider sent to a model for such an agent."""
+        return []
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
         """Return the JSON body of an error response. `kind` is its error type; None derives it from the status."""

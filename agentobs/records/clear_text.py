@@ -55,7 +55,7 @@ _OWN_ID = re.compile(
 )
 """Hexadecimal IDs, digests, UUIDs, a `traceparent`, and a letter with a number."""
 _PROVIDER_ID = re.compile(
-    r"(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|file|container|compl|call|chatcmpl|gen|resp|fc)"
+    r"(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|sesn|sevt|sthr|msgbatch|file|container|compl|call|chatcmpl|gen|resp|fc)"
     r"[_-](?:[a-z]{2,6}[_-])?[A-Za-z0-9_-]{1,100}\Z"
 )
 """IDs of Anthropic, of Bedrock (`msg_bdrk_...`, `tooluse_...`) and of gateways (`call_...`, `gen-...`)."""

@@ -135,10 +135,10 @@ class Attempt:
     retry_after_ms: float | None
     message_count: int | None
     tool_use_count: int
-    request_bytes: int
-    response_bytes: int
-    chunk_count: int
-    redactions: int
+    request_bytes: int | None
+    response_bytes: int | None
+    chunk_count: int | None
+    redactions: int | None
     request_content: str | None
     response_content: str | None
     query_source: Label = _MAIN
@@ -285,7 +285,7 @@ class ProviderToolUse:
     input_bytes: int
     use: int
     max_uses: int | None
-    max_tokens: int | None
+    max_result_tokens: int | None
     caller_id: Label | None
     query_source: Label | None = None
     chain_id: str | None = None
@@ -315,6 +315,7 @@ class ProviderToolResult:
     return_code: int | None
     stop_reason: Label | None
     iteration: int | None
+    by_client: bool = False
     query_source: Label | None = None
     chain_id: str | None = None
     depth: int | None = None

@@ -355,7 +355,7 @@ def test_an_advisor_that_exceeds_its_limits(tmp_path: Path) -> None:
         failed(3, "advisor", "max_uses_exceeded"),
     ]
     sql = """
-        SELECT use, max_uses, max_tokens, outcome, error_code, stop_reason, advisor_model, advisor_input_tokens,
+        SELECT use, max_uses, max_result_tokens, outcome, error_code, stop_reason, advisor_model, advisor_input_tokens,
             advisor_output_tokens, executor_model, executor_input_tokens, executor_output_tokens
         FROM advisor_consultations ORDER BY use
     """

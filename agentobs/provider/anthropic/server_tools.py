@@ -1,38 +1,16 @@
-"""Tools that the provider runs: their calls and results in a response, their limits and names in a request.
+"""Tools that the provider runs: their calls and results in a response, and names that a request declares.
 
-Every block whose type ends in `tool_use` or `tool_result` is read, except the two types for tools of the client.
-Therefore the blocks of a tool that a later version of the API adds are recorded as well.
+The blocks of a tool that a later version of the API adds are read as well, because only the ends of their types count.
 Source: anthropic 2.12, `types/beta/beta_content_block.py` and the types that it names.
 """
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
-from agentobs.provider.anthropic.cloud_frames import is_framed, split_frames, unframe
-from agentobs.provider.dialect import CallLimits, ProviderCall, ProviderResult, json_bytes
-from agentobs.records.exchanges import Answer
-
-_BLOCK_START = re.compile(rb'"type"\s*:\s*"content_block_start"')
-"""Matches the type of an event that starts a block. Inside of a JSON string, the quotes would be escaped."""
-_COUNT_MAX = 10**9
-"""A larger limit is not recorded, because it cannot be a number of calls or tokens. Our choice."""
-
-
-def is_call(block: Mapping[str, Any]) -> bool:
-    """Return whether a block is a call of a tool that the provider runs."""
-    kind = block.get("type")
-    return isinstance(kind, str) and kind.endswith("tool_use") and kind != "tool_use"
-
-
-def is_result(block: Mapping[str, Any]) -> bool:
-    """Return whether a block is the result of a tool that the provider runs."""
-    kind = block.get("type")
-    return isinstance(kind, str) and kind.endswith("tool_result") and kind != "tool_result"
+from agentobs.provider.anthropic.messages import is_provider_call, is_provider_result
+from agentobs.provider.dialect import ProviderCall, ProviderResult, json_bytes
 
 
 def provider_calls(
@@ -55,7 +33,7 @@ def provider_calls(
             after_ns=starts[at] if starts else None,
         )
         for at, block in enumerate(blocks)
-        if is_call(block)
+        if is_provider_call(block)
     ]
 
 
@@ -69,7 +47,7 @@ def provider_results(
         usage: the provider's usage object.
         starts: when each block started, in nanoseconds after the request; empty if that is unknown.
     """
-    found = [(at, block) for at, block in enumerate(blocks) if is_result(block)]
+    found = [(at, block) for at, block in enumerate(blocks) if is_provider_result(block)]
     advised = [at for at, block in found if _is_advice(block)]
     iterations = _advisor_iterations(usage)
     # The provider lists the iterations in the order of the consultations.
@@ -130,45 +108,6 @@ def _advisor_iterations(usage: object) -> list[int]:
     return [at for at, each in enumerate(entries, 1) if each.get("type") == "advisor_message"]
 
 
-def block_starts(answer: Answer, blocks: int) -> list[int]:
-    """Return when each block of a streamed response started, in nanoseconds after the request.
-
-    This is the arrival of the chunk that contains the start of the block. The list is empty if the number of starts is
-    not the number of blocks.
-    """
-    ends = list(accumulate(len(chunk.data) for chunk in answer.chunks))
-    offsets = list(
-        _framed_starts(answer.body) if is_framed(answer.headers) else _starts(answer.body)
-    )
-    if len(offsets) != blocks:
-        return []
-    return [answer.chunks[bisect_right(ends, offset)].after_ns for offset in offsets]
-
-
-def _starts(body: bytes) -> Iterator[int]:
-    return (found.start() for found in _BLOCK_START.finditer(body))
-
-
-def _framed_starts(body: bytes) -> Iterator[int]:
-    at = 0
-    for frame in split_frames(body):
-        if _BLOCK_START.search(unframe(frame)):
-            yield at + len(frame) - 1  # a frame can only be read when it is complete
-        at += len(frame)
-
-
-def call_limits(body: Mapping[str, Any]) -> dict[str, CallLimits]:
-    """Return the limits that a request sets for tools of the provider, by the name of the tool."""
-    return {
-        name: CallLimits(
-            _count(tool.get("max_uses")),
-            _count(tool.get("max_tokens", tool.get("max_content_tokens"))),
-        )
-        for tool in _objects(body.get("tools"))
-        if (name := _text(tool.get("name"))) and "input_schema" not in tool
-    }
-
-
 def mcp_names(body: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of MCP servers and of their tools that a request declares."""
     for server in _objects(body.get("mcp_servers")):
@@ -199,10 +138,6 @@ def _objects(value: object) -> list[Mapping[str, Any]]:
 def _caller(caller: object) -> str | None:
     """Return the ID of the call, such as a code execution, that made a call; None if the model made it."""
     return _text(caller.get("tool_id")) if isinstance(caller, Mapping) else None
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _COUNT_MAX else None
 
 
 def _text(value: object) -> str | None:

@@ -44,3 +44,10 @@ _SERVER_TOOLS = frozenset(
 
 TERMS = _WORDS | _CLAUDE_CODE_TOOLS | _SERVER_TOOLS
 """All terms of the provider."""
+
+AGENT_ENDINGS = {
+    "end_turn": ("success", False),
+    "retries_exhausted": ("retries_exhausted", True),
+    "budget_reached": ("budget_reached", True),
+}
+"""How an interaction with a managed agent ended, and whether this is an error, by the reason why the agent stopped."""

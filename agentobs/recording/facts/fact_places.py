@@ -44,8 +44,8 @@ def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             turn = attempt.turn - 1 if attempt.turn and fact.lane == attempt.lane else None
             yield dataclasses.replace(
                 _with_query_source(fact, place, source),
-                interaction_id=attempt.interaction_id,
-                turn=turn or None,
+                interaction_id=fact.interaction_id or attempt.interaction_id,
+                turn=fact.turn or turn or None,
             )
         elif isinstance(fact, InteractionStart):
             yield dataclasses.replace(fact, query_source=source)
@@ -63,6 +63,8 @@ def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
 
 
 def _with_query_source(fact: Any, place: Place, source: Label | None = None) -> Any:
+    if fact.query_source is not None:
+        return fact  # a call of an agent that the provider runs
     return dataclasses.replace(
         fact,
         query_source=source or Label(place.query_source),

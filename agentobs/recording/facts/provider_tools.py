@@ -66,7 +66,7 @@ class ProviderTools:
                 input_bytes=call.input_bytes,
                 use=uses[call.name],
                 max_uses=limit.max_uses,
-                max_tokens=limit.max_tokens,
+                max_result_tokens=limit.max_result_tokens,
                 caller_id=self._optional(call.caller_id),
             )
         for result in response.provider_results:

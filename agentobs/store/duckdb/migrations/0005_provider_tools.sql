@@ -15,7 +15,7 @@ CREATE TABLE provider_tool_uses (
     input_bytes BIGINT,
     use BIGINT,
     max_uses BIGINT,
-    max_tokens BIGINT,
+    max_result_tokens BIGINT,
     caller_id VARCHAR,
     query_source VARCHAR,
     chain_id VARCHAR,
@@ -39,7 +39,7 @@ COMMENT ON COLUMN provider_tool_uses.is_timed IS 'Whether requested_ns is the ti
 COMMENT ON COLUMN provider_tool_uses.input_bytes IS 'Size of the input of the call. [bytes]';
 COMMENT ON COLUMN provider_tool_uses.use IS 'How many times the response has called this tool, including this call. max_uses limits this number.';
 COMMENT ON COLUMN provider_tool_uses.max_uses IS 'The maximum number of calls that the request declares; NULL without a limit.';
-COMMENT ON COLUMN provider_tool_uses.max_tokens IS 'The maximum size of one result that the request declares: the output of an advisor, or a fetched page; NULL without a limit. [tokens]';
+COMMENT ON COLUMN provider_tool_uses.max_result_tokens IS 'The maximum size of one result that the request declares: the output of an advisor, or a fetched page; NULL without a limit. [tokens]';
 COMMENT ON COLUMN provider_tool_uses.caller_id IS 'The ID of the call that made this call, such as a code execution; NULL if the model made it.';
 COMMENT ON COLUMN provider_tool_uses.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN provider_tool_uses.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
@@ -68,6 +68,7 @@ CREATE TABLE provider_tool_results (
     return_code BIGINT,
     stop_reason VARCHAR,
     iteration BIGINT,
+    by_client BOOLEAN,
     query_source VARCHAR,
     chain_id VARCHAR,
     depth BIGINT,
@@ -93,9 +94,15 @@ COMMENT ON COLUMN provider_tool_results.error_code IS 'The provider''s reason fo
 COMMENT ON COLUMN provider_tool_results.result_bytes IS 'Size of the result. [bytes]';
 COMMENT ON COLUMN provider_tool_results.items IS 'The number of parts of the result, such as search results, files, found tools or texts; NULL if it has no parts.';
 COMMENT ON COLUMN provider_tool_results.return_code IS 'The exit status of the program that a code execution ran; NULL for other tools.';
-COMMENT ON COLUMN provider_tool_results.stop_reason IS 'Why the advisor stopped; `max_tokens` if its output was cut; NULL if unknown, and for other tools.';
+COMMENT ON COLUMN provider_tool_results.stop_reason IS 'Why the advisor stopped; `max_result_tokens` if its output was cut; NULL if unknown, and for other tools.';
 COMMENT ON COLUMN provider_tool_results.iteration IS 'The row of usage of result_attempt_id that has the tokens of the advisor; NULL if unknown, and for other tools.';
+COMMENT ON COLUMN provider_tool_results.by_client IS 'Whether the client sent the result, because it runs the tools of an agent of the provider in its own environment.';
 COMMENT ON COLUMN provider_tool_results.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';
 COMMENT ON COLUMN provider_tool_results.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
 COMMENT ON COLUMN provider_tool_results.depth IS 'The depth in that chain, from 1; NULL if unknown.';
 COMMENT ON COLUMN provider_tool_results.session_sequence IS 'The number of the record among the facts of the session, from 1; a forked process continues the count.';
+
+COMMENT ON TABLE attempts IS 'HTTP requests to the provider, one row for each attempt; and requests that the provider itself sent to a model for a managed agent.';
+COMMENT ON COLUMN attempts.origin IS '`live` (sent to the provider), `replayed` (answered from a recording by a fork, at no cost), or `managed`: the provider sent the request for a managed agent. Its times are those of the provider; its duration is 0 if its start was not seen, and its bytes are unknown.';
+COMMENT ON COLUMN attempts.method IS 'The HTTP method; for a managed agent, that of the request that showed the events.';
+COMMENT ON COLUMN usage.batch_result_id IS '`<batch ID>/<custom_id>` of a result of the batch API, or `<session ID>/<event ID>` of a request of a managed agent, else NULL. Such a row counts once, even if it was fetched several times.';

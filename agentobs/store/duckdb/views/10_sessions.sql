@@ -36,7 +36,7 @@ COMMENT ON COLUMN turns.model IS 'The model in the response.';
 COMMENT ON COLUMN turns.stop_reason IS 'Why the model stopped, or NULL.';
 COMMENT ON COLUMN turns.tool_use_count IS 'The number of tool calls in the response.';
 COMMENT ON COLUMN turns.message_count IS 'The number of messages in the request.';
-COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider) or `replayed` (answered from a recording by a fork, at no cost).';
+COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider), `replayed` (answered from a recording by a fork, at no cost), or `managed` (sent by the provider for a managed agent).';
 
 CREATE OR REPLACE VIEW llm_requests AS
 SELECT
@@ -74,7 +74,7 @@ COMMENT ON COLUMN llm_requests.error_type IS 'The error type of the last attempt
 COMMENT ON COLUMN llm_requests.started_ns IS 'When the first attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN llm_requests.started_at IS 'The same time as a timestamp. [UTC]';
 COMMENT ON COLUMN llm_requests.duration_ns IS 'Time from the first attempt to the end of the last attempt, including waits between attempts. [ns]';
-COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider) or `replayed` (answered from a recording by a fork, at no cost).';
+COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider), `replayed` (answered from a recording by a fork, at no cost), or `managed` (sent by the provider for a managed agent).';
 
 CREATE OR REPLACE VIEW tool_calls AS
 SELECT
@@ -139,7 +139,7 @@ SELECT
     r.outcome, r.is_error,
     CASE WHEN r.session_id IS NOT NULL THEN 1 END AS attempts,
     NULL AS permission, NULL AS approval_wait_ns, u.input_bytes, r.result_bytes,
-    'provider' AS runs_on, u.server, r.error_code, u.use, u.max_uses, u.caller_id, r.result_attempt_id
+    CASE WHEN r.by_client THEN 'client' ELSE 'provider' END AS runs_on, u.server, r.error_code, u.use, u.max_uses, u.caller_id, r.result_attempt_id
 FROM provider_tool_uses AS u
 LEFT JOIN (
     FROM provider_tool_results
@@ -188,7 +188,7 @@ SELECT
     u.tool_use_id,
     u.use,
     u.max_uses,
-    u.max_tokens,
+    u.max_result_tokens,
     r.duration_ns,
     r.outcome,
     r.error_code,
@@ -225,7 +225,7 @@ COMMENT ON COLUMN advisor_consultations.attempt_id IS 'The attempt whose respons
 COMMENT ON COLUMN advisor_consultations.tool_use_id IS 'The provider''s ID of the tool call.';
 COMMENT ON COLUMN advisor_consultations.use IS 'The number of the consultation in the response, from 1.';
 COMMENT ON COLUMN advisor_consultations.max_uses IS 'The maximum number of consultations that the request declares; NULL without a limit.';
-COMMENT ON COLUMN advisor_consultations.max_tokens IS 'The maximum output of one consultation that the request declares; NULL without a limit. [tokens]';
+COMMENT ON COLUMN advisor_consultations.max_result_tokens IS 'The maximum output of one consultation that the request declares; NULL without a limit. [tokens]';
 COMMENT ON COLUMN advisor_consultations.duration_ns IS 'Time from the call to its result in the stream; NULL if unknown. [ns]';
 COMMENT ON COLUMN advisor_consultations.outcome IS '`executed` or `failed`; NULL without a result.';
 COMMENT ON COLUMN advisor_consultations.error_code IS 'The provider''s reason for the error, such as `max_uses_exceeded`; NULL if there is none.';

@@ -143,7 +143,7 @@ SELECT
         {'k': 'input_bytes', 'v': input_bytes::DOUBLE},
         {'k': 'use', 'v': use::DOUBLE},
         {'k': 'max_uses', 'v': max_uses::DOUBLE},
-        {'k': 'max_tokens', 'v': max_tokens::DOUBLE}
+        {'k': 'max_result_tokens', 'v': max_result_tokens::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM provider_tool_uses
