@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from anthropic.types import beta
+from anthropic.types.browser_member_name import BROWSER_MEMBER_NAME_VALUES
+from anthropic.types.computer_member_name import COMPUTER_MEMBER_NAME_VALUES
 
 from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
@@ -422,3 +424,33 @@ def test_provider_calls_are_not_calls_of_the_client(tmp_path: Path) -> None:
         JOIN sessions AS s ON a.session_id = s.session_id
     """
     assert rows(tmp_path, sql, exchange(1, [call(1), found(1)])) == [(0, "success", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("toolset", "names"),
+    [
+        ("browser_toolset_20260801", BROWSER_MEMBER_NAME_VALUES),
+        ("computer_toolset_20260801", COMPUTER_MEMBER_NAME_VALUES),
+    ],
+)
+def test_tools_of_a_toolset_are_readable_if_it_is_declared(
+    tmp_path: Path, toolset: str, names: Sequence[str]
+) -> None:
+    """A toolset of the provider declares the names of its tools, which the client runs; otherwise they are digests."""
+    blocks = [
+        {"type": "tool_use", "id": f"toolu_{at}", "name": name, "input": {}}
+        for at, name in enumerate(names)
+    ]
+    sql = "SELECT name FROM tool_calls WHERE runs_on = 'client' ORDER BY ordinal"
+    declared = rows(tmp_path / "with", sql, exchange(1, blocks, tools=[{"type": toolset}]))
+    assert declared == [(name,) for name in names]
+    others = rows(tmp_path / "without", sql, exchange(1, blocks))
+    assert all(name.startswith("digest:") for (name,) in others)
+
+
+def test_the_number_of_skills_is_a_parameter(tmp_path: Path) -> None:
+    """Of the skills in the container of a request, facts contain only the number."""
+    skills = [{"type": "custom", "skill_id": "skill_private", "version": "latest"}] * 2
+    made = exchange(1, [{"type": "text", "text": "x"}], container={"skills": skills})
+    [(parameters,)] = rows(tmp_path, "SELECT parameters FROM attempts", made)
+    assert parameters == {"max_tokens": "100", "container.skills": "2"}

@@ -28,7 +28,7 @@ from agentobs.provider.anthropic.messages import (
     without_entry_breakpoints,
     without_ids,
 )
-from agentobs.provider.anthropic.server_tools import mcp_names
+from agentobs.provider.anthropic.server_tools import other_names
 from agentobs.provider.anthropic.streams import (
     DELTA_PHRASES,
     DELTA_SHAPE,
@@ -241,7 +241,7 @@ class Anthropic(Dialect):
 
     def declared_names(self, body: Mapping[str, Any]) -> list[str]:
         """Return the names of the tools, of MCP servers and of their tools that a request declares."""
-        return [*self.tool_names(body), *mcp_names(body)]
+        return [*self.tool_names(body), *other_names(body)]
 
     def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
         """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""

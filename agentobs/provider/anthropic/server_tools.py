@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentobs.provider.anthropic.messages import is_provider_call, is_provider_result
+from agentobs.provider.anthropic.terms import TOOLSETS
 from agentobs.provider.dialect import ProviderCall, ProviderResult, json_bytes
 
 
@@ -108,8 +109,8 @@ def _advisor_iterations(usage: object) -> list[int]:
     return [at for at, each in enumerate(entries, 1) if each.get("type") == "advisor_message"]
 
 
-def mcp_names(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of MCP servers and of their tools that a request declares."""
+def other_names(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names that a request declares in addition to its tools: of MCP servers, and of tools in toolsets."""
     for server in _objects(body.get("mcp_servers")):
         yield from _texts([server.get("name")])
         configuration = server.get("tool_configuration")
@@ -118,6 +119,9 @@ def mcp_names(body: Mapping[str, Any]) -> Iterator[str]:
         ):
             yield from _texts(configuration["allowed_tools"])
     for toolset in _objects(body.get("tools")):
+        for start, members in TOOLSETS.items():
+            if str(toolset.get("type")).startswith(start):
+                yield from members
         yield from _texts([toolset.get("mcp_server_name")])
         configs, pinned = toolset.get("configs"), toolset.get("tools")
         if isinstance(configs, Mapping):

@@ -37,10 +37,27 @@ _SERVER_TOOLS = frozenset(
     (
         "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "advisor",
         "memory", "computer", "bash", "str_replace_based_edit_tool", "str_replace_editor", "tool_search_tool_regex",
-        "tool_search_tool_bm25",
+        "tool_search_tool_bm25", "edit", "glob", "grep", "read", "write",
     )
 )  # fmt: skip
-"""Tools that the provider defines."""
+"""Tools that the provider defines, also for managed agents."""
+
+TOOLSETS = {
+    "browser_toolset_": (
+        "navigate", "list_tabs", "new_tab", "switch_tab", "close_tab", "read_page", "get_page_text", "read_console",
+        "read_network", "find", "form_input", "file_upload", "scroll_to", "screenshot", "zoom", "left_click",
+        "right_click", "middle_click", "double_click", "triple_click", "hover", "left_click_drag", "left_mouse_down",
+        "left_mouse_up", "mouse_move", "scroll", "type", "key", "hold_key", "wait", "javascript_exec",
+    ),
+    "computer_toolset_": (
+        "key", "hold_key", "type", "cursor_position", "mouse_move", "left_mouse_down", "left_mouse_up", "left_click",
+        "left_click_drag", "right_click", "middle_click", "double_click", "triple_click", "scroll", "wait",
+        "screenshot", "zoom",
+    ),
+}  # fmt: skip
+"""The tools of toolsets, by the start of the toolset's type. Source: anthropic 2.12, `types/browser_member_name.py` and
+`types/computer_member_name.py`. A request that declares a toolset declares these names.
+"""
 
 TERMS = _WORDS | _CLAUDE_CODE_TOOLS | _SERVER_TOOLS
 """All terms of the provider."""
