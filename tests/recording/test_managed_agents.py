@@ -14,12 +14,21 @@ from anthropic.types.beta import sessions as types
 from pydantic import TypeAdapter
 
 import agentobs
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.session import flush
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.records.facts import Attempt, UsageRow
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from exporters import otlp
+from replay import Replayer
+from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import serving
+from tests.exporters.collector import Collector
 from tests.exporters.sample_agents import recording
-from tests.replay.raw_provider import JSON, SSE, Call, raw_provider
+from tests.replay.agents import frozen, last_session
+from tests.replay.raw_provider import JSON, SSE, Play, play_chunks, raw_provider
+from tests.replay.wire_recordings import NOWHERE
 from tests.store.recordings import a_home, end, record, session_id, start
 
 SESSION = "sesn_011CZkZaBF1tNoB5wlCeusgy"
@@ -451,47 +460,93 @@ def test_hostile_bodies_do_not_stop_the_recording(tmp_path: Path, body: bytes) -
         assert kept == [(1,)]
 
 
+def plays() -> list[Play]:
+    """Return a provider that creates a session, accepts a prompt, and sends its events as a stream and as a list."""
+
+    def json_body(value: dict[str, Any]) -> Play:
+        return play_chunks(200, JSON, json.dumps(value).encode())
+
+    return [
+        json_body(RESOURCE),
+        json_body({"data": [PROMPT]}),
+        play_chunks(200, SSE, *streamed(ALL)),
+        json_body({"data": ALL, "next_page": None}),
+    ]
+
+
+def run_agent(url: str) -> list[str]:
+    """Run a session of an agent with the real SDK; return the IDs of the events that it shows."""
+    client: Any = agentobs.record(Anthropic(api_key="sk-ant-made-up", base_url=url))
+    with agentobs.session("managed"):
+        sessions = client.beta.sessions
+        sessions.create(agent="agent_1", environment_id="env_1")
+        text = {"type": "text", "text": "Hello"}
+        sessions.events.send(SESSION, events=[{"type": "user.message", "content": [text]}])
+        with sessions.events.stream(SESSION) as opened:
+            shown = [each.id for each in opened]
+        return shown + [each.id for each in sessions.events.list(SESSION)]
+
+
 def test_the_sdk_is_recorded_live(tmp_path: Path) -> None:
-    """The real SDK creates a session, sends a prompt, reads the stream, and lists the events."""
-
-    def create(call: Call) -> None:
-        call.send_headers(200, JSON)
-        call.send(json.dumps(RESOURCE).encode())
-        call.end()
-
-    def send(call: Call) -> None:
-        call.send_headers(200, JSON)
-        call.send(json.dumps({"data": [PROMPT]}).encode())
-        call.end()
-
-    def open_stream(call: Call) -> None:
-        call.send_headers(200, SSE)
-        call.send(*streamed(ALL))
-        call.end()
-
-    def list_events(call: Call) -> None:
-        call.send_headers(200, JSON)
-        call.send(json.dumps({"data": ALL, "next_page": None}).encode())
-        call.end()
-
+    """The real SDK creates a session, sends a prompt, reads the stream, and lists the events; exporters get turns."""
     facts: list[Any] = []
     backend = agentobs.receiving(["*"], lambda written: facts.append(written.fact))
-    plays = [create, send, open_stream, list_events]
-    with raw_provider(plays) as provider, recording(tmp_path / "home", backend):
-        client = agentobs.record(Anthropic(api_key="sk-ant-made-up", base_url=provider.url))
-        with agentobs.session("managed"):
-            made: Any = client.beta.sessions
-            made.create(agent="agent_1", environment_id="env_1")
-            text = {"type": "text", "text": "Hello"}
-            made.events.send(SESSION, events=[{"type": "user.message", "content": [text]}])
-            with made.events.stream(SESSION) as opened:
-                assert [each.id for each in opened] == [each["id"] for each in ALL]
-            assert len(list(made.events.list(SESSION))) == len(ALL)
+    with Collector() as collector:
+        exporter = otlp.standard(collector.endpoint)
+        with raw_provider(plays()) as provider, recording(tmp_path / "home", backend, exporter):
+            assert run_agent(provider.url) == [each["id"] for each in (*ALL, *ALL)]
+            assert flush()
+            assert exporter.flush(20)
+        spans = collector.spans()
     live = [each for each in facts if isinstance(each, Attempt) and each.origin == "managed"]
     assert [(each.turn, each.model) for each in live] == [(1, MODEL), (2, MODEL)]
     assert [each.outcome for each in facts if isinstance(each, Attempt)] == ["ok"] * 6
     assert [each.input_tokens for each in facts if isinstance(each, UsageRow)] == [100, 200]
-    with connect(agentobs.recording.journal.home.existing_home(tmp_path / "home")) as database:
+    with connect(existing_home(tmp_path / "home")) as database:
         assert database.execute("SELECT turns, tool_calls, attempts FROM sessions").fetchall() == [
             (2, 3, 6)
         ]
+    names = {span.span_id: span.name for span in spans}
+    chats = [span for span in spans if span.name == f"chat {MODEL}"]
+    assert [span.attributes["gen_ai.usage.output_tokens"] for span in chats] == [101, 201]
+    assert all(span.end - span.start == 2 * 10**9 for span in chats)
+    assert all(names[span.parent] == "invoke_agent" for span in chats)
+    tools = {span.name: names[span.parent] for span in spans if "execute_tool" in span.name}
+    assert tools["execute_tool bash"] == f"chat {MODEL}"
+    assert len(tools) == 3
+
+
+def test_a_session_with_a_managed_agent_replays(tmp_path: Path) -> None:
+    """The fixture contains only the requests of the program, and answers them."""
+    with raw_provider(plays()) as provider, recording(tmp_path / "home"):
+        live = run_agent(provider.url)
+    fixture = frozen(tmp_path, last_session(tmp_path / "home"), "managed")
+    assert len(fixture.requests) == 4
+    with Replayer(fixture) as replay:
+        assert replay.run(run_agent, NOWHERE) == live
+    assert replay.progress.requests_matched == 4
+
+
+def test_show_and_the_pages_of_a_session_list_its_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Turns and calls are in the timeline, on the page of the session, and on the pages of its attempts."""
+    home = a_home(tmp_path)
+    record(home, [start(1), resource(), stream(2, ALL), end(1, at=1_800_000_000_000_000_000)])
+    ingest(home)
+    shown = Shell(home.path, capsys)("show", "story").out
+    assert shown.count("/v1/sessions/:id/model_request") == 2
+    assert "tool bash" in shown
+    with serving(home) as client:
+        page = client.get(f"/sessions/{session_id(1)}")
+        assert page.status == 200
+        steps = page.html.partition('id="steps"')[2]
+        assert steps.count(MODEL) >= 2
+        assert "bash" in steps
+        with connect(home, ingest=False) as database:
+            ids = database.execute("SELECT attempt_id FROM attempts").fetchall()
+        assert len(ids) == 4
+        for (attempt_id,) in ids:
+            got = client.get(f"/attempts/{attempt_id}")
+            assert got.status == 200, got.html
+        assert client.press(f"/sessions/{session_id(1)}/transcript").status == 200
