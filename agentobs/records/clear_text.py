@@ -55,7 +55,7 @@ _OWN_ID = re.compile(
 )
 """Hexadecimal IDs, digests, UUIDs, a `traceparent`, and a letter with a number."""
 _PROVIDER_ID = re.compile(
-    r"(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|sesn|sevt|sthr|msgbatch|file|container|compl|call|chatcmpl|gen|resp|fc)"
+    r"(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|sesn|sevt|sthr|outc|msgbatch|file|container|compl|call|chatcmpl|gen|resp|fc)"
     r"[_-](?:[a-z]{2,6}[_-])?[A-Za-z0-9_-]{1,100}\Z"
 )
 """IDs of Anthropic, of Bedrock (`msg_bdrk_...`, `tooluse_...`) and of gateways (`call_...`, `gen-...`)."""
@@ -194,6 +194,13 @@ _PLACES: dict[str, Rule] = {
     "query_source": _term,
 }
 
+_MANAGED_IDS = tuple(
+    f"labels.managed_{name}_id"
+    for name in ("session", "event", "thread", "outcome", "workflow_run")
+)
+_MANAGED_TERMS = tuple(f"labels.managed_{name}" for name in ("word", "retry_status", "permission"))
+"""The labels of events of managed agents, which the provider chose."""
+
 RULES: dict[type, dict[str, Rule]] = {
     SessionStart: {
         "name": _name,
@@ -251,6 +258,8 @@ RULES: dict[type, dict[str, Rule]] = {
         "label": _event_text,
         "label.compaction_kept": _kept,
         "labels.tool_use_id": _id,
+        **dict.fromkeys(_MANAGED_IDS, _id),
+        **dict.fromkeys(_MANAGED_TERMS, _term),
         "labels": _event_text,
         "numbers": _name,
     },

@@ -321,7 +321,7 @@ def test_failed_requests_and_ends_of_the_session(tmp_path: Path) -> None:
         ended = database.execute("SELECT result, is_error FROM interactions").fetchall()
         assert ended == [("terminated", True)]
         labels = database.execute(
-            "SELECT labels['word'], labels['retry_status'] FROM events WHERE label = 'session.error'"
+            "SELECT labels['managed_word'], labels['managed_retry_status'] FROM events WHERE label = 'session.error'"
         ).fetchall()
         assert labels == [("model_overloaded_error", "terminal")]
 
@@ -387,7 +387,7 @@ def test_evaluations_are_billed_but_are_not_turns(tmp_path: Path) -> None:
     with stored(tmp_path, [resource(), stream(2, events)]) as database:
         rows = database.execute(
             """
-            SELECT attempts.turn, attempts.query_source, u.kind, u.input_tokens, labels['word']
+            SELECT attempts.turn, attempts.query_source, u.kind, u.input_tokens, labels['managed_word']
             FROM attempts JOIN usage AS u USING (session_id, attempt_id)
             JOIN events ON labels['attempt_id'] = attempts.attempt_id AND label = 'span.outcome_evaluation_end'
             """
@@ -550,3 +550,35 @@ def test_show_and_the_pages_of_a_session_list_its_turns(
             got = client.get(f"/attempts/{attempt_id}")
             assert got.status == 200, got.html
         assert client.press(f"/sessions/{session_id(1)}/transcript").status == 200
+
+
+def test_words_and_ids_that_are_not_those_of_the_provider_are_digests(tmp_path: Path) -> None:
+    """A gateway may send any text as a verdict or an ID; facts contain only its digest."""
+    events = [
+        {
+            "id": "Ada Lovelace",
+            "type": "span.outcome_evaluation_end",
+            "processed_at": f"{DAY}01Z",
+            "result": "Ada",
+            "outcome_id": "ada",
+            "session_thread_id": "ada@example.com",
+            "evaluated_permission": "Ada",
+            "usage": usage(1),
+        }
+    ]
+    with stored(tmp_path, [resource(), stream(2, events)]) as database:
+        [(labels,)] = database.execute(
+            "SELECT labels FROM events WHERE kind = 'managed_agent'"
+        ).fetchall()
+        rows = str(
+            [database.execute(f"FROM {table}").fetchall() for table in ("usage", "attempts")]
+        )
+    digests = {name for name, text in labels.items() if text.startswith("digest:")}
+    assert digests == {
+        "managed_event_id",
+        "managed_word",
+        "managed_outcome_id",
+        "managed_thread_id",
+        "managed_permission",
+    }
+    assert "Ada" not in rows

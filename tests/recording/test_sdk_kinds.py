@@ -153,7 +153,7 @@ def test_every_reason_and_error_of_a_managed_agent_is_readable(tmp_path: Path) -
         {**event, "id": f"sevt_{number}", "processed_at": f"{DAY}{number:02}Z"}
         for number, event in enumerate(events)
     ]
-    sql = "SELECT labels['word'] FROM events WHERE kind = 'managed_agent' ORDER BY at_ns"
+    sql = "SELECT labels['managed_word'] FROM events WHERE kind = 'managed_agent' ORDER BY at_ns"
     with stored(tmp_path, [resource(), stream(2, numbered)]) as database:
         found = {word for (word,) in database.execute(sql).fetchall()}
     assert found == (

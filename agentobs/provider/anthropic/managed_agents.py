@@ -60,8 +60,13 @@ _REFERENCES = (
     "tool_use_id",
 )
 """The fields with the ID of the event to which an event refers."""
-_LABELS = ("outcome_id", "workflow_run_id", "evaluated_permission")
-"""Further fields that are IDs or terms."""
+_LABELS = {
+    "outcome_id": "managed_outcome_id",
+    "workflow_run_id": "managed_workflow_run_id",
+    "evaluated_permission": "managed_permission",
+    "session_thread_id": "managed_thread_id",
+}
+"""Further fields that are IDs or terms, with the names of their labels."""
 
 
 def managed_traffic(route: str, answer: Answer) -> ManagedTraffic | None:
@@ -206,13 +211,11 @@ def _word(value: Mapping[str, Any], error: Mapping[str, Any]) -> str | None:
 
 
 def _labels(value: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in _LABELS:
-        if text := _text(value.get(name)):
+    for field, name in _LABELS.items():
+        if text := _text(value.get(field)):
             yield name, text
     if text := _text(_object(error.get("retry_status")).get("type")):
-        yield "retry_status", text
-    if text := _text(value.get("session_thread_id")):
-        yield "thread_id", text
+        yield "managed_retry_status", text
 
 
 def _numbers(value: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -15,7 +15,8 @@ _WORDS = frozenset(
         "not_available", "apac", "fast", "low", "medium", "high", "xhigh", "max", "none", "any", "tool", "enabled",
         "disabled", "adaptive", "true", "false", "null", "error", "user", "assistant", "ephemeral", "5m", "1h", "GET",
         "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "summarized", "omitted", "regular",
-        "request_too_large", "unavailable", "expired", "overloaded",
+        "request_too_large", "unavailable", "expired", "overloaded", "satisfied", "failed",
+        "interrupted", "completed", "stopped", "retrying", "exhausted", "terminal", "allow", "ask", "deny",
     )
 )  # fmt: skip
 """Single words with a defined meaning in the provider's requests, responses and usage."""

@@ -407,10 +407,10 @@ class ManagedAgents:
         found = next((each for each in agent.interactions if each.contains(at_ns)), None)
         labels = {
             "managed_session_id": agent.id,
-            "event_id": event.id,
-            "thread_id": event.thread_id,
+            "managed_event_id": event.id,
+            "managed_thread_id": event.thread_id,
             "attempt_id": attempt_id,
-            "word": event.word,
+            "managed_word": event.word,
             **event.labels,
         }
         return Event(
