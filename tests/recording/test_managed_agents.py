@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,9 @@ def test_a_snapshot_of_the_provider_is_shown_with_the_counted_tokens(tmp_path: P
             FROM managed_sessions
             """
         ).fetchall()
-    assert rows == [(SESSION, len(ALL), 2, 300, 302, True, "lower_bound", 302, 7.5, 0.12)]
+    assert rows == [
+        (SESSION, len(ALL), 2, 300, 302, True, "lower_bound", 302, 7.5, Decimal("0.12"))
+    ]
 
 
 def test_usage_that_was_not_seen_is_not_counted(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def sums_of_session(usage: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     cost = usage.get("list_cost")
     if isinstance(cost, dict) and cost.get("currency") == "USD":
         cents = str(cost.get("amount"))
-        found["list_cost_usd"] = int(cents) / 100 if cents.isdecimal() else None
+        found["list_cost_cents"] = int(cents) if cents.isascii() and cents.isdecimal() else None
     for name, number in found.items():
         if type(number) in (int, float) and 0 <= number <= COUNT_MAX:
             yield name, number

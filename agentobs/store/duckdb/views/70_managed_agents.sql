@@ -48,7 +48,7 @@ SELECT
     spent.output_tokens,
     spent.cache_read_tokens,
     spent.cache_write_tokens,
-    CASE WHEN counted.counted > 0 THEN spent.cost_usd END AS cost_usd,
+    CASE WHEN counted.counted > 0 THEN spent.cost_usd END::DECIMAL(38, 12) AS cost_usd,
     CASE
         WHEN coalesce(counted.counted, 0) = 0 THEN 'not counted'
         WHEN spent.session_id IS NULL THEN 'counted elsewhere'
@@ -56,7 +56,7 @@ SELECT
     END AS cost_status,
     reported['output_tokens']::BIGINT AS reported_output_tokens,
     reported['active_seconds'] AS active_seconds,
-    reported['list_cost_usd'] AS list_cost_usd
+    (reported['list_cost_cents']::BIGINT * 0.01::DECIMAL(3, 2))::DECIMAL(38, 12) AS list_cost_usd
 FROM observed
 LEFT JOIN counted
     ON observed.session_id = counted.session_id AND observed.managed_session_id = counted.managed_session_id
