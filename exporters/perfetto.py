@@ -33,7 +33,8 @@ from agentobs.records.metadata import is_long
 from agentobs.store.port import Store
 from exporters.conventions.bounded_dict import BoundedDict
 from exporters.conventions.identities import digest_of, identity
-from exporters.conventions.intervals import Follower, Interval
+from exporters.conventions.interval import Interval
+from exporters.conventions.intervals import Follower
 from exporters.conventions.semconv import GENAI_BETA, Profile
 from exporters.new_files import new_file, unwritable
 from exporters.stored_facts import facts_of, recorded_sessions

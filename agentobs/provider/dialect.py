@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.labels import Label
@@ -114,6 +115,57 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderCall:
+    """A call of a tool that the provider runs while it generates a response."""
+
+    id: str
+    name: str
+    server: str | None
+    """The MCP server that has the tool; None for a tool of the provider."""
+    input_bytes: int
+    """The size of the input as the provider sent it."""
+    caller_id: str | None
+    """The ID of the call that made this call, such as a code execution; None if the model made it."""
+    after_ns: int | None
+    """When the call appeared in a stream, in nanoseconds after the request; None if the response was not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderResult:
+    """The result of a tool that the provider ran. Its call may be in an earlier response."""
+
+    id: str
+    """The ID of the call."""
+    type: str
+    """The provider's name of the kind of result."""
+    is_error: bool
+    error_code: str | None
+    """The provider's reason for the error, such as `max_uses_exceeded`."""
+    result_bytes: int
+    """The size of the result as JSON, or of its text."""
+    items: int | None
+    """How many parts it has, such as search results; None if it is not a list."""
+    return_code: int | None
+    """The exit status of the program that a code execution ran."""
+    stop_reason: str | None
+    """Why the model that the tool asked stopped."""
+    iteration: int | None
+    """The usage row of the response that has the tokens of the tool; None if the tool used none, or it is unknown."""
+    after_ns: int | None
+    """When the result appeared in a stream, in nanoseconds after the request; None if the response was not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """The limits that a request sets for a tool that the provider runs; None stands for no limit."""
+
+    max_uses: int | None
+    """The maximum number of calls in the response."""
+    max_result_tokens: int | None
+    """The maximum number of tokens of one result."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaShape:
     """The form of the text deltas in a streamed response, used to find secrets that are split between two deltas."""
 
@@ -202,6 +254,10 @@ class ResponseFacts:
     certainty: Certainty
     cache_miss: tuple[str | None, int | None] = (None, None)
     """The provider's reason for a cache miss, and the number of missed tokens."""
+    provider_calls: Sequence[ProviderCall] = ()
+    """The tool calls that the provider runs."""
+    provider_results: Sequence[ProviderResult] = ()
+    """The results of such calls, of this response or of earlier ones."""
 
 
 class Dialect(Protocol):
@@ -301,6 +357,14 @@ class Dialect(Protocol):
     def tool_names(self, body: Mapping[str, Any]) -> list[str]:
         """Return the names of the tools that a request declares."""
         return []
+
+    def declared_names(self, body: Mapping[str, Any]) -> list[str]:
+        """Return the names that the program declares in a request, which facts may contain: at least its tools."""
+        return self.tool_names(body)
+
+    def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
+        """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
+        return {}
 
     def forces_call(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request allows only a tool call as response."""
@@ -440,6 +504,19 @@ class Dialect(Protocol):
 
     def facts(self, answer: Answer) -> ResponseFacts:
         """Return the facts of a response, even if only a part of it arrived; called once for each recorded attempt."""
+
+    @property
+    def managed_endpoint(self) -> Label | None:
+        """The endpoint of requests that the provider sends to a model for an agent that it runs."""
+        return None
+
+    def managed_traffic(self, question: Question, answer: Answer) -> ManagedTraffic | None:
+        """Return what an exchange reveals about sessions of agents that the provider runs; None if nothing."""
+        return None
+
+    def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:
+        """Return the usage rows of a request that the provider sent to a model for such an agent."""
+        return []
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
         """Return the JSON body of an error response. `kind` is its error type; None derives it from the status."""

@@ -31,6 +31,8 @@ from agentobs.records.facts import (
     InteractionStart,
     Permission,
     Prefix,
+    ProviderToolResult,
+    ProviderToolUse,
     Pruning,
     SessionEnd,
     SessionStart,
@@ -63,11 +65,13 @@ _OWN_ID = re.compile(
 """Hexadecimal IDs, digests, UUIDs, a `traceparent`, and a letter with a number."""
 _PROVIDER_ID = re.compile(
     r"(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container|compl)_(?:(?:bdrk|vrtx)_)?01[A-Za-z0-9]{22}\Z"
+    r"|(?:sesn|sevt|sthr|outc)_01[A-Za-z0-9]{22}\Z"
     r"|tooluse_[A-Za-z0-9_-]{22}\Z"
     r"|call_[A-Za-z0-9]{24}\Z|chatcmpl-[A-Za-z0-9]{29}\Z|gen-\d{10}-[A-Za-z0-9]{20}\Z"
     r"|(?:resp|fc|rs|msg)_[0-9a-f]{48,68}\Z"
     rf"|(?:(?:msg|toolu|call|req|resp|gen|chatcmpl)[_-])?(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|{_UUID})\Z"
     r"|(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|call)_(?:[A-Za-z]|[A-Za-z]?\d{1,6})(?:[_.]\d{1,4}){0,3}[A-Z]?\Z"
+    r"|(?:sesn|sevt|sthr|outc)_\d{1,6}\Z"
     r"|[a-z]\d{1,4}(?:_\d{1,4})?\Z"
 )
 """IDs of Anthropic (with the infix of a platform), of Bedrock's Converse, of gateways, and numbers of test servers,
@@ -294,6 +298,13 @@ _PLACES: dict[str, Rule] = {"lane": _lane, "query_source": _SOURCE}
 _NUMBERS = _one_of(*(name for kind in ROW_KINDS.values() for name in kind.numbers))
 _LABEL_NAMES = frozenset(name for kind in ROW_KINDS.values() for name in kind.labels)
 
+_MANAGED_IDS = tuple(
+    f"labels.managed_{name}_id"
+    for name in ("session", "event", "thread", "outcome", "workflow_run")
+)
+_MANAGED_TERMS = tuple(f"labels.managed_{name}" for name in ("word", "retry_status", "permission"))
+"""The labels of events of managed agents, which the provider chose."""
+
 RULES: dict[type, dict[str, Rule]] = {
     SessionStart: {
         "name": _never,
@@ -349,12 +360,29 @@ RULES: dict[type, dict[str, Rule]] = {
         "outcome": _one_of(*get_args(ToolOutcome)),
         "error_kind": _never,
     },
+    ProviderToolUse: {
+        **_PLACES,
+        "tool_use_id": _provider_id,
+        "caller_id": _provider_id,
+        "name": _tool,
+        "server": _tool,
+    },
+    ProviderToolResult: {
+        **_PLACES,
+        "tool_use_id": _provider_id,
+        "type": _term,
+        "outcome": _one_of(*get_args(ToolOutcome)),
+        "error_code": _term,
+        "stop_reason": _term,
+    },
     Event: {
         **_PLACES,
         "kind": lambda text, _: is_built_in(text),
         "label": _event_label,
         "label.compaction_kept": _kept,
         "labels.tool_use_id": _provider_id,
+        **dict.fromkeys(_MANAGED_IDS, _provider_id),
+        **dict.fromkeys(_MANAGED_TERMS, _term),
         "labels": lambda text, declared: text in _LABEL_NAMES or _tool(text, declared),
         "numbers": _NUMBERS,
     },

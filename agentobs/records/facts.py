@@ -145,10 +145,10 @@ class Attempt:
     retry_after_ms: float | None
     message_count: int | None
     tool_use_count: int
-    request_bytes: int
-    response_bytes: int
-    chunk_count: int
-    redactions: int
+    request_bytes: int | None
+    response_bytes: int | None
+    chunk_count: int | None
+    redactions: int | None
     request_content: str | None
     response_content: str | None
     query_source: Label = _MAIN
@@ -275,6 +275,60 @@ class ToolResult:
     coerced: int | None = None
     attempt_id: str | None = None
     ordinal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderToolUse:
+    """The model called a tool that the provider runs."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    attempt_id: str
+    tool_use_id: Label
+    name: Label
+    server: Label | None
+    ordinal: int
+    requested_ns: int
+    is_timed: bool
+    input_bytes: int
+    use: int
+    max_uses: int | None
+    max_result_tokens: int | None
+    caller_id: Label | None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderToolResult:
+    """A response contained the result of a tool that the provider ran."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    attempt_id: str | None
+    ordinal: int | None
+    result_attempt_id: str
+    tool_use_id: Label
+    type: Label
+    result_ns: int
+    duration_ns: int | None
+    outcome: Label
+    is_error: bool
+    error_code: Label | None
+    result_bytes: int
+    items: int | None
+    return_code: int | None
+    stop_reason: Label | None
+    iteration: int | None
+    by_client: bool = False
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +465,8 @@ Fact = (
     | Zones
     | ToolUse
     | ToolResult
+    | ProviderToolUse
+    | ProviderToolResult
     | Permission
     | WorldAnswer
     | Event
@@ -432,6 +488,8 @@ TABLES: dict[type, str] = {
     Zones: "zones",
     ToolUse: "tool_uses",
     ToolResult: "tool_results",
+    ProviderToolUse: "provider_tool_uses",
+    ProviderToolResult: "provider_tool_results",
     Permission: "permissions",
     WorldAnswer: "world_answers",
     Event: "events",

@@ -13,7 +13,7 @@ from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, ToolResult
 from agentobs.records.metadata import is_long
 from exporters.conventions.identities import identity
-from exporters.conventions.intervals import Interval
+from exporters.conventions.interval import Interval
 from exporters.conventions.span_content import Content
 
 Value = str | bool | int | float | tuple[str, ...]
@@ -111,6 +111,25 @@ def tool(result: ToolResult) -> Attributes:
         "agentobs.tool.source": result.source,
         "agentobs.tool.result_bytes": result.result_bytes,
     }
+
+
+def provider_tool(interval: Interval) -> Attributes:
+    """Return the outcome of a tool that the provider ran; empty for other spans."""
+    if interval.provider_tool is None:
+        return {}
+    use, result = interval.provider_tool
+    found: dict[str, Value | None] = {
+        "agentobs.tool.outcome": result.outcome,
+        "agentobs.tool.source": "response",
+        "agentobs.tool.result_bytes": result.result_bytes,
+        "agentobs.tool.runs_on": "provider",
+        "agentobs.tool.server": use.server,
+        "agentobs.tool.error_code": result.error_code,
+        "agentobs.tool.use": use.use,
+        "agentobs.tool.max_uses": use.max_uses,
+        "agentobs.tool.is_timed": interval.has_known_duration,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def outcome(interval: Interval) -> Attributes:

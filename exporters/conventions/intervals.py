@@ -11,17 +11,17 @@ Memory is bounded: when the table is full, the oldest open interval is closed as
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 from agentobs.ledger import Meter, Spent
-from agentobs.provider.registry import runs_model
 from agentobs.records.backend import ExchangeContent, WrittenFact
 from agentobs.records.facts import (
     Attempt,
     InteractionEnd,
     InteractionStart,
+    ProviderToolResult,
+    ProviderToolUse,
     SessionEnd,
     SessionStart,
     SpanEnd,
@@ -32,6 +32,12 @@ from agentobs.records.facts import (
 )
 from exporters.conventions.bounded_dict import BoundedDict
 from exporters.conventions.identities import digest_of
+from exporters.conventions.interval import (
+    Interval,
+    Tokens,
+    Transition,
+    provider_tool_interval,
+)
 from exporters.conventions.kept_content import (
     KeptContent,
     agent_content,
@@ -44,114 +50,6 @@ SAME_ID_MAX = 64
 
 
 @dataclass(slots=True)
-class Tokens:
-    """The billed token counts of one call, in disjoint classes."""
-
-    input: int = 0
-    """Input that was neither read from nor written to the cache."""
-    output: int = 0
-    """Output, reasoning included."""
-    reasoning: int | None = None
-    """The part of output spent on thinking, if the provider reports it."""
-    cache_read: int = 0
-    """Input read from the cache."""
-    cache_write_5m: int = 0
-    """Input written to the cache for 5 minutes."""
-    cache_write_1h: int = 0
-    """Input written to the cache for 1 hour."""
-
-    @property
-    def prompt(self) -> int:
-        """All input, cached or not."""
-        return self.input + self.cache_read + self.cache_write
-
-    @property
-    def cache_write(self) -> int:
-        """Input written to the cache, for any lifetime."""
-        return self.cache_write_5m + self.cache_write_1h
-
-    def add(self, row: UsageRow) -> None:
-        """Add the counts of a row."""
-        self.input += row.input_tokens
-        self.output += row.output_tokens
-        self.cache_read += row.cache_read_tokens
-        self.cache_write_5m += row.cache_write_5m_tokens
-        self.cache_write_1h += row.cache_write_1h_tokens
-        if row.reasoning_tokens is not None:
-            self.reasoning = (self.reasoning or 0) + row.reasoning_tokens
-
-
-@dataclass(slots=True, eq=False)
-class Interval:
-    """One span of a session, with all details that are known so far."""
-
-    session_id: str
-    conversation_id: str
-    """The ID of the session that this session resumes; otherwise its own ID."""
-    trace_id: str
-    span_id: str
-    parent_span_id: str | None
-    """The ID of the nearest exported ancestor."""
-    lane: str
-    name: str
-    """The kind of the span: `interaction`, `llm_request`, `attempt`, `tool`, `queued`, `hook` ..."""
-    label: str | None
-    """The name of the agent, model, tool or hook."""
-    started_ns: int
-    links: tuple[tuple[str, str], ...] = ()
-    """Trace ID and span ID of the spans in another trace, or in another program, that started this span."""
-    linked_span_id: str | None = None
-    """The ID of the span that started this span, if the trace of that span is no longer known."""
-    interaction_id: str | None = None
-    """The interaction that the span belongs to. The trace ID differs from this ID if a span encloses the interaction.
-    """
-    metadata: Mapping[str, float | str] = field(default_factory=dict)
-    """The attributes that the program set: numbers and labels."""
-    has_recorded_span: bool = True
-    """Whether the program or the agent loop opened this span. If not, it was created here."""
-    ended_ns: int = 0
-    status: str = "ok"
-    """`ok`, `error`, `cancelled` or `orphaned`."""
-    error_type: str | None = None
-    last_activity_ns: int | None = None
-    """The time of the last activity in the session, if the span was orphaned."""
-    attempts: int = 0
-    """The number of HTTP attempts of the call so far."""
-    attempt: Attempt | None = None
-    """The last HTTP attempt of the call; for an interval of the kind `attempt`, this attempt."""
-    tokens: Tokens | None = None
-    """The usage of all attempts."""
-    spent: Spent | None = None
-    """The cost of all attempts."""
-    tool: ToolResult | None = None
-    """The outcome of the tool call."""
-    called_from: tuple[str, int] | None = None
-    """The ID of the span whose response contains this tool call, and the time of the call."""
-    end: InteractionEnd | None = None
-    """The end of the interaction, with its result."""
-    content: ExchangeContent | None = None
-    """At the end of the interval, if the session opted in: the content of the last attempt, of the tool call, or of the
-    agent (its prompt and its last response).
-    """
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether this is a request to a model."""
-        if self.name != "llm_request":
-            return False
-        if self.attempt is None:
-            return True
-        return runs_model(self.attempt.endpoint)
-
-
-class Transition(NamedTuple):
-    """An interval opens or closes."""
-
-    change: Literal["opens", "closes"]
-    interval: Interval
-
-
-@dataclass(slots=True)
 class _Call:
     """A tool call of the model."""
 
@@ -159,6 +57,14 @@ class _Call:
     trace_id: str
     span_id: str
     parent_span_id: str | None
+
+
+@dataclass(slots=True)
+class _ProviderCall:
+    """A call of a tool that the provider runs."""
+
+    use: ProviderToolUse
+    request: Interval
 
 
 @dataclass(slots=True)
@@ -197,6 +103,10 @@ class Follower:
         default_factory=BoundedDict
     )
     """The keys of `_calls` by session, lane and call ID, for results that do not name the attempt."""
+    _provider_calls: BoundedDict[tuple[str, int], _ProviderCall] = field(
+        default_factory=BoundedDict
+    )
+    """Calls of tools of the provider without a result, by attempt ID and position in the response."""
     _traces: BoundedDict[str, str] = field(default_factory=BoundedDict)
     _last_activity: BoundedDict[str, int] = field(default_factory=BoundedDict)
     """The time of the last activity of each session."""
@@ -234,6 +144,12 @@ class Follower:
                 self._add_tool_call(fact)
             case ToolResult():
                 yield from self._add_tool_result(fact, written.content)
+            case ProviderToolUse():
+                if (request := self._by_attempt.get(fact.attempt_id)) is not None:
+                    call = _ProviderCall(fact, request)
+                    self._provider_calls.put((fact.attempt_id, fact.ordinal), call)
+            case ProviderToolResult():
+                yield from self._add_provider_result(fact)
             case InteractionEnd():
                 yield from self._end_interaction(fact)
             case SessionEnd():
@@ -553,6 +469,15 @@ class Follower:
             called_from=(call.span_id, call.use.requested_ns),
             interaction_id=call.use.interaction_id,
         )
+
+    def _add_provider_result(self, fact: ProviderToolResult) -> Iterator[Transition]:
+        """Yield the interval of a tool that the provider ran."""
+        call = self._provider_calls.pop((fact.attempt_id or "", fact.ordinal or 0), None)
+        if call is not None:
+            conversation_id = self.conversation_of(fact.session_id)
+            yield from self._emit_complete(
+                provider_tool_interval(call.use, fact, call.request, conversation_id)
+            )
 
     def _call_of(self, fact: ToolResult) -> _Call | None:
         """Return the call that a result belongs to, and remove it from the pending calls."""

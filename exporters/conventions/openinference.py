@@ -14,7 +14,7 @@ from agentobs.ledger.money import PartName
 from agentobs.records.facts import Attempt
 from exporters.conventions import agentobs_attributes
 from exporters.conventions.agentobs_attributes import Attributes
-from exporters.conventions.intervals import Interval, Tokens
+from exporters.conventions.interval import Interval, Tokens
 from exporters.conventions.openinference_content import (
     attributes_of_agent,
     attributes_of_call,
@@ -90,7 +90,11 @@ def end_attributes(interval: Interval) -> Attributes:
     found |= {**_of_cost(interval), **agentobs_attributes.cost(interval)}
     if interval.tool is not None:
         found |= {"tool.id": interval.tool.tool_use_id, **agentobs_attributes.tool(interval.tool)}
-    return found | agentobs_attributes.outcome(interval)
+    if interval.provider_tool is not None:
+        found["tool.id"] = interval.provider_tool[0].tool_use_id
+    return (
+        found | agentobs_attributes.provider_tool(interval) | agentobs_attributes.outcome(interval)
+    )
 
 
 def content_attributes(interval: Interval) -> Attributes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from agentobs.records.facts import UsageRow
 from exporters.conventions import agentobs_attributes
 from exporters.conventions.agentobs_attributes import BETA_SPANS, Attributes
-from exporters.conventions.intervals import Interval, Tokens
+from exporters.conventions.interval import Interval, Tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, UsageRow
 from exporters.conventions import agentobs_attributes, openinference
 from exporters.conventions.agentobs_attributes import Attributes
-from exporters.conventions.intervals import Interval, Tokens
+from exporters.conventions.interval import Interval, Tokens
 from exporters.conventions.profile import Measure, Metrics, Profile, beta
 from exporters.conventions.span_content import content_of_call, content_of_request
 
@@ -129,7 +129,8 @@ def start_attributes(interval: Interval) -> Attributes:
             found |= {"gen_ai.operation.name": "chat", "gen_ai.provider.name": _provider(interval)}
             found["gen_ai.request.model"] = agentobs_attributes.model_of(interval)
         case "tool":
-            found |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.type": "function"}
+            kind = "function" if interval.provider_tool is None else "extension"
+            found |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.type": kind}
             found |= {"gen_ai.tool.name": interval.label} if interval.label else {}
         case _ if interval.label:
             found[f"agentobs.{interval.name}.name"] = interval.label
@@ -151,7 +152,11 @@ def end_attributes(cache: CacheNames, interval: Interval) -> Attributes:
             "gen_ai.tool.call.id": interval.tool.tool_use_id,
             **agentobs_attributes.tool(interval.tool),
         }
-    return found | agentobs_attributes.outcome(interval)
+    if interval.provider_tool is not None:
+        found["gen_ai.tool.call.id"] = interval.provider_tool[0].tool_use_id
+    return (
+        found | agentobs_attributes.provider_tool(interval) | agentobs_attributes.outcome(interval)
+    )
 
 
 def content_attributes(interval: Interval) -> Attributes:

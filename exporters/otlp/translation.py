@@ -42,7 +42,8 @@ from agentobs.records.facts import UsageRow
 from exporters.conventions import agentobs_attributes, semconv
 from exporters.conventions.agentobs_attributes import Attributes
 from exporters.conventions.identities import identity
-from exporters.conventions.intervals import Follower, Interval, cost_of, tokens_of
+from exporters.conventions.interval import Interval
+from exporters.conventions.intervals import Follower, cost_of, tokens_of
 from exporters.conventions.profile import Measure, Metrics, Profile, with_error
 from exporters.conventions.span_content import error_message
 from exporters.otlp.outbox import Signal
@@ -324,6 +325,8 @@ class Instruments:
             attributes = with_error(self._metrics.agent_attributes(interval), interval)
             self._agents.record(duration_s, attributes, context=_NO_SPAN)
         elif interval.name == "tool":
+            if not interval.has_known_duration:
+                return
             attributes = with_error(self._metrics.tool_attributes(interval), interval)
             self._tools.record(duration_s, attributes, context=_NO_SPAN)
         elif interval.is_chat:

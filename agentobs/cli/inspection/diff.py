@@ -196,7 +196,9 @@ def _facts_of(
 
     [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
     parent, forked_turn = summary["continues_session_id"], summary["forked_turn"]
-    rows: Sequence[dict[str, Any]] = store.rows("session_steps", session_id=session_id).dicts()
+    listed: Sequence[dict[str, Any]] = store.rows("session_steps", session_id=session_id).dicts()
+    # A fixture has no steps of tools that the provider ran: they are part of its responses.
+    rows: Sequence[dict[str, Any]] = [row for row in listed if row["runs_on"] != "provider"]
     if labels is not None:
         rows = labels.replace_in_dicts(rows)
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}

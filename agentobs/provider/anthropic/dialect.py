@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
 from agentobs.provider.anthropic import composition
 from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
+from agentobs.provider.anthropic.managed_agents import (
+    MODEL_REQUEST,
+    managed_traffic,
+    managed_usage,
+)
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
     blocks,
+    call_limits,
     parameters,
     request_error,
     response_details,
@@ -21,6 +28,7 @@ from agentobs.provider.anthropic.messages import (
     without_entry_breakpoints,
     without_ids,
 )
+from agentobs.provider.anthropic.server_tools import other_names
 from agentobs.provider.anthropic.streams import (
     DELTA_PHRASES,
     DELTA_SHAPE,
@@ -33,6 +41,7 @@ from agentobs.provider.anthropic.usage import batch_results, on_platform, platfo
 from agentobs.provider.dialect import (
     Block,
     BodyPlace,
+    CallLimits,
     DeltaShape,
     Dialect,
     Draft,
@@ -124,6 +133,7 @@ class Anthropic(Dialect):
     prompt_keys: Mapping[Literal["system", "tools"], str] = {"system": "system", "tools": "tools"}
     call_types = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_result"))
     delta_phrases = DELTA_PHRASES
+    managed_endpoint = Label(MODEL_REQUEST)
     version_header = "anthropic-version"
     sealed_shape = SEALED_SHAPE
     call_id_prefixes = ("toolu", "srvtoolu", "mcptoolu")
@@ -229,6 +239,14 @@ class Anthropic(Dialect):
         listed = tools if isinstance(tools, list) else []
         return [str(tool.get("name")) for tool in listed if isinstance(tool, dict)]
 
+    def declared_names(self, body: Mapping[str, Any]) -> list[str]:
+        """Return the names of the tools, of MCP servers and of their tools that a request declares."""
+        return [*self.tool_names(body), *other_names(body)]
+
+    def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
+        """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
+        return call_limits(body)
+
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body to which a path of keys leads; None if the path is empty."""
         match tuple(keys):
@@ -270,7 +288,7 @@ class Anthropic(Dialect):
         """Return whether requests to an endpoint are answered by a model: messages, completions and platform calls."""
         called = route(endpoint)
         return (
-            called in (self.turn_path, "/v1/complete")
+            called in (self.turn_path, "/v1/complete", MODEL_REQUEST)
             or called.rpartition("/")[2] in ("invoke", "invoke-with-response-stream")
             or called.endswith(_PREDICTS)
         )
@@ -393,6 +411,14 @@ class Anthropic(Dialect):
     def facts(self, answer: Answer) -> ResponseFacts:
         """Return the facts of a response, even if only a part of it arrived."""
         return read_response(answer)
+
+    def managed_traffic(self, question: Question, answer: Answer) -> ManagedTraffic | None:
+        """Return what an exchange reveals about sessions of managed agents; None if nothing."""
+        return managed_traffic(route(question.path), answer)
+
+    def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:
+        """Return the usage rows of a request that the provider sent to a model for a managed agent."""
+        return managed_usage(session_id, event, model)
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
         """Return the JSON body of an error response."""

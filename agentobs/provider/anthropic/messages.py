@@ -12,7 +12,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from agentobs.provider.dialect import Block, BlockKind, Message, SealedShape, Turn, text_of
+from agentobs.provider.dialect import (
+    Block,
+    BlockKind,
+    CallLimits,
+    Message,
+    SealedShape,
+    Turn,
+    text_of,
+)
 
 
 def tool_uses(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -211,6 +219,16 @@ def _kind_of(type_name: str) -> BlockKind:
             return "other"
 
 
+def is_provider_call(block: Mapping[str, Any]) -> bool:
+    """Return whether a block is a call of a tool that the provider runs."""
+    return _kind_of(str(block.get("type"))) == "provider_call"
+
+
+def is_provider_result(block: Mapping[str, Any]) -> bool:
+    """Return whether a block is the result of a tool that the provider runs."""
+    return _kind_of(str(block.get("type"))) == "provider_result"
+
+
 def _place(block: Mapping[str, Any], at: int, kind: BlockKind, field: str) -> tuple[str | int, ...]:
     """Return the path in the message to the content of a block: to a text, an input, or the block itself."""
     value = block.get(field)
@@ -296,7 +314,10 @@ with free text (`metadata`, `stop_sequences`) and unknown parameters are content
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return the parameters in a request body by path. Values of another type, and non-finite numbers, are left out."""
+    """Return the parameters in a request body by path. Values of another type, and non-finite numbers, are left out.
+
+    Of the skills of a container, only the number is a parameter.
+    """
     found: dict[str, bool | int | float | str] = {}
     for path in _PARAMETERS:
         value: Any = body
@@ -304,6 +325,9 @@ def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
             found[path] = value
+    skills = _inner(body.get("container"), "skills")
+    if isinstance(skills, list):
+        found["container.skills"] = len(skills)
     return found
 
 
@@ -353,3 +377,26 @@ def _of_calls(blocks: Sequence[Block], name: str) -> Iterator[tuple[str, Any]]:
 
 def _inner(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
+
+
+def call_limits(body: Mapping[str, Any]) -> dict[str, CallLimits]:
+    """Return the limits that a request sets for tools of the provider, by the name of the tool."""
+    tools = body.get("tools")
+    return {
+        name: CallLimits(
+            _count(tool.get("max_uses")),
+            _count(tool.get("max_tokens", tool.get("max_content_tokens"))),
+        )
+        for tool in (tools if isinstance(tools, list) else ())
+        if isinstance(tool, Mapping)
+        and isinstance(name := tool.get("name"), str)
+        and "input_schema" not in tool
+    }
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _COUNT_MAX else None
+
+
+_COUNT_MAX = 10**9
+"""A larger limit is not recorded, because it cannot be a number of calls or tokens. Our choice."""

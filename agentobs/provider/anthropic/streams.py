@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
-from agentobs.provider.anthropic.cloud_frames import is_framed, unframe
-from agentobs.provider.anthropic.messages import blocks
+from agentobs.provider.anthropic.cloud_frames import is_framed, split_frames, unframe
+from agentobs.provider.anthropic.managed_agents import is_agent_event
+from agentobs.provider.anthropic.messages import blocks, is_provider_call, is_provider_result
+from agentobs.provider.anthropic.server_tools import provider_calls, provider_results
 from agentobs.provider.dialect import DeltaShape, ResponseFacts, ToolCall, json_bytes
 from agentobs.provider.server_events import ServerEvent, is_stream, server_events, split_events
 from agentobs.records.exchanges import Answer
@@ -108,10 +112,15 @@ def read_response(answer: Answer) -> ResponseFacts:
     )
     if answer.failure:
         error_type = answer.failure.name
+    if stream.is_of_agent:  # such a stream has no last event
+        stream.is_complete = answer.ending == "complete"
     is_complete = stream.is_complete or (answer.ending == "cancelled" and stream.has_stopped)
     is_exact = is_complete and stream.has_final_counts and not error
     certainty: Certainty = "exact" if is_exact else "lower_bound"
-    usage = message.get("usage")
+    usage, content = message.get("usage"), blocks(message)
+    has_provider_tools = any(is_provider_call(each) or is_provider_result(each) for each in content)
+    is_streamed = is_stream(answer.headers) or is_framed(answer.headers)
+    starts = _block_starts(answer, len(content)) if has_provider_tools and is_streamed else []
     return ResponseFacts(
         is_message=message.get("role") == "assistant",
         id=_text(message.get("id")),
@@ -119,12 +128,45 @@ def read_response(answer: Answer) -> ResponseFacts:
         stop_reason=_text(message.get("stop_reason")),
         usage=usage if isinstance(usage, dict) else None,
         calls=list(stream.calls()),
-        block_ids=[each["id"] for each in blocks(message) if isinstance(each.get("id"), str)],
+        block_ids=[each["id"] for each in content if isinstance(each.get("id"), str)],
         outcome=_outcome(answer, bool(error), is_complete),
         error_type=_text(error_type),
         certainty=certainty,
         cache_miss=_cache_miss(message),
+        provider_calls=provider_calls(content, stream.inputs, starts) if has_provider_tools else (),
+        provider_results=provider_results(content, usage, starts) if has_provider_tools else (),
     )
+
+
+_BLOCK_START = re.compile(rb'"type"\s*:\s*"content_block_start"')
+"""Matches the type of an event that starts a block. Inside of a JSON string, the quotes would be escaped."""
+
+
+def _block_starts(answer: Answer, blocks: int) -> list[int]:
+    """Return when each block of a streamed response started, in nanoseconds after the request.
+
+    This is the arrival of the chunk that contains the start of the block. The list is empty if the number of starts is
+    not the number of blocks.
+    """
+    ends = list(accumulate(len(chunk.data) for chunk in answer.chunks))
+    offsets = list(
+        _framed_starts(answer.body) if is_framed(answer.headers) else _starts(answer.body)
+    )
+    if len(offsets) != blocks:
+        return []
+    return [answer.chunks[bisect_right(ends, offset)].after_ns for offset in offsets]
+
+
+def _starts(body: bytes) -> Iterator[int]:
+    return (found.start() for found in _BLOCK_START.finditer(body))
+
+
+def _framed_starts(body: bytes) -> Iterator[int]:
+    at = 0
+    for frame in split_frames(body):
+        if _BLOCK_START.search(unframe(frame)):
+            yield at + len(frame) - 1  # a frame can only be read when it is complete
+        at += len(frame)
 
 
 _STATUS_ERRORS = {
@@ -178,6 +220,8 @@ class _Stream:
     """Whether the response was complete."""
     has_final_counts: bool = False
     """Whether the final counts arrived."""
+    is_of_agent: bool = False
+    """Whether the events are those of a managed agent."""
     inputs: dict[int, list[str]] = field(default_factory=dict)
     """The deltas of the inputs of tool calls, by the index of their block."""
 
@@ -202,6 +246,8 @@ class _Stream:
                 self.inputs.setdefault(event["index"], []).append(partial)
             case "content_block_delta" | "content_block_stop":
                 pass  # texts and the ends of blocks contain no facts
+            case _ if is_agent_event(event):
+                self.is_of_agent = True
             case kind:
                 _try_fold(self.message, event)
                 if kind == "message_delta":

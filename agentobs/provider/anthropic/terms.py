@@ -15,7 +15,8 @@ _WORDS = frozenset(
         "not_available", "apac", "fast", "low", "medium", "high", "xhigh", "max", "none", "any", "tool", "enabled",
         "disabled", "adaptive", "true", "false", "null", "error", "user", "assistant", "ephemeral", "5m", "1h", "GET",
         "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "summarized", "omitted", "regular",
-        "request_too_large", "unavailable", "expired",
+        "request_too_large", "unavailable", "expired", "overloaded", "satisfied", "failed",
+        "interrupted", "completed", "stopped", "retrying", "exhausted", "terminal", "allow", "ask", "deny",
     )
 )  # fmt: skip
 """Single words with a defined meaning in the provider's requests, responses and usage."""
@@ -37,14 +38,27 @@ _SERVER_TOOLS = frozenset(
     (
         "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "advisor",
         "memory", "computer", "bash", "str_replace_based_edit_tool", "str_replace_editor", "tool_search_tool_regex",
-        "tool_search_tool_bm25", "browser", "close_tab", "cursor_position", "double_click", "edit", "file_upload",
-        "find", "form_input", "get_page_text", "glob", "grep", "hold_key", "hover", "javascript_exec", "key",
-        "left_click", "left_click_drag", "left_mouse_down", "left_mouse_up", "list_tabs", "middle_click", "mouse_move",
-        "navigate", "new_tab", "read", "read_console", "read_network", "read_page", "right_click", "screenshot",
-        "scroll", "scroll_to", "switch_tab", "triple_click", "type", "wait", "write", "zoom",
+        "tool_search_tool_bm25", "edit", "glob", "grep", "read", "write",
     )
 )  # fmt: skip
-"""Tools that the provider defines. Source: anthropic 2.12, the fields `name` in `types/*_tool_*param.py`."""
+"""Tools that the provider defines, also for managed agents."""
+
+TOOLSETS = {
+    "browser_toolset_": (
+        "navigate", "list_tabs", "new_tab", "switch_tab", "close_tab", "read_page", "get_page_text", "read_console",
+        "read_network", "find", "form_input", "file_upload", "scroll_to", "screenshot", "zoom", "left_click",
+        "right_click", "middle_click", "double_click", "triple_click", "hover", "left_click_drag", "left_mouse_down",
+        "left_mouse_up", "mouse_move", "scroll", "type", "key", "hold_key", "wait", "javascript_exec",
+    ),
+    "computer_toolset_": (
+        "key", "hold_key", "type", "cursor_position", "mouse_move", "left_mouse_down", "left_mouse_up", "left_click",
+        "left_click_drag", "right_click", "middle_click", "double_click", "triple_click", "scroll", "wait",
+        "screenshot", "zoom",
+    ),
+}  # fmt: skip
+"""The tools of toolsets, by the start of the toolset's type. Source: anthropic 2.12, `types/browser_member_name.py` and
+`types/computer_member_name.py`. A request that declares a toolset declares these names.
+"""
 
 _ERRORS = frozenset(
     (
@@ -111,3 +125,10 @@ TERMS = (
     | _SERVER_TOOLS
 )
 """All terms of the provider."""
+
+AGENT_ENDINGS = {
+    "end_turn": ("success", False),
+    "retries_exhausted": ("retries_exhausted", True),
+    "budget_reached": ("budget_reached", True),
+}
+"""How an interaction with a managed agent ended, and whether this is an error, by the reason why the agent stopped."""

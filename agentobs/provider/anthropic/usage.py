@@ -79,6 +79,21 @@ def batch_results(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
             yield str(value.get("custom_id")), message
 
 
+def sums_of_session(usage: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a snapshot of the usage of a managed agent's session, without invalid numbers."""
+    found: dict[str, Any] = {name: usage.get(name) for name in (*_TOKENS[:3], "active_seconds")}
+    for name in ("server_tool_use", "cache_creation"):
+        if isinstance(inner := usage.get(name), dict):
+            found |= {key: inner[key] for key in (*_SERVER, *_LIFETIMES) if key in inner}
+    cost = usage.get("list_cost")
+    if isinstance(cost, dict) and cost.get("currency") == "USD":
+        cents = str(cost.get("amount"))
+        found["list_cost_cents"] = int(cents) if cents.isascii() and cents.isdecimal() else None
+    for name, number in found.items():
+        if type(number) in (int, float) and 0 <= number <= COUNT_MAX:
+            yield name, number
+
+
 _TOKENS = (
     "input_tokens",
     "output_tokens",

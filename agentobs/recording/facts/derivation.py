@@ -15,9 +15,11 @@ from agentobs.provider.dialect import Dialect, ResponseFacts, json_bytes
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
 from agentobs.recording.facts.input_similarity import similarity
+from agentobs.recording.facts.managed_sessions import ManagedAgents
 from agentobs.recording.facts.open_calls import OpenCalls
 from agentobs.recording.facts.positions import Position, Positions
 from agentobs.recording.facts.prompt_prefixes import Prefixes
+from agentobs.recording.facts.provider_tools import ProviderTools
 from agentobs.recording.facts.request_spans import Requests
 from agentobs.recording.facts.sent_turns import SentTurns, sent_turns
 from agentobs.recording.vault.body_deltas import Body
@@ -62,10 +64,21 @@ class SessionView:
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[_RetryKey, tuple[str, int]] = field(default_factory=dict)
     _requests: Requests = field(default_factory=Requests)
+    _provider_tools: ProviderTools = field(init=False)
+    _agents: ManagedAgents = field(init=False)
 
     def __post_init__(self) -> None:
         """Start without positions."""
         self._positions = Positions(self.session_id, self.new_id, self.prefixes)
+        self._provider_tools = ProviderTools(self.session_id, self.label)
+        self._agents = ManagedAgents(
+            self.session_id,
+            self.label,
+            self.new_id,
+            self._positions.take_turn,
+            self._usage_row,
+            self.prefixes.key,
+        )
 
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
@@ -96,7 +109,12 @@ class SessionView:
             for block_id in response.block_ids:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
             yield from self._calls(exchange, position.place, response)
+        if response.provider_calls or response.provider_results:
+            limits = dialect.call_limits(body.settings)
+            yield from self._provider_tools.attempt(exchange, fact, response, limits)
         yield from self._positions.leave(position, exchange, response, dialect)
+        if (traffic := dialect.managed_traffic(exchange.question, exchange.answer)) is not None:
+            yield from self._agents.exchange(exchange, fact, traffic, dialect)
 
     def drafts(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
@@ -171,6 +189,7 @@ class SessionView:
     def end_session(self, at_ns: int) -> Iterator[Fact]:
         """Yield the ends of the requests and interactions that are open when the session ends."""
         yield from self._requests.end_all()
+        yield from self._agents.end_session(at_ns)
         yield from self._positions.end_session(at_ns)
 
     def _results(

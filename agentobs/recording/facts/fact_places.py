@@ -14,6 +14,8 @@ from agentobs.records.facts import (
     Fact,
     InteractionEnd,
     InteractionStart,
+    ProviderToolResult,
+    ProviderToolUse,
     SpanStart,
     ToolResult,
     ToolUse,
@@ -43,8 +45,8 @@ def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             turn = attempt.turn - 1 if attempt.turn and fact.lane == attempt.lane else None
             yield dataclasses.replace(
                 _with_query_source(fact, place, source),
-                interaction_id=attempt.interaction_id,
-                turn=turn or None,
+                interaction_id=fact.interaction_id or attempt.interaction_id,
+                turn=fact.turn or turn or None,
             )
         elif isinstance(fact, InteractionStart):
             yield dataclasses.replace(fact, query_source=source)
@@ -57,11 +59,13 @@ def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             lane = fact.lane or unchecked(place.lane)
             yield dataclasses.replace(fact, lane=lane, query_source=source)
         else:
-            is_call = isinstance(fact, ToolUse)
+            is_call = isinstance(fact, ToolUse | ProviderToolUse | ProviderToolResult)
             yield _with_query_source(fact, place, source) if is_call else fact
 
 
 def _with_query_source(fact: Any, place: Place, source: Label | None = None) -> Any:
+    if fact.query_source is not None:
+        return fact  # a call of an agent that the provider runs
     return dataclasses.replace(
         fact,
         query_source=source or Label(place.query_source),

@@ -279,10 +279,10 @@ class Interpreter:
         return self._declared[session_id]
 
     def _declare(self, exchange: ModelExchange, body: Body) -> None:
-        """Remember the names of the tools that a request declares."""
+        """Remember the names of the tools and of other things that a request declares."""
         dialect = dialect_of(exchange.question.path)
         named = body.settings.get("model") or dialect.model_in(exchange.question.path)
-        names = dialect.tool_names(body.settings)
+        names = dialect.declared_names(body.settings)
         known = self._declared_in(exchange.place.session_id)
         if len(known) < KNOWN_LABELS:
             known.update(each for each in names if is_declared_name(each))

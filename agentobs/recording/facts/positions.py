@@ -166,6 +166,11 @@ class Positions:
             if each.parent is None and interaction is not None and interaction.is_open:
                 yield self._end(interaction, at_ns, "interrupted", True)
 
+    def take_turn(self, lane: str) -> int:
+        """Return the number of the next turn of a lane, for a turn that is not derived from requests."""
+        self._turns[lane] = self._next_turn(lane)
+        return self._turns[lane]
+
     def _next_turn(self, lane: str) -> int:
         return self._turns.get(lane, 0) + 1
 

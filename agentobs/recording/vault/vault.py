@@ -278,6 +278,8 @@ def read_session(
                 with _part_named("the recorded end of the session"):
                     end_content = _end_content(vault, fact)
                     start_content |= end_content.get("started", {})
+            elif kind == "attempts" and fact.get("origin") == "managed":
+                continue  # only the provider has its request and response
             elif kind == "attempts":
                 with _part_named("a request or its response", fact):
                     wanted = bodies is None or fact["attempt_id"] in bodies

@@ -71,6 +71,8 @@ WITH windows AS (
         AND interaction_id IN (SELECT interaction_id FROM windows)
         AND interaction_id NOT IN (SELECT interaction_id FROM with_spans)
         AND result_ns IS NOT NULL
+        -- The provider runs its tools within the request, which counts as model time.
+        AND runs_on = 'client'
 )
 SELECT
     nodes.*,

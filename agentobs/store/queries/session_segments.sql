@@ -10,6 +10,8 @@ WITH held AS (
     UNION ALL SELECT session_id, segment_id, sequence FROM usage
     UNION ALL SELECT session_id, segment_id, sequence FROM tool_uses
     UNION ALL SELECT session_id, segment_id, sequence FROM tool_results
+    UNION ALL SELECT session_id, segment_id, sequence FROM provider_tool_uses
+    UNION ALL SELECT session_id, segment_id, sequence FROM provider_tool_results
     UNION ALL SELECT session_id, segment_id, sequence FROM events
     UNION ALL SELECT session_id, segment_id, sequence FROM span_starts
     UNION ALL SELECT session_id, segment_id, sequence FROM span_ends

@@ -1,7 +1,7 @@
 -- What did a session do, step by step: requests to the provider, tool calls, decisions about them?
 --
 -- $session_id: the session. The row of a request has its duration and cost; bytes are the sizes of the request and the
--- response.
+-- response. calls are the tools that the client must run; runs_on is where the tool of a call ran.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -23,7 +23,7 @@ WITH spent AS (
 ), called AS (
     SELECT attempt_id, string_agg(name, ' ' ORDER BY ordinal) AS calls
     FROM tool_calls
-    WHERE session_id = $session_id::VARCHAR
+    WHERE session_id = $session_id::VARCHAR AND runs_on = 'client'
     GROUP BY attempt_id
 ), steps AS (
     SELECT
@@ -44,7 +44,8 @@ WITH spent AS (
     UNION ALL BY NAME
     -- A call comes after the response that contains it, and the decision comes before the execution of the call.
     SELECT
-        'tool_call' AS kind, lane, turn, tool_use_id AS id, name, outcome, input_bytes, result_bytes,
+        'tool_call' AS kind, lane, turn, tool_use_id AS id, name, nullif(concat_ws(' ', outcome, error_code), '') AS outcome,
+        runs_on, input_bytes, result_bytes,
         requested_ns AS started_ns, duration_ns, 2 AS place, ordinal, changed_by
     FROM tool_calls
     LEFT JOIN changed USING (lane, turn, tool_use_id)

@@ -41,7 +41,7 @@ WITH RECURSIVE known AS (
     SELECT
         'tool_call' AS kind, calls.lane, calls.turn, calls.tool_use_id AS id, calls.name,
         calls.source AS label, coalesce(calls.started_ns, calls.requested_ns) AS started_ns,
-        calls.duration_ns, coalesce(tried.depth, 0) AS depth, calls.outcome
+        calls.duration_ns, coalesce(tried.depth, 0) AS depth, calls.outcome, calls.error_code AS error_type
     FROM tool_calls AS calls
     LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
     WHERE calls.session_id = $session_id::VARCHAR

@@ -36,7 +36,7 @@ COMMENT ON COLUMN turns.model IS 'The model in the response.';
 COMMENT ON COLUMN turns.stop_reason IS 'Why the model stopped, or NULL.';
 COMMENT ON COLUMN turns.tool_use_count IS 'The number of tool calls in the response.';
 COMMENT ON COLUMN turns.message_count IS 'The number of messages in the request.';
-COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider) or `replayed` (answered from a recording by a fork, at no cost).';
+COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider), `replayed` (answered from a recording by a fork, at no cost), or `managed` (sent by the provider for a managed agent).';
 
 CREATE OR REPLACE VIEW llm_requests AS
 SELECT
@@ -74,7 +74,7 @@ COMMENT ON COLUMN llm_requests.error_type IS 'The error type of the last attempt
 COMMENT ON COLUMN llm_requests.started_ns IS 'When the first attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN llm_requests.started_at IS 'The same time as a timestamp. [UTC]';
 COMMENT ON COLUMN llm_requests.duration_ns IS 'Time from the first attempt to the end of the last attempt, including waits between attempts. [ns]';
-COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider) or `replayed` (answered from a recording by a fork, at no cost).';
+COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider), `replayed` (answered from a recording by a fork, at no cost), or `managed` (sent by the provider for a managed agent).';
 
 CREATE OR REPLACE VIEW tool_calls AS
 SELECT
@@ -98,7 +98,14 @@ SELECT
     coalesce(p.behavior, w.behavior) AS permission,
     coalesce(p.approval_wait_ns, w.approval_wait_ns) AS approval_wait_ns,
     u.input_bytes,
-    r.result_bytes
+    r.result_bytes,
+    'client' AS runs_on,
+    NULL::VARCHAR AS server,
+    NULL::VARCHAR AS error_code,
+    NULL::BIGINT AS use,
+    NULL::BIGINT AS max_uses,
+    NULL::VARCHAR AS caller_id,
+    NULL::VARCHAR AS result_attempt_id
 FROM tool_uses AS u
 LEFT JOIN answered_calls AS a
     ON u.session_id = a.session_id AND u.attempt_id = a.attempt_id AND u.ordinal = a.ordinal
@@ -121,7 +128,26 @@ LEFT JOIN (
     GROUP BY session_id, lane, turn, tool_use_id
 ) AS w
     ON a.session_id IS NULL AND u.session_id = w.session_id AND u.tool_use_id = w.tool_use_id
-    AND u.lane = w.lane AND u.turn IS NOT DISTINCT FROM w.turn;
+    AND u.lane = w.lane AND u.turn IS NOT DISTINCT FROM w.turn
+UNION ALL
+SELECT
+    u.session_id, u.interaction_id, u.lane, u.turn, u.attempt_id, u.tool_use_id, u.name, u.ordinal, u.requested_ns,
+    make_timestamp_ns(u.requested_ns) AS requested_at,
+    CASE WHEN u.is_timed THEN u.requested_ns END AS started_ns,
+    r.duration_ns, r.result_ns,
+    CASE WHEN r.session_id IS NOT NULL THEN 'response' END AS source,
+    r.outcome, r.is_error,
+    CASE WHEN r.session_id IS NOT NULL THEN 1 END AS attempts,
+    NULL AS permission, NULL AS approval_wait_ns, u.input_bytes, r.result_bytes,
+    CASE WHEN r.by_client THEN 'client' ELSE 'provider' END AS runs_on, u.server, r.error_code, u.use, u.max_uses, u.caller_id, r.result_attempt_id
+FROM provider_tool_uses AS u
+LEFT JOIN (
+    FROM provider_tool_results
+    WHERE attempt_id IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY session_id, attempt_id, ordinal ORDER BY result_ns, segment_id, sequence
+    ) = 1
+) AS r ON u.session_id = r.session_id AND u.attempt_id = r.attempt_id AND u.ordinal = r.ordinal;
 COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result if there is one.';
 COMMENT ON COLUMN tool_calls.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN tool_calls.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
@@ -130,13 +156,13 @@ COMMENT ON COLUMN tool_calls.turn IS 'The turn within the lane, from 1.';
 COMMENT ON COLUMN tool_calls.attempt_id IS 'The attempt whose response contains the call.';
 COMMENT ON COLUMN tool_calls.tool_use_id IS 'The provider''s ID of the tool call.';
 COMMENT ON COLUMN tool_calls.name IS 'The name of the tool.';
-COMMENT ON COLUMN tool_calls.ordinal IS 'The position of the call in the response, from 1.';
-COMMENT ON COLUMN tool_calls.requested_ns IS 'When the response that contains the call ended. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.ordinal IS 'The position of the call in the response, from 1. Calls that the provider ran are counted separately.';
+COMMENT ON COLUMN tool_calls.requested_ns IS 'When the response that contains the call ended; in a stream, when a call that the provider ran appeared. [ns since 1970 UTC]';
 COMMENT ON COLUMN tool_calls.requested_at IS 'The same time as a timestamp. [UTC]';
 COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL if unknown. [ns since 1970 UTC]';
-COMMENT ON COLUMN tool_calls.duration_ns IS 'How long the tool ran; NULL if unknown. [ns]';
+COMMENT ON COLUMN tool_calls.duration_ns IS 'How long the tool ran; NULL if unknown. For a tool of the provider, the time from its call to its result in the stream. [ns]';
 COMMENT ON COLUMN tool_calls.result_ns IS 'When the result was available, or when the request that contains it was sent; NULL without a result. [ns since 1970 UTC]';
-COMMENT ON COLUMN tool_calls.source IS '`run`: the agentobs loop ran the tool; `wire`: the result was derived from a request; NULL without a result.';
+COMMENT ON COLUMN tool_calls.source IS '`run`: the agentobs loop ran the tool; `wire`: the result was derived from a request; `response`: the provider ran the tool, and a response contains the result; NULL without a result.';
 COMMENT ON COLUMN tool_calls.outcome IS 'The outcome, as in tool_results: `executed`, `failed`, `denied` and others; NULL without a result.';
 COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model got the result as an error; NULL without a result.';
 COMMENT ON COLUMN tool_calls.attempts IS 'The number of executions, including retries; NULL without a result.';
@@ -144,6 +170,72 @@ COMMENT ON COLUMN tool_calls.permission IS 'The permission decision: `allow` or 
 COMMENT ON COLUMN tool_calls.approval_wait_ns IS 'The duration of the approval wait; NULL if there was no permission decision. [ns]';
 COMMENT ON COLUMN tool_calls.input_bytes IS 'Size of the input of the call. [bytes]';
 COMMENT ON COLUMN tool_calls.result_bytes IS 'Size of the result; NULL without a result. [bytes]';
+COMMENT ON COLUMN tool_calls.runs_on IS 'Where the tool ran: `client` or `provider`.';
+COMMENT ON COLUMN tool_calls.server IS 'The MCP server that has the tool, if the provider calls it; otherwise NULL.';
+COMMENT ON COLUMN tool_calls.error_code IS 'The provider''s reason for the error of a tool that it ran, such as `max_uses_exceeded`; otherwise NULL.';
+COMMENT ON COLUMN tool_calls.use IS 'How many times the response has called this tool of the provider, including this call; NULL for other tools.';
+COMMENT ON COLUMN tool_calls.max_uses IS 'The maximum of `use` that the request declares; NULL without a limit.';
+COMMENT ON COLUMN tool_calls.caller_id IS 'The ID of the call of the provider, such as a code execution, that made this call; NULL if the model made it.';
+COMMENT ON COLUMN tool_calls.result_attempt_id IS 'The attempt whose response contains the result of a tool of the provider. It differs from attempt_id if the provider paused the turn.';
+
+CREATE OR REPLACE VIEW advisor_consultations AS
+SELECT
+    u.session_id,
+    u.interaction_id,
+    u.lane,
+    u.turn,
+    u.attempt_id,
+    u.tool_use_id,
+    u.use,
+    u.max_uses,
+    u.max_result_tokens,
+    r.duration_ns,
+    r.outcome,
+    r.error_code,
+    r.stop_reason,
+    advisor.model AS advisor_model,
+    advisor.input_tokens + advisor.cache_read_tokens + advisor.cache_write_5m_tokens + advisor.cache_write_1h_tokens
+        AS advisor_input_tokens,
+    advisor.output_tokens AS advisor_output_tokens,
+    executor.model AS executor_model,
+    executor.input_tokens AS executor_input_tokens,
+    executor.output_tokens AS executor_output_tokens
+FROM provider_tool_uses AS u
+LEFT JOIN provider_tool_results AS r
+    ON u.session_id = r.session_id AND u.attempt_id = r.attempt_id AND u.ordinal = r.ordinal
+LEFT JOIN usage AS advisor
+    ON r.session_id = advisor.session_id AND r.result_attempt_id = advisor.attempt_id
+    AND r.iteration = advisor.iteration
+LEFT JOIN (
+    SELECT
+        session_id, attempt_id, any_value(model) AS model,
+        sum(input_tokens + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens)::BIGINT AS input_tokens,
+        sum(output_tokens)::BIGINT AS output_tokens
+    FROM usage
+    WHERE billed AND kind <> 'advisor_message'
+    GROUP BY session_id, attempt_id
+) AS executor ON u.session_id = executor.session_id AND u.attempt_id = executor.attempt_id
+WHERE u.name = 'advisor';
+COMMENT ON VIEW advisor_consultations IS 'One row for each time that a model consulted its advisor, with the tokens of both.';
+COMMENT ON COLUMN advisor_consultations.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN advisor_consultations.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
+COMMENT ON COLUMN advisor_consultations.lane IS 'The lane: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN advisor_consultations.turn IS 'The turn within the lane, from 1, or NULL.';
+COMMENT ON COLUMN advisor_consultations.attempt_id IS 'The attempt whose response contains the consultation.';
+COMMENT ON COLUMN advisor_consultations.tool_use_id IS 'The provider''s ID of the tool call.';
+COMMENT ON COLUMN advisor_consultations.use IS 'The number of the consultation in the response, from 1.';
+COMMENT ON COLUMN advisor_consultations.max_uses IS 'The maximum number of consultations that the request declares; NULL without a limit.';
+COMMENT ON COLUMN advisor_consultations.max_result_tokens IS 'The maximum output of one consultation that the request declares; NULL without a limit. [tokens]';
+COMMENT ON COLUMN advisor_consultations.duration_ns IS 'Time from the call to its result in the stream; NULL if unknown. [ns]';
+COMMENT ON COLUMN advisor_consultations.outcome IS '`executed` or `failed`; NULL without a result.';
+COMMENT ON COLUMN advisor_consultations.error_code IS 'The provider''s reason for the error, such as `max_uses_exceeded`; NULL if there is none.';
+COMMENT ON COLUMN advisor_consultations.stop_reason IS 'Why the advisor stopped; `max_tokens` if its output was cut; NULL if unknown.';
+COMMENT ON COLUMN advisor_consultations.advisor_model IS 'The model of the advisor; NULL if its usage is unknown.';
+COMMENT ON COLUMN advisor_consultations.advisor_input_tokens IS 'Input of the advisor, cached or not; NULL if unknown. [tokens]';
+COMMENT ON COLUMN advisor_consultations.advisor_output_tokens IS 'Output of the advisor; NULL if unknown. [tokens]';
+COMMENT ON COLUMN advisor_consultations.executor_model IS 'The model that consulted the advisor; NULL if its usage is unknown.';
+COMMENT ON COLUMN advisor_consultations.executor_input_tokens IS 'Input of that model in the complete response, cached or not. [tokens]';
+COMMENT ON COLUMN advisor_consultations.executor_output_tokens IS 'Output of that model in the complete response. [tokens]';
 
 CREATE OR REPLACE VIEW interactions AS
 SELECT
@@ -356,7 +448,9 @@ WITH ids AS (
 ), prompted AS (
     SELECT session_id, count(*) AS interactions FROM interaction_starts GROUP BY session_id
 ), called AS (
-    SELECT session_id, count(*) AS tool_calls FROM tool_uses GROUP BY session_id
+    SELECT session_id, count(*) AS tool_calls
+    FROM (SELECT session_id FROM tool_uses UNION ALL SELECT session_id FROM provider_tool_uses)
+    GROUP BY session_id
 ), activity AS (
     SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
     UNION ALL SELECT session_id, max(result_ns) FROM tool_results GROUP BY session_id
@@ -487,7 +581,7 @@ COMMENT ON COLUMN sessions.interactions IS 'The number of interactions.';
 COMMENT ON COLUMN sessions.turns IS 'The number of turns, which are complete responses of a model.';
 COMMENT ON COLUMN sessions.llm_requests IS 'The number of LLM requests.';
 COMMENT ON COLUMN sessions.attempts IS 'The number of attempts, which are HTTP requests to the provider.';
-COMMENT ON COLUMN sessions.tool_calls IS 'The number of tool calls of the model.';
+COMMENT ON COLUMN sessions.tool_calls IS 'The number of tool calls of the model, including those that the provider ran.';
 COMMENT ON COLUMN sessions.input_tokens IS 'Billed input tokens that were neither read from nor written to the cache. [tokens]';
 COMMENT ON COLUMN sessions.output_tokens IS 'Billed output tokens. [tokens]';
 COMMENT ON COLUMN sessions.cache_read_tokens IS 'Billed input tokens that were read from the cache. [tokens]';

@@ -130,6 +130,48 @@ FROM tool_results
 UNION ALL
 SELECT
     session_id, interaction_id, turn, lane, query_source, chain_id, depth, session_sequence,
+    requested_ns, 'provider_tool_use', name,
+    map_from_entries(list_filter([
+        {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
+        {'k': 'attempt_id', 'v': attempt_id::VARCHAR},
+        {'k': 'server', 'v': server::VARCHAR},
+        {'k': 'caller_id', 'v': caller_id::VARCHAR}
+    ], lambda e: e.v IS NOT NULL)),
+    map_from_entries(list_filter([
+        {'k': 'ordinal', 'v': ordinal::DOUBLE},
+        {'k': 'is_timed', 'v': is_timed::DOUBLE},
+        {'k': 'input_bytes', 'v': input_bytes::DOUBLE},
+        {'k': 'use', 'v': use::DOUBLE},
+        {'k': 'max_uses', 'v': max_uses::DOUBLE},
+        {'k': 'max_result_tokens', 'v': max_result_tokens::DOUBLE}
+    ], lambda e: e.v IS NOT NULL)),
+    1.0
+FROM provider_tool_uses
+UNION ALL
+SELECT
+    session_id, interaction_id, turn, lane, query_source, chain_id, depth, session_sequence,
+    result_ns, 'provider_tool', outcome,
+    map_from_entries(list_filter([
+        {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
+        {'k': 'attempt_id', 'v': attempt_id::VARCHAR},
+        {'k': 'result_attempt_id', 'v': result_attempt_id::VARCHAR},
+        {'k': 'type', 'v': type::VARCHAR},
+        {'k': 'error_code', 'v': error_code::VARCHAR},
+        {'k': 'stop_reason', 'v': stop_reason::VARCHAR}
+    ], lambda e: e.v IS NOT NULL)),
+    map_from_entries(list_filter([
+        {'k': 'duration_ns', 'v': duration_ns::DOUBLE},
+        {'k': 'is_error', 'v': is_error::DOUBLE},
+        {'k': 'result_bytes', 'v': result_bytes::DOUBLE},
+        {'k': 'items', 'v': items::DOUBLE},
+        {'k': 'return_code', 'v': return_code::DOUBLE},
+        {'k': 'iteration', 'v': iteration::DOUBLE}
+    ], lambda e: e.v IS NOT NULL)),
+    1.0
+FROM provider_tool_results
+UNION ALL
+SELECT
+    session_id, interaction_id, turn, lane, query_source, chain_id, depth, session_sequence,
     at_ns, 'permission', behavior,
     map_from_entries(list_filter([
         {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},

@@ -8,6 +8,11 @@ WITH wanted AS (
     UNION ALL
     SELECT [tool, tool_use_id, lane], session_id, segment_id, result_ns FROM tool_results
     UNION ALL
+    SELECT [name, server, tool_use_id, caller_id, lane], session_id, segment_id, requested_ns FROM provider_tool_uses
+    UNION ALL
+    SELECT [type, tool_use_id, error_code, stop_reason, lane], session_id, segment_id, result_ns
+    FROM provider_tool_results
+    UNION ALL
     SELECT [name, label, lane], session_id, segment_id, started_ns FROM span_starts
     UNION ALL
     SELECT [error_type], session_id, segment_id, ended_ns FROM span_ends

@@ -10,6 +10,10 @@ WITH fields(text) AS (
     UNION ALL
     SELECT unnest([tool, tool_use_id]) FROM tool_results
     UNION ALL
+    SELECT unnest([name, server, tool_use_id, caller_id]) FROM provider_tool_uses
+    UNION ALL
+    SELECT unnest([type, tool_use_id, error_code, stop_reason]) FROM provider_tool_results
+    UNION ALL
     SELECT unnest([name, label]) FROM span_starts
     UNION ALL
     SELECT error_type FROM span_ends
