@@ -64,6 +64,7 @@ ORDER = [
     "agentobs.importers",
     "agentobs.importers.bundle",
     "agentobs.importers.claude_code",
+    "agentobs.importers.recordings",
     "replay.comparison",
     "replay.fixture",
     "replay.agent_code",

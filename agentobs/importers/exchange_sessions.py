@@ -15,6 +15,8 @@ from agentobs.records.labels import Label, unchecked
 
 STEP_NS = 1_000_000
 """The assumed time between an exchange and the previous one if the file does not contain its time. Our choice."""
+UNKNOWN_PLACE = Place("imported")
+"""The place of an exchange before it is part of a session."""
 
 
 def recorded_time(value: object) -> int | None:

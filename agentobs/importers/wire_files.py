@@ -24,10 +24,12 @@ from agentobs.importers.exchange_sessions import (
     session_start,
     without_first_chunk_time,
 )
+from agentobs.importers.file_formats import foreign_content
 from agentobs.importers.line_files import (
     LINE_BYTES_MAX,
     BadLine,
     Unreadable,
+    file_start,
     files_under,
     lines_in,
     reason,
@@ -44,6 +46,8 @@ from agentobs.store.backend import open_store
 
 KIND = Label("wire")
 """The value of the tag `imported`."""
+_HEAD_BYTES = 64 * 1024
+"""How much of a file is read to recognize other formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,9 @@ def _import(
     home: Home, path: Path, report: WireReport, deleted: Container[str]
 ) -> ImportedFile | None:
     try:
+        if (other := foreign_content(file_start(path, _HEAD_BYTES), "wire")) is not None:
+            report.unreadable.append(Unreadable(path, other.found, other.todo))
+            return None
         scanned = _scan(path)
     except OSError as error:
         report.unreadable.append(Unreadable(path, reason(error)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.progress import Progress
+from agentobs.cli.transfer.recordings import COMMANDS
 from agentobs.errors import UsageError
 from agentobs.records.display import text
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 @click.group("import", help="Import sessions that were recorded elsewhere.")
 def import_() -> None:
     """Import sessions that were recorded elsewhere. Importing them again changes nothing."""
+
+
+for _command in COMMANDS:
+    import_.add_command(_command)
 
 
 @import_.command("claude-code", help="Import Claude Code's session logs.")
@@ -82,7 +87,7 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
 
     home = open_home(home_option(context))
     files = files_in(paths)
-    with _Progress("files") as progress:
+    with Progress("files") as progress:
         report = import_wire(home, files, on_imported=_print_wire, progress=progress)
     ingest(home)
     new = sum(each.is_new for each in report.files)
@@ -113,27 +118,6 @@ def _print_wire(done: ImportedFile) -> None:
         click.echo(
             f"{done.session_id}  {done.exchanges} exchanges, {state}  {text(done.path.name)}"
         )
-
-
-class _Progress:
-    """Progress of an import, shown only on a terminal."""
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._is_shown = sys.stderr.isatty()
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        """Return the function that receives the number of finished items and the total."""
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        """Erase the progress line."""
-        if self._is_shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def _show(self, done: int, total: int) -> None:
-        if self._is_shown:
-            click.echo(f"\r\x1b[K{done} of {total} {self._unit}", nl=False, err=True)
 
 
 @import_.command("bundle", help="Import the sessions of a bundle from another machine.")
@@ -225,7 +209,7 @@ def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
                 f"not replayable: {done.not_replayable}"
             )
 
-    with _Progress("sessions") as progress:
+    with Progress("sessions") as progress:
         report = import_logs(
             home,
             logs,
