@@ -136,7 +136,9 @@ def file_start(path: Path, size: int) -> bytes:
 
 def reason(error: OSError) -> str:
     """Return a readable reason why a file cannot be read."""
-    return (error.strerror or str(error)).lower()
+    return (
+        error.strerror.lower() if error.errno and error.strerror else str(error.strerror or error)
+    )
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -152,7 +152,7 @@ def cassette(pairs: list[Pair]) -> dict[str, Any]:
 
 def har(pairs: list[Pair]) -> dict[str, Any]:
     """Return the pairs as Chrome stores them, with a preflight and a request to another host."""
-    entries = []
+    entries: list[dict[str, Any]] = []
     for number, pair in enumerate(pairs):
         entries.append(
             {
@@ -191,7 +191,7 @@ def har(pairs: list[Pair]) -> dict[str, Any]:
 
 def rewind_trace(pairs: list[Pair]) -> list[dict[str, Any]]:
     """Return the pairs as agent-rewind stores them: as arguments and objects of the SDK, with a call of a function."""
-    unset = {"citations": None, "caller": None, "toolset_name": None}
+    unset: dict[str, Any] = {"citations": None, "caller": None, "toolset_name": None}
     lines: list[dict[str, Any]] = [{"rewind_format": 1, "created_at": 1770163200.0, "meta": {}}]
     for number, pair in enumerate(pairs):
         arguments = json.loads(pair.request_body)
@@ -205,7 +205,7 @@ def rewind_trace(pairs: list[Pair]) -> list[dict[str, Any]]:
                 for line in pair.response_body.decode().split("\n")
                 if line.startswith("data: ")
             ]
-            result = {"__rewind_stream__": [json.loads(each) for each in data]}
+            result: dict[str, Any] = {"__rewind_stream__": [json.loads(each) for each in data]}
         else:
             result = {**json.loads(pair.response_body), "container": None}
             result["content"] = [{**block, **unset} for block in result["content"]]
@@ -311,8 +311,8 @@ def session_of(home: Home) -> dict[str, Any]:
     with connect(home) as connection:
         found = connection.execute(
             "SELECT session_id, attempts, turns, tool_calls, cost_usd, unpriced_calls, incomplete, dropped, tags,"
-            " started_at::VARCHAR AS started_at, (SELECT string_agg(DISTINCT cost_status, ' ') FROM costs) AS cost_status"
-            " FROM sessions"
+            " started_at::VARCHAR AS started_at,"
+            " (SELECT string_agg(DISTINCT cost_status, ' ') FROM costs) AS cost_status FROM sessions"
         )
         names = [each[0] for each in found.description or ()]
         [row] = found.fetchall()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.progress import Progress
-from agentobs.cli.transfer.recordings import COMMANDS
+from agentobs.cli.terminal.progress_line import Progress
+from agentobs.cli.transfer.foreign_recordings import COMMANDS
 from agentobs.errors import UsageError
 from agentobs.records.display import text
 
@@ -204,9 +204,14 @@ def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
     def print_imported(done: Imported) -> None:
         if done.is_new:
             agents = f", {done.agents} agents" if done.agents else ""
+            unlogged = (
+                f"; not in the log: {sum(done.unlogged.values()):,} tokens that the client counted"
+                if done.unlogged
+                else ""
+            )
             click.echo(
                 f"{done.session_id}  {done.responses} responses, {done.tool_calls} tool calls{agents}; "
-                f"not replayable: {done.not_replayable}"
+                f"not replayable: {done.not_replayable}{unlogged}"
             )
 
     with Progress("sessions") as progress:
@@ -240,6 +245,10 @@ def _summarize(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
             f"{each.session_id}",
             err=True,
         )
+    if report.unknown_lines:
+        kinds = ", ".join(f"{kind:.40} ({n})" for kind, n in report.unknown_lines.most_common(5))
+        count = report.unknown_lines.total()
+        click.echo(f"{count} lines of unknown types were not imported: {text(kinds)}")
     for bad in (*report.unreadable, *report.bad_lines):
         click.echo(f"skipped: {text(str(bad))}", err=True)
     read = {*report.session_files, *(each.path for each in report.unreadable)}

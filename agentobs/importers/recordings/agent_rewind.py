@@ -18,8 +18,8 @@ from typing import Any
 
 from agentobs.errors import ForeignError
 from agentobs.importers.line_files import FAR_NS, LINE_BYTES_MAX, file_bytes
-from agentobs.importers.recordings.exchanges import StoredExchange
 from agentobs.importers.recordings.json_arrays import parsed_json
+from agentobs.importers.recordings.stored_exchanges import StoredExchange
 from agentobs.provider.registry import ANTHROPIC
 from agentobs.records.exchanges import Ending, Failure
 
@@ -83,10 +83,10 @@ def _exchange(event: Mapping[str, Any], blobs: Path) -> StoredExchange | None:
     result, error = _revived(event.get("response"), blobs), event.get("error")
     is_stream = isinstance(result, dict) and isinstance(result.get(_STREAM), list)
     if not (
-        ANTHROPIC.sdk_calls.is_sdk_call(arguments, result[_STREAM] if is_stream else result)
+        ANTHROPIC.composition.is_sdk_call(arguments, result[_STREAM] if is_stream else result)
     ) and not (isinstance(error, dict) and name.startswith("anthropic.")):
         return None
-    sent = ANTHROPIC.sdk_calls.sdk_request(
+    sent = ANTHROPIC.composition.sdk_request(
         arguments,
         is_beta=".beta." in name,
         is_stream=name.endswith(".stream") or bool(arguments.get("stream")),
@@ -105,13 +105,13 @@ def _exchange(event: Mapping[str, Any], blobs: Path) -> StoredExchange | None:
     )
     if is_stream:
         exchange.response_headers = {"content-type": "text/event-stream; charset=utf-8"}
-        exchange.response_body = ANTHROPIC.sdk_calls.sdk_events(result[_STREAM])
+        exchange.response_body = ANTHROPIC.composition.sdk_events(result[_STREAM])
         exchange.ending = _ending(result)
     elif isinstance(error, dict):
         _fail(exchange, error)
     else:
         exchange.response_headers = {"content-type": "application/json"}
-        exchange.response_body = ANTHROPIC.sdk_calls.sdk_response(result)
+        exchange.response_body = ANTHROPIC.composition.sdk_response(result)
     return exchange
 
 

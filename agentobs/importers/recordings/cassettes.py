@@ -18,13 +18,13 @@ from typing import Any
 
 from agentobs.errors import ForeignError
 from agentobs.importers.exchange_sessions import recorded_time
-from agentobs.importers.recordings.exchanges import (
+from agentobs.importers.recordings.json_arrays import json_document
+from agentobs.importers.recordings.stored_exchanges import (
     StoredExchange,
     from_base64,
     header_values,
     headers_of,
 )
-from agentobs.importers.recordings.json_arrays import json_document
 from agentobs.importers.recordings.yaml_items import yaml_items
 
 _KEYS = ("interactions", "http_interactions", "requests", "responses")

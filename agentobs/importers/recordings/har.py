@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 from agentobs.errors import ForeignError
 from agentobs.importers.exchange_sessions import recorded_time
 from agentobs.importers.line_files import FAR_NS, file_bytes
-from agentobs.importers.recordings.exchanges import StoredExchange, from_base64, headers_of
 from agentobs.importers.recordings.json_arrays import json_document
+from agentobs.importers.recordings.stored_exchanges import StoredExchange, from_base64, headers_of
 from agentobs.records.exchanges import Ending, Failure
 
 BODY_FILE_BYTES = 64 * 1024 * 1024

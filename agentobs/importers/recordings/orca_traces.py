@@ -20,8 +20,8 @@ from typing import Any
 from agentobs.errors import ForeignError
 from agentobs.importers.exchange_sessions import recorded_time
 from agentobs.importers.line_files import FAR_NS, LINE_BYTES_MAX, file_bytes
-from agentobs.importers.recordings.exchanges import StoredExchange
 from agentobs.importers.recordings.json_arrays import parsed_json
+from agentobs.importers.recordings.stored_exchanges import StoredExchange
 from agentobs.provider.registry import ANTHROPIC
 
 EVENTS, MANIFEST = "events.jsonl", "manifest.json"

@@ -28,9 +28,9 @@ from agentobs.importers.file_formats import Format, foreign_content, format_of
 from agentobs.importers.line_files import Unreadable, file_bytes, reason
 from agentobs.importers.recordings.agent_rewind import rewind_exchanges
 from agentobs.importers.recordings.cassettes import cassette_exchanges
-from agentobs.importers.recordings.exchanges import StoredExchange, converted
 from agentobs.importers.recordings.har import har_exchanges
 from agentobs.importers.recordings.orca_traces import EVENTS, orca_exchanges
+from agentobs.importers.recordings.stored_exchanges import StoredExchange, converted
 from agentobs.importers.segment_builder import segment_lines
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segment_import import clear_staging, import_segment
@@ -185,8 +185,8 @@ def _import(
     if found != kind and not is_named and (found is not None or kind == "vcr"):
         report.unrelated.append(path)
         return None
-    if (error := foreign_content(data, kind)) is not None:
-        raise error
+    if (other := foreign_content(data, kind)) is not None:
+        raise other
     session_id = hashlib.blake2b(kind.encode() + b"\0" + data, digest_size=16).hexdigest()
     scanned = _Scanned()
     for exchange in _exchanges(data, path, kind):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agentobs.provider.anthropic import composition, sdk_calls
+from agentobs.provider.anthropic import composition
 from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
@@ -125,6 +125,8 @@ class Anthropic(Dialect):
     call_types = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_result"))
     delta_phrases = DELTA_PHRASES
     version_header = "anthropic-version"
+    beta_header = "anthropic-beta"
+    breakpoint_key = "cache_control"
     sealed_shape = SEALED_SHAPE
     call_id_prefixes = ("toolu", "srvtoolu", "mcptoolu")
     output_limit_key = "max_tokens"
@@ -147,8 +149,8 @@ class Anthropic(Dialect):
     )
     credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
     hosts = HOSTS
-    sdk_calls = sdk_calls
-    """Requests and responses of method calls of the SDK."""
+    composition = composition
+    """Requests and responses, also those of stored calls of the SDK."""
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether a request goes to the provider, or to a platform that offers its models."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.progress import Progress
+from agentobs.cli.terminal.progress_line import Progress
 from agentobs.records.display import text
 
 if TYPE_CHECKING:
