@@ -76,7 +76,7 @@ def described(data: bytes) -> str:
 
 
 def foreign_content(data: bytes, expected: Format) -> ForeignError | None:
-    """Return the error for a file that clearly has another format, or is no text; None if its reader should try it.
+    """Return the error for a file that clearly has another format, or is not text; None if its reader should try it.
 
     Args:
         data: the file, or its start.

@@ -127,7 +127,7 @@ def read_log(path: Path) -> Iterator[Entry | OtherLine | BadLine]:
 
 
 def _started_by(path: Path) -> str | None:
-    """Return the call that started the sub-agent of a file, from the file beside it; None if it is unknown."""
+    """Return the call that started the sub-agent of a file, from its `.meta.json` file; None if it is unknown."""
     if not path.name.startswith("agent-"):
         return None
     try:

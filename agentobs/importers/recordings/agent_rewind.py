@@ -40,7 +40,7 @@ def rewind_exchanges(data: bytes, path: Path) -> Iterator[StoredExchange | None]
 
     Args:
         data: the trace, not compressed.
-        path: its file; texts may be in a folder beside it.
+        path: its file; texts may be in a folder next to it.
 
     Raises:
         ForeignError: it is not a trace, is damaged, or has a newer format.
@@ -87,9 +87,7 @@ def _exchange(event: Mapping[str, Any], blobs: Path) -> StoredExchange | None:
     ) and not (isinstance(error, dict) and name.startswith("anthropic.")):
         return None
     sent = ANTHROPIC.composition.sdk_request(
-        arguments,
-        is_beta=".beta." in name,
-        is_stream=name.endswith(".stream") or bool(arguments.get("stream")),
+        arguments, is_stream=name.endswith(".stream") or bool(arguments.get("stream"))
     )
     duration_ns = _ns(event.get("duration_ms"), 1e6)
     ended_ns = _ns(event.get("ts"), 1e9)
@@ -169,7 +167,7 @@ def _blob(blob: Mapping[str, Any], blobs: Path) -> str:
         return file_bytes(blobs / name, LINE_BYTES_MAX).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise ForeignError(
-            f"the text in {blobs.name}/{name} cannot be read; keep this folder beside the trace"
+            f"the text in {blobs.name}/{name} cannot be read; keep this folder next to the trace"
         ) from error
 
 

@@ -4,7 +4,7 @@ Format: HTTP Archive 1.2 (http://www.softwareishard.com/blog/har-12-spec). Tools
 
     Chrome, Edge  a body is missing if the page was left; a canceled request has the status 0 and `_error`
     Firefox       bodies are missing or cut above a limit
-    Playwright    bodies may be files beside the HAR file (`_file`); the mode `minimal` has no times and sizes
+    Playwright    bodies may be files in the folder of the HAR file (`_file`); the mode `minimal` has no times and sizes
     mitmproxy, Charles, Proxyman  binary bodies are base64; some keep the content encoding
 """
 
@@ -27,11 +27,11 @@ BODY_FILE_BYTES = 64 * 1024 * 1024
 """The maximum size of a body in a file of its own. Our choice: twice the size of a request that a provider accepts."""
 
 _BODY_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
-"""Matches the name of a body's file beside the HAR file; Playwright names it after a digest of the body."""
+"""Matches the name of a body's file in the folder of the HAR file; Playwright names it after a digest of the body."""
 
 
 def har_exchanges(data: bytes, folder: Path) -> Iterator[StoredExchange]:
-    """Yield the exchanges of a HAR file, ordered by their end, as a recorder emits them.
+    """Yield the exchanges of a HAR file, in the order of the file.
 
     Args:
         data: the file.
@@ -44,22 +44,11 @@ def har_exchanges(data: bytes, folder: Path) -> Iterator[StoredExchange]:
     log = document.head.get("log")
     if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
         raise ForeignError("not a HAR file: it has no `log.entries`")
-    ends = [
-        (_end_ns(document.element("entries", number)), number)
-        for number in range(len(document.places.get("entries", ())))
-    ]
-    if all(end is not None for end, _ in ends):
-        ends.sort(key=lambda each: (each[0] or 0, each[1]))
-    for _, number in ends:
+    for number in range(len(document.places.get("entries", ()))):
         try:
             yield _exchange(document.element("entries", number), folder)
         except ForeignError as error:
             raise ForeignError(f"entry {number + 1}: {error.found}") from error
-
-
-def _end_ns(entry: Any) -> int | None:
-    started_ns = recorded_time(_dict(entry).get("startedDateTime"))
-    return None if started_ns is None else started_ns + _ns(_dict(entry).get("time"))
 
 
 def _exchange(entry: Any, folder: Path) -> StoredExchange:
@@ -135,7 +124,7 @@ def _response_body(response: Mapping[str, Any], folder: Path) -> bytes | None:
 
 
 def _file_body(folder: Path, name: str) -> bytes | None:
-    """Return a body that is a file beside the HAR file; None if the file is missing."""
+    """Return a body that is a file in the folder of the HAR file; None if the file is missing."""
     if not _BODY_FILE.fullmatch(name):
         raise ForeignError("a body whose file is not in the folder of the HAR file")
     try:

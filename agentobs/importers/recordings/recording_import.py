@@ -35,6 +35,7 @@ from agentobs.importers.segment_builder import segment_lines
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segment_import import clear_staging, import_segment
 from agentobs.recording.journal.segments import facts_path, file_exists
+from agentobs.records.exchanges import ModelExchange
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.backend import open_store
@@ -91,19 +92,6 @@ class RecordingReport:
     """Files in folders that have another format."""
     unreadable: list[Unreadable] = field(default_factory=list)
     """Files that could not be read, or that are damaged."""
-
-
-@dataclass(slots=True)
-class _Scanned:
-    """The results of a first pass over a file, before any of it is stored."""
-
-    times: list[int | None] = field(default_factory=list)
-    durations: list[int] = field(default_factory=list)
-    others: int = 0
-    without_request: int = 0
-    without_response: int = 0
-    without_headers: int = 0
-    incomplete: int = 0
 
 
 def recordings_in(paths: Iterable[Path], kind: Format) -> list[Path]:
@@ -188,36 +176,39 @@ def _import(
     if (other := foreign_content(data, kind)) is not None:
         raise other
     session_id = hashlib.blake2b(kind.encode() + b"\0" + data, digest_size=16).hexdigest()
-    scanned = _Scanned()
+    exchanges: list[StoredExchange] = []
+    others = 0
     for exchange in _exchanges(data, path, kind):
-        _scan(scanned, exchange)
-    if not scanned.times:
-        report.others[path] = scanned.others
+        if exchange is not None and exchange.goes_to_provider:
+            exchanges.append(exchange)
+        else:
+            others += 1
+    if not exchanges:
+        report.others[path] = others
         return None
-    is_new = session_id not in deleted and not file_exists(facts_path(home, session_id))
-    if is_new:
-        times = _times(scanned, kind, path)
-        import_segment(
-            home,
-            session_id,
-            segment_lines(
-                home,
-                _records(data, path, kind, session_id, times, scanned),
-                without_first_chunk_time,
-                session_id=session_id,
-                lost=scanned.incomplete,
-            ),
-        )
-    return ImportedRecording(
+    del data
+    outcomes = [converted(each, number) for number, each in enumerate(exchanges)]
+    done = ImportedRecording(
         path,
         session_id,
-        is_new,
-        len(scanned.times),
-        scanned.others,
-        scanned.without_request,
-        scanned.without_response,
-        scanned.without_headers,
+        session_id not in deleted and not file_exists(facts_path(home, session_id)),
+        len(exchanges),
+        others,
+        sum(each.lacks_request for each in outcomes),
+        sum(each.lacks_response for each in outcomes),
+        sum(each.lacks_headers for each in outcomes),
     )
+    if done.is_new:
+        times = _times(exchanges, kind, path)
+        lines = segment_lines(
+            home,
+            _records(done, kind, [each.exchange for each in outcomes], times),
+            without_first_chunk_time,
+            session_id=session_id,
+            lost=sum(not each.is_complete for each in outcomes),
+        )
+        import_segment(home, session_id, lines)
+    return done
 
 
 def _content(path: Path) -> bytes:
@@ -253,46 +244,36 @@ def _exchanges(data: bytes, path: Path, kind: Format) -> Iterator[StoredExchange
             raise ValueError(kind)
 
 
-def _scan(scanned: _Scanned, exchange: StoredExchange | None) -> None:
-    if exchange is None or not exchange.goes_to_provider:
-        scanned.others += 1
-        return
-    found = converted(exchange, len(scanned.times))
-    scanned.times.append(exchange.started_ns)
-    scanned.durations.append(exchange.duration_ns)
-    scanned.without_request += found.lacks_request
-    scanned.without_response += found.lacks_response
-    scanned.without_headers += found.lacks_headers
-    scanned.incomplete += not found.is_complete
-
-
-def _times(scanned: _Scanned, kind: Format, path: Path) -> list[int]:
+def _times(exchanges: Sequence[StoredExchange], kind: Format, path: Path) -> list[int]:
     """Return the start of each exchange. Only cassettes lack start times: they contain the second of the response."""
-    known = [at for at in scanned.times if at is not None]
-    if kind != "vcr" and len(known) == len(scanned.times):
+    times = [each.started_ns for each in exchanges]
+    known = [at for at in times if at is not None]
+    if kind != "vcr" and len(known) == len(times):
         return known
-    return in_order(scanned.times, path.stat().st_mtime_ns)
+    return in_order(times, path.stat().st_mtime_ns)
 
 
 def _records(
-    data: bytes, path: Path, kind: Format, session_id: str, times: Sequence[int], scanned: _Scanned
+    done: ImportedRecording, kind: Format, exchanges: Sequence[ModelExchange], times: Sequence[int]
 ) -> Iterator[Record]:
-    """Yield the records that a recorder would have received."""
+    """Yield the records that a recorder would have received: the exchanges in the order of their ends."""
     tags = {
         name: Label(str(count))
         for name, count in (
-            ("missing_request_bodies", scanned.without_request),
-            ("missing_response_bodies", scanned.without_response),
-            ("missing_headers", scanned.without_headers),
+            ("missing_request_bodies", done.without_request),
+            ("missing_response_bodies", done.without_response),
+            ("missing_headers", done.without_headers),
         )
         if count
     }
+    path = done.path
     name = path.parent.name if kind == "orca" else path.name.partition(".")[0]
-    yield session_start(session_id, name or kind, min(times), Label(kind), tags)
-    number = 0
-    for exchange in _exchanges(data, path, kind):
-        if exchange is not None and exchange.goes_to_provider:
-            yield placed(converted(exchange, number).exchange, session_id, times[number])
-            number += 1
-    ended = max(at + duration for at, duration in zip(times, scanned.durations, strict=True))
-    yield session_end(session_id, ended)
+    yield session_start(done.session_id, name or kind, min(times), Label(kind), tags)
+    placed_exchanges = [
+        placed(exchange, done.session_id, at) for exchange, at in zip(exchanges, times, strict=True)
+    ]
+    # The sort is stable: cassettes, whose exchanges have no durations, keep the order of the file.
+    placed_exchanges.sort(key=lambda each: each.started_ns + each.ended_ns)
+    yield from placed_exchanges
+    last = placed_exchanges[-1]
+    yield session_end(done.session_id, last.started_ns + last.ended_ns)

@@ -163,7 +163,7 @@ def _compact(value: Any) -> bytes:
 # (anthropic 2.14, `resources/messages/messages.py`). Stored objects contain a null for each field that was not set,
 # which the SDK neither receives nor sends.
 
-_PATH, _BETA_PATH = "/v1/messages", "/v1/messages?beta=true"
+_PATH = "/v1/messages"
 _OPTIONS = frozenset(
     (
         "betas",
@@ -200,12 +200,11 @@ def is_sdk_call(arguments: Mapping[str, Any], result: Any) -> bool:
     return _type_of(result) == "message" and isinstance(result.get("usage"), dict)
 
 
-def sdk_request(arguments: Mapping[str, Any], *, is_beta: bool, is_stream: bool) -> SdkRequest:
+def sdk_request(arguments: Mapping[str, Any], *, is_stream: bool) -> SdkRequest:
     """Return the request of a call.
 
     Args:
         arguments: the keyword arguments, as JSON values.
-        is_beta: whether the method belongs to `client.beta`.
         is_stream: whether the method is `stream`, which sets this option itself.
 
     Raises:
@@ -224,7 +223,7 @@ def sdk_request(arguments: Mapping[str, Any], *, is_beta: bool, is_stream: bool)
     if isinstance(headers, Mapping):
         sent |= {str(name).lower(): str(value) for name, value in headers.items()}
     full = {**body, **extra} if isinstance(extra, Mapping) else body
-    return SdkRequest(_BETA_PATH if is_beta else _PATH, sent, _sdk_json(full))
+    return SdkRequest(_PATH, sent, _sdk_json(full))
 
 
 def sdk_response(result: Mapping[str, Any]) -> bytes:
