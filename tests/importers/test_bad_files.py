@@ -18,10 +18,11 @@ from agentobs.importers.recordings.agent_rewind import rewind_exchanges
 from agentobs.importers.recordings.cassettes import cassette_exchanges
 from agentobs.importers.recordings.har import har_exchanges
 from agentobs.importers.recordings.orca_traces import orca_exchanges
-from agentobs.importers.recordings.recording_import import ENDINGS
+from agentobs.importers.recordings.recording_import import ENDINGS, import_recordings
 from agentobs.importers.recordings.stored_exchanges import converted
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
+from tests.importers.changed_files import changed
 from tests.importers.recorded_agent import (
     cassette,
     har,
@@ -166,15 +167,6 @@ def exchanges_of(kind: str, data: bytes, folder: Path) -> list[Any]:
     return found
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
 def parsed(kind: str) -> Any:
     """Return a good file as JSON values."""
     data = GOOD[kind]
@@ -191,19 +183,6 @@ def encoded(kind: str, value: Any) -> bytes:
             else b""
         )
     return json.dumps(value).encode()
-
-
-def changed(draw: st.DrawFn, value: Any) -> Any:
-    """Return a value in which a random part is replaced or removed."""
-    if not isinstance(value, dict | list) or not value or draw(st.integers(0, 7)) == 0:
-        return draw(JSON)
-    copied: Any = value.copy()
-    key = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
-    if draw(st.integers(0, 9)) == 0:
-        del copied[key]
-    else:
-        copied[key] = changed(draw, value[key])
-    return copied
 
 
 @st.composite
@@ -229,6 +208,22 @@ def test_no_file_causes_another_error(tmp_path: Path, kind: str, data: st.DataOb
     """Each file is read, or refused with an error of agentobs."""
     put(tmp_path / "manifest.json", MANIFEST)
     exchanges_of(kind, data.draw(files(kind)), tmp_path)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@given(data=st.data())
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_file_causes_an_error_in_an_import(
+    tmp_path: Path, kind: str, data: st.DataObject
+) -> None:
+    """Whatever was read can be stored, too."""
+    home = open_home(tmp_path / "home")
+    put(tmp_path / "manifest.json", MANIFEST)
+    path = put(tmp_path / file_name(kind), data.draw(files(kind)))
+    report = import_recordings(home, [path], kind, named=[path])  # type: ignore[arg-type]
+    assert len(report.files) + len(report.others) + len(report.unreadable) == 1
 
 
 @pytest.mark.parametrize("kind", GOOD)

@@ -19,7 +19,7 @@ from tests.importers.recorded_agent import lines, put, run, session_of
 
 SESSION = "5f0c2a4e-1b7d-4c3a-9e60-000000000001"
 MODEL = "claude-opus-4-8"
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "system": [
         {"type": "text", "text": "You are an agent."},
         {"type": "text", "text": "Be brief."},

@@ -98,7 +98,28 @@ def test_bodies_are_decoded(tmp_path: Path, change: Any, pairs: list[Pair]) -> N
     assert bodies(home) == [pair.response_body for pair in pairs]
 
 
-def test_bodies_beside_the_file_are_read(tmp_path: Path) -> None:
+def test_events_of_a_stream_replace_its_body(tmp_path: Path) -> None:
+    """Chrome stores the events of a stream in a list of their own, and may leave out the body."""
+    value = har(STREAMED)
+    for each, pair in zip(value["log"]["entries"][2:], STREAMED, strict=True):
+        del each["response"]["content"]["text"]
+        events = pair.response_body.decode().removesuffix("\n\n").split("\n\n")
+        each["_eventSourceMessages"] = [
+            {
+                "time": 1.5,
+                "eventName": event.split("\n")[0][7:],
+                "eventId": "",
+                "data": event.split("\n")[1][6:],
+            }
+            for event in events
+        ]
+    home, output = imported(tmp_path, value)
+    assert "2 exchanges, replayable" in output
+    assert bodies(home) == [pair.response_body for pair in STREAMED]
+    assert replayed(home, tmp_path / "fixture", stream=True) == TEXTS
+
+
+def test_bodies_in_files_are_read(tmp_path: Path) -> None:
     """Playwright can store bodies as files; its mode `minimal` has neither times nor sizes nor a page."""
     value = har(PAIRS)
     for number, (content, pair) in enumerate(zip(contents(value), PAIRS, strict=True)):

@@ -2,7 +2,8 @@
 
 Format: HTTP Archive 1.2 (http://www.softwareishard.com/blog/har-12-spec). Tools differ in what they leave out:
 
-    Chrome, Edge  a body is missing if the page was left; a canceled request has the status 0 and `_error`
+    Chrome, Edge  a body is missing if the page was left; a canceled request has the status 0 and `_error`; the events
+                  of a stream may be in `_eventSourceMessages` instead of its body
     Firefox       bodies are missing or cut above a limit
     Playwright    bodies may be files in the folder of the HAR file (`_file`); the mode `minimal` has no times and sizes
     mitmproxy, Charles, Proxyman  binary bodies are base64; some keep the content encoding
@@ -74,7 +75,7 @@ def _exchange(entry: Any, folder: Path) -> StoredExchange:
         request_body=_request_body(method.upper(), request, folder),
         status=status if has_response else None,
         response_headers=headers,
-        response_body=_response_body(response, folder) if has_response else b"",
+        response_body=_response_body(entry, response, folder) if has_response else b"",
         started_ns=recorded_time(entry.get("startedDateTime")),
         headers_ns=_headers_ns(entry) if has_response else None,
         duration_ns=_ns(entry.get("time")),
@@ -109,7 +110,9 @@ def _request_body(method: str, request: Mapping[str, Any], folder: Path) -> byte
     return b"" if request.get("bodySize") == 0 else None
 
 
-def _response_body(response: Mapping[str, Any], folder: Path) -> bytes | None:
+def _response_body(
+    entry: Mapping[str, Any], response: Mapping[str, Any], folder: Path
+) -> bytes | None:
     content = _dict(response.get("content"))
     if isinstance(content.get("_file"), str):
         return _file_body(folder, content["_file"])
@@ -118,9 +121,21 @@ def _response_body(response: Mapping[str, Any], folder: Path) -> bytes | None:
         if content.get("encoding") == "base64":
             return from_base64(text)
         return text.encode("utf-8", "surrogatepass")
+    events = entry.get("_eventSourceMessages")
+    if isinstance(events, list) and events:
+        return b"".join(map(_event, events))
     size = content.get("size")
     has_body = isinstance(size, int) and size > 0
     return None if has_body or (text is None and size != 0) else b""
+
+
+def _event(message: Any) -> bytes:
+    """Return an event of a stream with the framing of server-sent events."""
+    name, data = _dict(message).get("eventName"), _dict(message).get("data")
+    if not isinstance(name, str) or not isinstance(data, str):
+        raise ForeignError("an event of a stream without a name or data")
+    lines = [f"event: {name}", *(f"data: {line}" for line in data.split("\n"))]
+    return ("\n".join(lines) + "\n\n").encode("utf-8", "surrogatepass")
 
 
 def _file_body(folder: Path, name: str) -> bytes | None:

@@ -72,6 +72,8 @@ def orca_exchanges(data: bytes, folder: Path) -> Iterator[StoredExchange | None]
                     yield None
         except ForeignError as error:
             raise ForeignError(f"line {number}: {error.found}") from error
+        except (ValueError, RecursionError) as error:
+            raise ForeignError(f"line {number} has a payload that is not JSON") from error
     for request in waiting.values():
         yield _exchange(request, None, folder)
 
