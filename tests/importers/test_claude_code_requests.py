@@ -243,6 +243,18 @@ def test_unlogged_tokens_are_reported(tmp_path: Path) -> None:
         ]
 
 
+def test_responses_of_background_agents_are_not_missing(tmp_path: Path) -> None:
+    """A sub-agent in the background may respond after the last entry of the main agent; the client counted it."""
+    log, agent = main_log(), Log("aaa1")
+    log.cost(3)
+    for _ in range(30):
+        agent.prompt("work")
+    agent.answer(9, text("Late."))
+    home, output = imported(tmp_path, log, (agent, {}))
+    assert "not in the log" not in output
+    assert (session_of(home)["turns"], session_of(home)["incomplete"]) == (3, False)
+
+
 def test_a_fork_has_no_count_of_its_own(tmp_path: Path) -> None:
     """The count of a fork includes the original session, so it says nothing about missing responses."""
     log = main_log()

@@ -82,8 +82,8 @@ COST_KIND = "cost-state"
 """The type of lines with the client's own count of all tokens so far (since 2.1.300)."""
 _IGNORED = frozenset(
     (
-        "agent-name", "ai-title", "atis-latch", "content-replacement", "custom-title", "file-history-snapshot",
-        "last-prompt", "mode", "pr-link", "queue-operation", "summary", "tag", "tools-used", "worktree-state",
+        "agent-name", "ai-title", "atis-latch", "custom-title", "file-history-snapshot", "last-prompt", "mode",
+        "permission-mode", "queue-operation", "summary", "tools-used",
     )
 )  # fmt: skip
 """The types of lines that contain only state of the client's user interface."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentobs.importers.claude_code.agent_threads import Thread
 from agentobs.importers.claude_code.transcript_entries import COST_KIND, Entry, OtherLine, as_dict
+from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.registry import ANTHROPIC
 
 _COUNTS = {
@@ -34,10 +35,11 @@ def unlogged_tokens(
     if not counts or any(_is_copied(entry) for entry in entries):
         return {}
     counted = _counted(counts[-1].value)
+    until_ns = _next_entry_ns(entries, counts[-1])
     logged = dict.fromkeys(_COUNTS, 0)
     for thread in threads:
         for response in thread.responses:
-            if (response.entries[0].at_ns or 0) <= counts[-1].at_ns and response.usage is not None:
+            if (response.entries[0].at_ns or 0) < until_ns and response.usage is not None:
                 usage = ANTHROPIC.usage_rows(response.model, response.usage, "exact")[0]
                 logged["input"] += usage.input_tokens or 0
                 logged["output"] += usage.output_tokens or 0
@@ -46,6 +48,14 @@ def unlogged_tokens(
                     usage.cache_write_1h_tokens or 0
                 )
     return {kind: counted[kind] - count for kind, count in logged.items() if counted[kind] > count}
+
+
+def _next_entry_ns(entries: Iterable[Entry], count: OtherLine) -> int:
+    """Return when the main agent's first entry after a count was written. Sub-agents have files of their own, so their
+    responses up to then may be counted, and must not be taken for missing ones.
+    """
+    later = (entry.at_ns for entry in entries if entry.agent_id is None)
+    return min((at for at in later if at is not None and at > count.at_ns), default=FAR_NS)
 
 
 def _is_copied(entry: Entry) -> bool:
