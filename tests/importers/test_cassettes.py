@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+import brotli
 import pytest
 import yaml
 
@@ -242,6 +245,32 @@ def test_unknown_headers_are_named(headers: dict[str, str], unrecorded: str | No
         "POST", "https://api.anthropic.com/v1/messages", headers, b"{}", 200, {}, b"{}"
     )
     assert converted(stored, 0).exchange.question.headers.get(UNRECORDED_HEADERS) == unrecorded
+
+
+BINARY = bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "expected"),
+    [
+        ("", BINARY, BINARY),
+        ("identity", BINARY, BINARY),
+        ("br", BINARY, BINARY),
+        ("**REDACTED**", BINARY, BINARY),
+        ("gzip", gzip.compress(BINARY), BINARY),
+        ("", gzip.compress(BINARY), BINARY),
+        ("**REDACTED**", brotli.compress(BINARY), BINARY),
+        ("deflate", zlib.compress(BINARY), BINARY),
+        ("gzip", b"\x1f\x8b\x08\x00" + BINARY, b""),
+    ],
+)
+def test_binary_bodies_are_kept(encoding: str, body: bytes, expected: bytes) -> None:
+    """A binary body without an encoding is kept, also if a header claims an encoding; a damaged one is missing."""
+    headers = {"content-encoding": encoding, "content-type": "application/octet-stream"}
+    url = "https://api.anthropic.com/v1/files/1/content"
+    done = converted(StoredExchange("GET", url, {}, b"", 200, headers, body), 0)
+    assert done.exchange.answer.body == expected
+    assert done.lacks_response == (not expected)
 
 
 @pytest.mark.parametrize(

@@ -232,14 +232,18 @@ def _answer(stored: StoredExchange) -> Answer:
 
 
 def _decoded(answer: Answer) -> Answer:
+    """Return a response without its content encoding: as it is if it is not encoded after all, and without a body if it
+    is certainly encoded, but cannot be decoded.
+    """
     if not answer.encoding:
         return answer
     empty = Question("GET", "/", {}, b"")
     exchange = ModelExchange(UNKNOWN_PLACE, "", 0, None, 0, empty, answer)
     result = decoded(exchange)
-    if result.lost_bytes:
-        return replace(answer, chunks=(), encoding="")
-    return result.answer
+    if result.answer.chunks and not result.lost_bytes:
+        return result.answer
+    is_encoded = result.lost_bytes or answer.body.startswith(tuple(_MAGIC))
+    return replace(answer, chunks=() if is_encoded else answer.chunks, encoding="")
 
 
 def _encoding(headers: Mapping[str, str], body: bytes) -> str:
@@ -248,8 +252,7 @@ def _encoding(headers: Mapping[str, str], body: bytes) -> str:
         if body.startswith(magic):
             return name
     declared = headers.get("content-encoding", "").strip().lower()
-    is_plain = not body or _is_text(body)
-    if is_plain:
+    if not declared or not body or _is_text(body):
         return ""
     # A placeholder hides the encoding. Brotli has no magic bytes.
     return declared if declared in ("br", "deflate") else "br" if is_placeholder(declared) else ""
