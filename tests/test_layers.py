@@ -67,6 +67,7 @@ ORDER = [
     "agentobs.importers",
     "agentobs.importers.bundle",
     "agentobs.importers.claude_code",
+    "agentobs.importers.recordings",
     "replay.comparison",
     "replay.fixture",
     "replay.agent_code",

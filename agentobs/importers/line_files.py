@@ -53,9 +53,11 @@ class Unreadable:
     path: Path
     found: str
     """A readable description of the reason."""
+    todo: str = ""
+    """What the user can do, as a sentence without a final period."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.found}"
+        return f"{self.path}: {self.found}" + (f". {self.todo}" if self.todo else "")
 
 
 def instant_ns(at: datetime) -> int | None:
@@ -109,9 +111,34 @@ def lines_in(
             yield FileLine(number, b"", size)
 
 
+def file_bytes(path: Path, bytes_max: int) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: the file cannot be read, is not a regular file, or is larger than `bytes_max`.
+    """
+    with _opened(path) as file:
+        found = file.read(bytes_max + 1)
+    if len(found) > bytes_max:
+        raise OSError(0, f"larger than {bytes_max // 1024**2:,} MiB")
+    return found
+
+
+def file_start(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file.
+
+    Raises:
+        OSError: the file cannot be read, or is not a regular file.
+    """
+    with _opened(path) as file:
+        return file.read(size)
+
+
 def reason(error: OSError) -> str:
     """Return a readable reason why a file cannot be read."""
-    return (error.strerror or str(error)).lower()
+    return (
+        error.strerror.lower() if error.errno and error.strerror else str(error.strerror or error)
+    )
 
 
 def _opened(path: Path) -> BinaryIO:

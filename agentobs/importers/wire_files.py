@@ -12,19 +12,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from agentobs.errors import ForeignError
+from agentobs.importers.exchange_sessions import (
+    in_order,
+    placed,
+    recorded_time,
+    session_end,
+    session_start,
+    without_first_chunk_time,
+)
+from agentobs.importers.file_formats import foreign_content
 from agentobs.importers.line_files import (
     LINE_BYTES_MAX,
     BadLine,
     Unreadable,
+    file_start,
     files_under,
-    instant_ns,
     lines_in,
     reason,
 )
@@ -34,14 +40,14 @@ from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segment_import import clear_staging, import_segment
 from agentobs.recording.journal.segments import facts_path, file_exists
 from agentobs.recording.wire.exchange_file import exchange_of
-from agentobs.records.exchanges import ModelExchange, Place, SessionCall
-from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.backend import open_store
 
-_STEP_NS = 1_000_000
-"""The assumed time between an exchange and the previous one if the file does not contain its time. Our choice."""
+KIND = Label("wire")
+"""The value of the tag `imported`."""
+_HEAD_BYTES = 64 * 1024
+"""How much of a file is read to recognize other formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,9 @@ def _import(
     home: Home, path: Path, report: WireReport, deleted: Container[str]
 ) -> ImportedFile | None:
     try:
+        if (other := foreign_content(file_start(path, _HEAD_BYTES), "wire")) is not None:
+            report.unreadable.append(Unreadable(path, other.found, other.todo))
+            return None
         scanned = _scan(path)
     except OSError as error:
         report.unreadable.append(Unreadable(path, reason(error)))
@@ -151,7 +160,7 @@ def _import(
     if is_new:
         records = _records(path, scanned)
         lines = segment_lines(
-            home, records, _without_first_chunk_time, session_id=session_id, lost=lost
+            home, records, without_first_chunk_time, session_id=session_id, lost=lost
         )
         try:
             import_segment(home, session_id, lines)
@@ -179,35 +188,17 @@ def _scan(path: Path) -> _Scanned:
         except ForeignError as error:
             bad.append(BadLine(path, number, error.found))
     changed_ns = path.stat().st_mtime_ns
-    return _Scanned(hashed.hexdigest(), _in_order(times, changed_ns), bad, bare)
+    return _Scanned(hashed.hexdigest(), in_order(times, changed_ns), bad, bare)
 
 
 def _hash() -> hashlib.blake2b:
     return hashlib.blake2b(b"wire file", digest_size=16)
 
 
-def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
-    """Return strictly increasing times; an unknown time becomes the previous time plus `_STEP_NS`."""
-    known = next((at for at in times if at is not None), otherwise_ns)
-    found: list[int] = []
-    for at in times:
-        least = found[-1] + _STEP_NS if found else known
-        found.append(max(at if at is not None else least, least))
-    return found
-
-
 def _recorded_ns(line: bytes) -> int | None:
-    """Return the recording time in a line (an ISO 8601 time or an HTTP date); None if it is missing or invalid."""
+    """Return the recording time in a line; None if it is missing or invalid."""
     source = json.loads(line.decode("utf-8")).get("source")
-    recorded_at = source.get("recorded_at") if isinstance(source, dict) else None
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            at = parse(str(recorded_at))
-        except (ValueError, TypeError):
-            continue
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return instant_ns(at)
-    return None
+    return recorded_time(source.get("recorded_at") if isinstance(source, dict) else None)
 
 
 def _records(path: Path, scanned: _Scanned) -> Iterator[Record]:
@@ -218,42 +209,14 @@ def _records(path: Path, scanned: _Scanned) -> Iterator[Record]:
     """
     session_id, times = scanned.session_id, scanned.times
     bad = {each.line for each in scanned.bad}
-    yield SessionCall(_start(session_id, path.stem, times[0]), None)
+    yield session_start(session_id, path.stem, times[0], KIND)
     hashed, at = _hash(), iter(times)
     try:
         for number, line, _ in lines_in(path, LINE_BYTES_MAX, hashed.update):
             if line.strip() and number not in bad:
-                yield _placed(exchange_of(line, number), session_id, next(at))
+                yield placed(exchange_of(line, number), session_id, next(at))
     except (StopIteration, ForeignError, OSError) as error:
         raise _Changed from error
     if hashed.hexdigest() != session_id:
         raise _Changed
-    yield SessionEnd(session_id, times[-1], "completed", None, None, 0)
-
-
-def _placed(exchange: ModelExchange, session_id: str, at_ns: int) -> ModelExchange:
-    number = f"{session_id} {exchange.attempt_id}".encode()
-    attempt_id = hashlib.blake2b(number, digest_size=16).hexdigest()
-    return replace(exchange, place=Place(session_id), attempt_id=attempt_id, started_ns=at_ns)
-
-
-def _start(session_id: str, name: str, at_ns: int) -> SessionStart:
-    unknown = Label("unknown")
-    tags: dict[str, Any] = {Label("imported"): Label("wire")}
-    return SessionStart(
-        session_id=session_id,
-        name=unchecked(name),
-        started_ns=at_ns,
-        entry=None,
-        agentobs_version=unknown,
-        sdk_version=None,
-        python_version=unknown,
-        platform=unknown,
-        tags=tags,
-        arguments_content=None,
-    )
-
-
-def _without_first_chunk_time(fact: Fact) -> Fact:
-    """Remove the time of the first chunk, which such a file does not contain."""
-    return replace(fact, first_chunk_ns=None) if isinstance(fact, Attempt) else fact
+    yield session_end(session_id, times[-1])

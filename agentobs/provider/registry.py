@@ -64,6 +64,27 @@ def may_be_model_call(path: str, headers: Mapping[str, str], host: str = "") -> 
     return has_route or is_model_call(path, headers, host)
 
 
+def is_stored_call(
+    path: str, headers: Mapping[str, str], host: str = "", body: bytes | None = None
+) -> bool:
+    """Return whether a request that another tool stored goes to a provider, even if its headers were removed.
+
+    Args:
+        path: the path, without the query.
+        headers: the request headers, with names in lower case.
+        host: the host name, without the port; empty if unknown.
+        body: the request body; None if it is unknown.
+    """
+    if is_model_call(path, headers, host, body):
+        return True
+    dialect = dialect_of(path)
+    return (
+        is_provider_host(host)
+        and dialect.owns(path)
+        and dialect.platform(dialect.endpoint(path)) is None
+    )
+
+
 def is_provider_host(host: str) -> bool:
     """Return whether a host belongs to a provider, or to a platform that offers its models."""
     return any(pattern.fullmatch(host.lower()) for each in DIALECTS for pattern in each.hosts)

@@ -73,6 +73,12 @@ class Chunk(NamedTuple):
         return f"Chunk(after_ns={self.after_ns})"
 
 
+UNRECORDED_HEADERS = "agentobs-unrecorded-headers"
+"""A header that no client sends. In an imported request, it contains the names of the headers that affect the response
+and that the other tool did not record, separated by commas. A replay does not compare them.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A transport error that occurred instead of a response, or in the middle of a response."""

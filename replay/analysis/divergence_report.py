@@ -99,7 +99,7 @@ def _differences(
     if old is None or new is None:
         old = without_boundary(body, due.headers).decode("utf-8", "replace")
         new = without_boundary(live, question.headers).decode("utf-8", "replace")
-    found = differences(compared_form(due, old), compared_form(question, new))
+    found = differences(compared_form(due, old), compared_form(question, new, due))
     # The difference may be in a place that is not compared, such as under a key that agentobs itself uses.
     return found or [Difference("$", (), "changed", old, new)], new
 

@@ -15,7 +15,7 @@ from agentobs.determinism.callers import matching_digests
 from agentobs.provider.registry import dialect_of, meaningful_headers, message_of
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences, shortened
-from agentobs.records.exchanges import Origin, Question
+from agentobs.records.exchanges import UNRECORDED_HEADERS, Origin, Question
 from replay.comparison.placeholders import Renaming
 from replay.fixture.body_parts import value_of
 from replay.fixture.format import Fixture, RecordedRequest
@@ -176,7 +176,7 @@ class Lane:
                 self._spines[number] = spine_of(value_of(self._fixture.body(number)))
             if self._spines[number] == spine:
                 old = compared_form(request, value_of(self._fixture.body(number)))
-                found = differences(old, compared_form(question, live_body))
+                found = differences(old, compared_form(question, live_body, request))
                 shown, more = tuple(map(shortened, found[:DRIFT_SHOWN])), len(found) - DRIFT_SHOWN
                 is_early = request not in due
                 self.drift.append(Drift(self.name, number, is_early, shown, max(more, 0)))
@@ -340,10 +340,14 @@ def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
 
 
 def same_headers(request: RecordedRequest, question: Question) -> bool:
-    """Return whether the method and the meaningful headers of a live request match the recorded request."""
+    """Return whether the method and the meaningful headers of a live request match the recorded request.
+
+    Headers that the tool from which a recording was imported did not record are not compared.
+    """
     old, new = request.headers, question.headers
+    unrecorded = unrecorded_headers(request)
     return request.method == question.method and all(
-        old.get(n) == new.get(n) for n in meaningful_headers()
+        old.get(n) == new.get(n) for n in meaningful_headers() if n not in unrecorded
     )
 
 
@@ -355,15 +359,30 @@ def response_text(request: RecordedRequest) -> str:
     return request.answer.body.decode("utf-8", "surrogateescape")
 
 
-def compared_form(question: RecordedRequest | Question, body: Any) -> Any:
-    """Return the parts of a request that are compared: the body, the method, the path and the meaningful headers."""
+def compared_form(
+    question: RecordedRequest | Question, body: Any, recorded: RecordedRequest | None = None
+) -> Any:
+    """Return the parts of a request that are compared: the body, the method, the path and the meaningful headers.
+
+    Args:
+        question: the request.
+        body: its body.
+        recorded: for a live request, the request with which it is compared; headers that its recording does not
+            contain because another tool did not record them are left out.
+    """
     line = {"method": question.method, "path": question.path}
-    headers = {k: v for k, v in question.headers.items() if k in meaningful_headers()}
+    names = set(meaningful_headers()) - set(unrecorded_headers(recorded))
+    headers = {k: v for k, v in question.headers.items() if k in names}
     return (
         {**body, "(request)": {**line, **headers}}
         if isinstance(body, dict)
         else {"body": body, **line, **headers}
     )
+
+
+def unrecorded_headers(request: RecordedRequest | None) -> list[str]:
+    """Return the headers that the tool from which a recording was imported did not record."""
+    return request.headers.get(UNRECORDED_HEADERS, "").split(",") if request is not None else []
 
 
 def is_answered(request: RecordedRequest) -> bool:

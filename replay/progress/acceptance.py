@@ -18,7 +18,7 @@ from agentobs.errors import RecordingError, UsageError
 from agentobs.provider.registry import calls_of, dialect_of, meaningful_headers, turns
 from agentobs.records.canonical_json import digest
 from agentobs.records.differences import Difference, differences, shortened
-from agentobs.records.exchanges import Question, ToolAnswer
+from agentobs.records.exchanges import UNRECORDED_HEADERS, Question, ToolAnswer
 from replay.comparison.alignment import aligned, safe
 from replay.comparison.placeholders import PLACEHOLDER, Renaming
 from replay.fixture.body_parts import BodyParts, body_changes, split_body, value_of
@@ -98,11 +98,12 @@ class Acceptance:
         if self.refusal:
             return False
         found = differences(
-            compared_form(due, value_of(old)), compared_form(question, value_of(new))
+            compared_form(due, value_of(old)), compared_form(question, value_of(new), due)
         )
         self.changes.append(self._change(due, found))
         live = {k: v for k, v in question.headers.items() if k in meaningful_headers()}
-        kept = {k: v for k, v in due.headers.items() if k not in meaningful_headers()}
+        replaced = (*meaningful_headers(), UNRECORDED_HEADERS)
+        kept = {k: v for k, v in due.headers.items() if k not in replaced}
         self._replacements[due.number] = new, {**kept, **live}
         return True
 

@@ -37,6 +37,8 @@ NAMES = (
     "crewAIInc__crewAI/utilities_TestAnthropicStructuredPlanning.test_anthropic_research_workflow_generates_steps.e9e08914.jsonl",
 )
 WORD = "Kanarien vogel"
+KEY = "internal-gateway-key-" + "7" * 12
+"""A key of an unknown form, which is recognized because it is in a header."""
 
 
 def run(home: Home, *arguments: object) -> Result:
@@ -257,7 +259,13 @@ def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     secret = "ghp_" + "Ab1" * 12
     exchange = line(1)
-    exchange["request"]["body"]["system"] = f"use {secret}"
+    exchange["request"]["body"]["system"] = f"use {secret} and {KEY}"
+    exchange["request"]["headers"] = {
+        "X-Api-Key": KEY,
+        "Authorization": f"Bearer {KEY}",
+        "cookie": KEY,
+    }
+    exchange["response"]["headers"] = {"set-cookie": KEY}
     bring_in(home, written(tmp_path / f"{WORD}.jsonl", exchange))
     facts = b"".join(each.read_bytes() for each in home.segments.glob("*.facts"))
     content = b"".join(each.read_bytes() for each in home.segments.glob("*.content"))
@@ -266,6 +274,8 @@ def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
     for where in (facts, home.database.read_bytes()):
         assert b"Kanarien" not in where
     assert secret.encode() not in content + facts
+    home_bytes = b"".join(each.read_bytes() for each in home.path.rglob("*") if each.is_file())
+    assert KEY.encode() not in content + facts + home_bytes
 
 
 def test_progress_is_shown_only_on_a_terminal(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.progress_line import Progress
+from agentobs.cli.transfer.foreign_recordings import COMMANDS
 from agentobs.errors import UsageError
 from agentobs.records.display import text
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 @click.group("import", help="Import sessions that were recorded elsewhere.")
 def import_() -> None:
     """Import sessions that were recorded elsewhere. Importing them again changes nothing."""
+
+
+for _command in COMMANDS:
+    import_.add_command(_command)
 
 
 @import_.command("claude-code", help="Import Claude Code's session logs.")
@@ -82,7 +87,7 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
 
     home = open_home(home_option(context))
     files = files_in(paths)
-    with _Progress("files") as progress:
+    with Progress("files") as progress:
         report = import_wire(home, files, on_imported=_print_wire, progress=progress)
     ingest(home)
     new = sum(each.is_new for each in report.files)
@@ -113,27 +118,6 @@ def _print_wire(done: ImportedFile) -> None:
         click.echo(
             f"{done.session_id}  {done.exchanges} exchanges, {state}  {text(done.path.name)}"
         )
-
-
-class _Progress:
-    """Progress of an import, shown only on a terminal."""
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._is_shown = sys.stderr.isatty()
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        """Return the function that receives the number of finished items and the total."""
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        """Erase the progress line."""
-        if self._is_shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def _show(self, done: int, total: int) -> None:
-        if self._is_shown:
-            click.echo(f"\r\x1b[K{done} of {total} {self._unit}", nl=False, err=True)
 
 
 @import_.command("bundle", help="Import the sessions of a bundle from another machine.")
@@ -223,12 +207,17 @@ def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
     def print_imported(done: Imported) -> None:
         if done.is_new:
             agents = f", {done.agents} agents" if done.agents else ""
+            unlogged = (
+                f"; not in the log: {sum(done.unlogged.values()):,} tokens that the client counted"
+                if done.unlogged
+                else ""
+            )
             click.echo(
                 f"{done.session_id}  {done.responses} responses, {done.tool_calls} tool calls{agents}; "
-                f"not replayable: {done.not_replayable}"
+                f"not replayable: {done.not_replayable}{unlogged}"
             )
 
-    with _Progress("sessions") as progress:
+    with Progress("sessions") as progress:
         report = import_logs(
             home,
             logs,
@@ -259,6 +248,10 @@ def _summarize(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
             f"{each.session_id}",
             err=True,
         )
+    if report.unknown_lines:
+        kinds = ", ".join(f"{kind:.40} ({n})" for kind, n in report.unknown_lines.most_common(5))
+        count = report.unknown_lines.total()
+        click.echo(f"{count} lines of unknown types were not imported: {text(kinds)}")
     for bad in (*report.unreadable, *report.bad_lines):
         click.echo(f"skipped: {text(str(bad))}", err=True)
     read = {*report.session_files, *(each.path for each in report.unreadable)}

@@ -55,6 +55,12 @@ class Response:
         return found if isinstance(found, str) else None
 
     @property
+    def request_reference(self) -> str | None:
+        """The ID of the logged request (since 2.1.300); None if the log does not contain it."""
+        found = self.entries[-1].value.get("requestRef")
+        return found if isinstance(found, str) else None
+
+    @property
     def blocks(self) -> list[Block]:
         """Its content blocks, without duplicates."""
         found: list[Block] = []
@@ -109,6 +115,11 @@ def is_prompt(entry: Entry) -> bool:
     return bool(entry.blocks) and not entry.message.results
 
 
+def content_of(entry: Entry) -> list[Mapping[str, Any]]:
+    """Return the content of an entry's message as a list of JSON objects; a plain string is one of them."""
+    return [block.raw for block in entry.blocks]
+
+
 def is_summary(entry: Entry) -> bool:
     """Return whether an entry is a summary with which the client replaced the history."""
     return bool(entry.value.get("isCompactSummary"))
@@ -129,9 +140,9 @@ class Requests:
         """Add the new messages of the request for a response."""
         before: tuple[bytes, ...] = ()
         if response.before is not None:
-            before = (_json(ANTHROPIC.request_message("assistant", response.before.blocks)),)
+            before = (encoded(ANTHROPIC.request_message("assistant", response.before.blocks)),)
         content = [block for entry in response.new_messages for block in entry.blocks]
-        new = (_json(ANTHROPIC.request_message("user", content)),) if content else ()
+        new = (encoded(ANTHROPIC.request_message("user", content)),) if content else ()
         self._added[id(response)] = (*before, *new)
 
     def body(self, response: Response) -> bytes:
@@ -229,6 +240,7 @@ def _parent(entry: Entry, thread: Thread, places: dict[str, int]) -> str | None:
     return entry.parent
 
 
-def _json(value: Any) -> bytes:
+def encoded(value: Any) -> bytes:
+    """Return a value as compact JSON."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass")

@@ -19,9 +19,13 @@ from agentobs.importers.claude_code.agent_threads import (
     Response,
     Thread,
     build_thread,
+    content_of,
+    encoded,
     response_body,
 )
-from agentobs.importers.claude_code.transcript_entries import Entry, as_dict
+from agentobs.importers.claude_code.logged_requests import LoggedRequests
+from agentobs.importers.claude_code.transcript_entries import Entry, OtherLine, as_dict
+from agentobs.importers.claude_code.transcript_totals import unlogged_tokens
 from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.dialect import Block
 from agentobs.provider.registry import ANTHROPIC
@@ -80,6 +84,10 @@ class Rebuilt:
     """The IDs of attempts without a logged stop reason; their final usage may be missing."""
     missing: str
     """A readable description of the data that is missing in the logged requests, so that they cannot be replayed."""
+    unlogged: Mapping[str, int]
+    """How many tokens the client counted in addition to those of the logged responses, by kind; empty if none or
+    unknown. The responses of compactions, for example, are not logged.
+    """
 
 
 @dataclass(slots=True)
@@ -95,6 +103,7 @@ class _Builder:
     """The place inside each tool call, and the start of the call, by tool_use ID."""
     uncounted: set[str] = field(default_factory=set)
     message_ids: list[str] = field(default_factory=list)
+    logged: LoggedRequests = field(default_factory=LoggedRequests)
 
     def add(self, at_ns: int, record: Record | Callable[[], Record]) -> None:
         self.timed.append((at_ns, len(self.timed), record))
@@ -104,6 +113,7 @@ def rebuild(
     client_id: str,
     entries: Sequence[Entry],
     is_in_other_session: Callable[[str], bool] = lambda _: False,
+    others: Sequence[OtherLine] = (),
 ) -> Rebuilt | None:
     """Rebuild a session from its entries; return None if the model never responded.
 
@@ -112,6 +122,7 @@ def rebuild(
         entries: all entries of the session in the order of the logs, starting with the entries of the main agent.
         is_in_other_session: returns whether a response, given its message ID, belongs to another session. Such a
             response is part of the history, but it does not count in this session.
+        others: the other lines of the session, which contain its requests and costs.
     """
     by_agent: dict[str | None, list[Entry]] = {}
     for entry in _timed(entries):
@@ -124,12 +135,14 @@ def rebuild(
     if not active:
         return None
     session_id = our_id(client_id)
-    builder = _Builder(session_id, _starters(entries), _background(threads.values()))
+    logged = _logged_requests(threads.values(), others)
+    builder = _Builder(session_id, _starters(entries), _background(threads.values()), logged=logged)
     for each in _parents_first(active, builder.starters):
         _emit_thread(builder, each)
     times = [at for at, _, _ in builder.timed]
     first, last = min(times), max(times)
-    started, ended = _start(client_id, entries, first), _end(session_id, last)
+    unlogged = unlogged_tokens(entries, threads.values(), others)
+    started, ended = _start(client_id, entries, first, unlogged), _end(session_id, last)
     return Rebuilt(
         session_id=session_id,
         records=_Records(started, sorted(builder.timed, key=lambda each: each[:2]), ended),
@@ -137,7 +150,8 @@ def rebuild(
         tool_calls=len(builder.tools),
         agents=sum(each.agent_id is not None for each in active),
         uncounted=frozenset(builder.uncounted),
-        missing=_missing(entries),
+        missing=_missing(entries, active, logged),
+        unlogged=unlogged,
     )
 
 
@@ -156,12 +170,28 @@ class _Records:
         yield self.ended
 
 
-def _missing(entries: Sequence[Entry]) -> str:
+def _logged_requests(threads: Iterable[Thread], others: Iterable[OtherLine]) -> LoggedRequests:
+    """Return the requests that the log contains, with the messages that consist of logged entries."""
+    logged = LoggedRequests()
+    for line in others:
+        logged.add(line)
+    for thread in threads:
+        for response in thread.responses:
+            logged.add_messages("assistant", [[block.raw for block in response.blocks]])
+            alone = [content_of(entry) for entry in response.new_messages]
+            logged.add_messages("user", [*alone, [block for each in alone for block in each]])
+    return logged
+
+
+def _missing(entries: Sequence[Entry], threads: Iterable[Thread], logged: LoggedRequests) -> str:
     """Describe the data that is missing in the logged requests of a session.
 
-    No known version of the client logs the system prompt, the tools and the settings of a request, but a replay
-    compares complete requests. If the client removed results from the conversation, the log does not show which ones.
+    No known version of the client logs complete requests, but a replay compares complete requests. If the client
+    removed results from the conversation, older logs do not show which ones.
     """
+    references = [each.request_reference for thread in threads for each in thread.own_responses]
+    if all(logged.request(each) is not None for each in references):
+        return "the log does not contain the metadata of its requests, nor the streams of its responses"
     missing = ["the system prompt, the tools and the settings of its requests"]
     removals = {"microcompact_boundary": "which results were removed from the conversation"}
     found = {str(entry.value.get("subtype")) for entry in entries}
@@ -328,7 +358,14 @@ def _emit_response(
     inside = _open(builder, place, Label("llm_request"), response.model, starts)
 
     def exchange() -> ModelExchange:
-        body, kind = requests.body(response), {"content-type": "application/json"}
+        kind = {"content-type": "application/json"}
+        logged = builder.logged.request(response.request_reference)
+        if logged is None:
+            body = requests.body(response)
+        else:
+            body = encoded(logged[0])
+            if logged[1]:
+                kind[ANTHROPIC.beta_header] = ",".join(logged[1])
         return ModelExchange(
             place=inside,
             attempt_id=attempt_id,
@@ -354,14 +391,16 @@ def _emit_call(builder: _Builder, thread: Thread, place: Place, entry: Entry, bl
         return
     result_entry, result = thread.results[tool_use_id]
     duration = max(_at(result_entry) - starts, 0)
-    answer = ToolAnswer(result.value, result.is_error, _outcome(result))
+    answer = ToolAnswer(result.value, result.is_error, _outcome(result_entry, result))
     question = ToolQuestion(tool_use_id, name, block.value)
     builder.add(starts + duration, ToolExchange(inside, starts, duration, question, answer))
     _close(builder, inside, starts + duration, is_error=result.is_error)
 
 
-def _outcome(result: Block) -> ToolOutcome:
+def _outcome(entry: Entry, result: Block) -> ToolOutcome:
     content = result.value
+    if as_dict(entry.value.get("permissionDecision")).get("decision") == "reject":
+        return "denied"
     if result.is_error and isinstance(content, str) and content.startswith(_REJECTED):
         return "denied"
     return "failed" if result.is_error else "executed"
@@ -399,6 +438,8 @@ def _emit_event(builder: _Builder, place: Place, entry: Entry) -> None:
             named: Literal["compaction", "retry", "hook"] = "compaction"
             label = "manual" if facts.get("trigger") == "manual" else "auto"
             numbers = {"tokens_before": before, "trim": kind == "microcompact_boundary"}
+            if (after := _number(facts.get("postTokens"))) is not None:
+                numbers["tokens_after"] = after
             if before is not None and saved is not None:
                 numbers["tokens_after"] = before - saved
         case "api_error":
@@ -473,12 +514,17 @@ def _close(builder: _Builder, inside: Place, at_ns: int, *, is_error: bool) -> N
     )
 
 
-def _start(client_id: str, entries: Sequence[Entry], at_ns: int) -> SessionCall:
+def _start(
+    client_id: str, entries: Sequence[Entry], at_ns: int, unlogged: Mapping[str, int]
+) -> SessionCall:
     versions = [e.value["version"] for e in entries if isinstance(e.value.get("version"), str)]
     unknown = Label("unknown")
     tags: dict[str, str] = {Label("client"): _client(versions[-1])} if versions else {}
     if is_label(client_id):
         tags[Label(CLIENT_TAG)] = id_label(client_id)
+    tags |= {
+        Label(f"unlogged_{kind}_tokens"): Label(str(count)) for kind, count in unlogged.items()
+    }
     return SessionCall(
         SessionStart(
             session_id=our_id(client_id),

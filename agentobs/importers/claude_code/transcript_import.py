@@ -11,14 +11,20 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from agentobs import world
 from agentobs.importers.claude_code.session_records import Rebuilt, our_id, rebuild
-from agentobs.importers.claude_code.transcript_entries import Entry, read_log
+from agentobs.importers.claude_code.transcript_entries import (
+    Entry,
+    OtherLine,
+    is_known,
+    read_log,
+)
 from agentobs.importers.line_files import (
     LINE_BYTES_MAX,
     BadLine,
@@ -57,6 +63,8 @@ class Imported:
     """A readable description of the data that is missing in the logged requests."""
     is_kept: bool = False
     """Whether the stored session was kept because it has more data than these logs."""
+    unlogged: Mapping[str, int] = field(default_factory=dict)
+    """How many tokens the client counted in addition to those of the logged responses, by kind."""
 
 
 @dataclass(slots=True)
@@ -72,6 +80,8 @@ class ImportReport:
     """Number of sessions without a response of the model, which were skipped."""
     recorded: int = 0
     """Number of sessions that a proxy recorded completely, which were skipped."""
+    unknown_lines: Counter[str] = field(default_factory=Counter)
+    """Number of lines of each type that this version of agentobs does not know. They are not imported."""
     session_files: set[Path] = field(default_factory=set)
     """The files that contain a session, new or not."""
 
@@ -170,13 +180,17 @@ def import_logs(
     )
     for number, (client_id, files) in enumerate(by_session.items(), 1):
         progress(number, len(by_session))
-        entries = []
+        entries: list[Entry] = []
+        others: list[OtherLine] = []
         for each in (each for path in files for each in _read(path, report)):
             if isinstance(each, BadLine):
                 bad[each.path, each.line] = each
             elif each.session_id == client_id:
-                entries.append(each)
-        rebuilt = rebuild(client_id, entries, known.in_other_session(our_id(client_id), recorded))
+                (entries if isinstance(each, Entry) else others).append(each)  # type: ignore[arg-type]
+                if not is_known(each.kind):
+                    report.unknown_lines[each.kind] += 1
+        in_other_session = known.in_other_session(our_id(client_id), recorded)
+        rebuilt = rebuild(client_id, entries, in_other_session, others)
         if rebuilt is None:
             _skip(home, our_id(client_id), entries, recorded, report, known, remove_session)
             continue
@@ -192,6 +206,7 @@ def import_logs(
             rebuilt.agents,
             rebuilt.missing,
             state == "kept",
+            rebuilt.unlogged,
         )
         report.sessions.append(imported)
         on_imported(imported)
@@ -234,7 +249,7 @@ def _sessions_in(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(path: Path, report: ImportReport) -> Iterator[Entry | BadLine]:
+def _read(path: Path, report: ImportReport) -> Iterator[Entry | OtherLine | BadLine]:
     try:
         yield from read_log(path)
     except OSError as error:
@@ -357,7 +372,14 @@ def _import(
 
 def _lines(home: Home, rebuilt: Rebuilt) -> Iterator[ImportedLine]:
     """Yield the lines of a session's segment."""
-    return segment_lines(home, rebuilt.records, lambda fact: _as_logged(fact, rebuilt.uncounted))
+    return segment_lines(
+        home,
+        rebuilt.records,
+        lambda fact: _as_logged(fact, rebuilt.uncounted),
+        session_id=rebuilt.session_id,
+        # At least one response is missing.
+        lost=int(bool(rebuilt.unlogged)),
+    )
 
 
 def _as_logged(fact: Fact, uncounted: frozenset[str]) -> Fact:

@@ -5,7 +5,7 @@ counts so far, so only the last line of each `message.id` counts. Sub-agents are
 `agent_progress` lines of their parent's file; in older versions they are in both, and each ID still counts only once.
 The logs do not contain the requests or the number of attempts of a response.
 
-The format was derived from logs of versions 2.0.64 to 2.1.41.
+The format was derived from logs of versions 2.0.64 to 2.1.41 and 2.1.332.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentobs.provider.dialect import Block, Draft, Tokens
 
@@ -157,3 +157,133 @@ def _framed(event: Mapping[str, Any]) -> bytes:
 
 def _compact(value: Any) -> bytes:
     return _encode(value).encode("utf-8", "surrogatepass")
+
+
+# Calls of the SDK whose arguments and results another tool stored. Requests are rebuilt as the SDK sends them
+# (anthropic 2.14, `resources/messages/messages.py`). Stored objects contain a null for each field that was not set,
+# which the SDK neither receives nor sends.
+
+_PATH = "/v1/messages"
+_OPTIONS = frozenset(
+    (
+        "betas",
+        "extra_body",
+        "extra_headers",
+        "extra_query",
+        "timeout",
+        "user_profile_id",
+        "workspace_id",
+    )
+)
+"""The arguments that are not a part of the body."""
+_NULLS = frozenset(("stop_reason", "stop_sequence"))
+"""The fields of a message that the API sends as null."""
+
+
+class SdkRequest(NamedTuple):
+    """The HTTP request of a call."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def is_sdk_call(arguments: Mapping[str, Any], result: Any) -> bool:
+    """Return whether a call created a message, given its arguments, and its result or the events of its stream."""
+    has_arguments = isinstance(arguments.get("messages"), list) and isinstance(
+        arguments.get("model"), str
+    )
+    if not has_arguments:
+        return False
+    if isinstance(result, list):
+        return bool(result) and _type_of(result[0]) == "message_start"
+    return _type_of(result) == "message" and isinstance(result.get("usage"), dict)
+
+
+def sdk_request(arguments: Mapping[str, Any], *, is_stream: bool) -> SdkRequest:
+    """Return the request of a call.
+
+    Args:
+        arguments: the keyword arguments, as JSON values.
+        is_stream: whether the method is `stream`, which sets this option itself.
+
+    Raises:
+        ValueError: the arguments contain values that JSON does not have.
+    """
+    body = {name: value for name, value in arguments.items() if name not in _OPTIONS}
+    body["messages"] = [_sent_message(each) for each in arguments["messages"]]
+    if is_stream:
+        body["stream"] = True
+    extra = arguments.get("extra_body")
+    headers = arguments.get("extra_headers")
+    sent = {"content-type": "application/json"}
+    betas = arguments.get("betas")
+    if isinstance(betas, list) and betas:
+        sent["anthropic-beta"] = ",".join(map(str, betas))
+    if isinstance(headers, Mapping):
+        sent |= {str(name).lower(): str(value) for name, value in headers.items()}
+    full = {**body, **extra} if isinstance(extra, Mapping) else body
+    return SdkRequest(_PATH, sent, _sdk_json(full))
+
+
+def sdk_response(result: Mapping[str, Any]) -> bytes:
+    """Return the body of the response from which the SDK created a message."""
+    return _sdk_json(
+        {
+            name: [_without_nulls(each) for each in value]
+            if name == "content" and isinstance(value, list)
+            else _without_nulls(value)
+            for name, value in result.items()
+            if value is not None or name in _NULLS
+        }
+    )
+
+
+def sdk_events(events: Sequence[Any]) -> bytes:
+    """Return the stream from which the SDK created its events; events that only the SDK creates are left out."""
+    known = [each for each in events if isinstance(each, dict) and _type_of(each) in _EVENTS]
+    return b"".join(
+        b"event: " + each["type"].encode() + b"\ndata: " + _sdk_json(each) + b"\n\n"
+        for each in known
+    )
+
+
+_EVENTS = frozenset(
+    (
+        "message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta",
+        "content_block_stop", "ping", "error",
+    )
+)  # fmt: skip
+
+
+def _sent_message(message: Any) -> Any:
+    """Return a message of the history as the SDK sends it: blocks of responses without fields that were not set."""
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        return message
+    content = message["content"]
+    return {
+        **message,
+        "content": [_without_nulls(each) for each in content]
+        if message.get("role") == "assistant"
+        else content,
+    }
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return an object without null fields, and without those of the objects in it, except in inputs of tools."""
+    if not isinstance(value, dict):
+        return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+    return {
+        name: each if name == "input" else _without_nulls(each)
+        for name, each in value.items()
+        if each is not None
+    }
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def _sdk_json(value: Any) -> bytes:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "surrogatepass")

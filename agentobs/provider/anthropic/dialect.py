@@ -135,6 +135,8 @@ class Anthropic(Dialect):
     delta_phrases = DELTA_PHRASES
     managed_endpoint = Label(MODEL_REQUEST)
     version_header = "anthropic-version"
+    beta_header = "anthropic-beta"
+    breakpoint_key = "cache_control"
     sealed_shape = SEALED_SHAPE
     call_id_prefixes = ("toolu", "srvtoolu", "mcptoolu")
     output_limit_key = "max_tokens"
@@ -157,6 +159,8 @@ class Anthropic(Dialect):
     )
     credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
     hosts = HOSTS
+    composition = composition
+    """Requests and responses, also those of stored calls of the SDK."""
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether a request goes to the provider, or to a platform that offers its models."""

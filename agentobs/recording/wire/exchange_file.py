@@ -6,7 +6,7 @@
 
 `body` is parsed JSON, a string if the body was not JSON, or null. `body_text` is the decoded text of the response, or
 `base64:...` if it was binary. Such a file contains neither times nor chunk boundaries. If the content type of a
-response is missing, it is inferred from the body.
+response is missing, it is inferred from the body. Only headers that agentobs records itself are kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.errors import ForeignError
+from agentobs.provider.registry import (
+    credentials,
+    recorded_request_headers,
+    recorded_response_headers,
+)
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question, Recording
 
 
@@ -62,6 +67,7 @@ def exchange_of(line: bytes, number: int) -> ModelExchange:
         ended_ns=0,
         question=question,
         answer=answer,
+        secrets=question.secrets,
     )
 
 
@@ -74,8 +80,17 @@ def _question(value: dict[str, Any]) -> Question:
     else:
         text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
         data = text.encode("utf-8", "surrogatepass")
+    headers = _headers(value["headers"])
     return Question(
-        _typed(value["method"], str), _typed(value["path"], str), _headers(value["headers"]), data
+        _typed(value["method"], str),
+        _typed(value["path"], str),
+        recorded_request_headers(headers),
+        data,
+        tuple(
+            each.encode("utf-8", "surrogatepass")
+            for each in credentials(headers)
+            if len(each) >= 16
+        ),
     )
 
 
@@ -86,7 +101,7 @@ def _answer(value: dict[str, Any]) -> Answer:
     else:
         data = text.encode("utf-8", "surrogatepass")
     chunks = (Chunk(data, 0),) if data else ()
-    headers = {**_content_type(text), **_headers(value["headers"])}
+    headers = {**_content_type(text), **recorded_response_headers(_headers(value["headers"]))}
     return Answer(_typed(value["status"], int), headers, chunks, "complete")
 
 

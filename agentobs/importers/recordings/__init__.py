@@ -1,0 +1,1 @@
+"""Recordings of other tools: cassettes, HAR files, and traces of agent-rewind and OrcaReplay."""
