@@ -54,6 +54,10 @@ _COMMANDS = {
         "agentobs.cli.inspection.time_use",
         "Show the time to first chunk of each model.",
     ),
+    "limits": (
+        "agentobs.cli.inspection.time_use",
+        "Show how close each model came to its rate limits, by hour.",
+    ),
     "orphans": (
         "agentobs.cli.inspection.time_use",
         "Show the operations that were still running when a process died.",

@@ -205,7 +205,13 @@ RULES: dict[type, dict[str, Rule]] = {
         "live_exports": _event_text,
         "source": _name,
     },
-    SessionEnd: {"reason": _never, "signature": _signature, "result_type": _result_type},
+    SessionEnd: {
+        "reason": _never,
+        "signature": _signature,
+        "result_type": _result_type,
+        "error_class": _error,
+        "error_file": _never,
+    },
     Gap: {},
     InteractionStart: _PLACES,
     InteractionEnd: {**_PLACES, "result": _term},
@@ -234,7 +240,7 @@ RULES: dict[type, dict[str, Rule]] = {
     Prefix: {"miss_reason": _term},
     Zones: {},
     ToolUse: {**_PLACES, "name": _tool},
-    ToolResult: {**_PLACES, "tool": _name},
+    ToolResult: {**_PLACES, "tool": _name, "error_class": _error, "error_file": _never},
     Event: {
         **_PLACES,
         "kind": _name,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.labels import Label, is_label, unchecked
 
 Outcome = Literal["completed", "failed", "interrupted"]
 Relation = Literal["resume", "fork"]
@@ -23,6 +23,12 @@ _RECORDED = Label("recorded")
 _LIVE = Label("live")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
 """How a span ended. An `orphaned` span was never closed; exporters report it as `abandoned`, the common term."""
+ErrorOrigin = Literal["raised", "returned", "refused", "stopped"]
+"""How a tool call failed.
+
+`raised`: the tool raised an exception; `returned`: its result is marked as an error; `refused`: a permission, a hook or
+a check prevented the call; `stopped`: the call was stopped, or exceeded its timeout.
+"""
 AttemptOutcome = Literal[
     "ok", "http_error", "stream_error", "cut", "cancelled", "no_response", "crashed"
 ]
@@ -66,6 +72,9 @@ class SessionEnd:
     end_content: str | None = None
     result_digest: str | None = None
     result_type: Label | None = None
+    error_class: Label | None = None
+    error_file: Label | None = None
+    error_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,9 @@ class Attempt:
     origin: Label = _LIVE
     parameters: Mapping[str, Label] | None = None
     reported_lane: Label | None = None
+    rate_limits: Mapping[Label, float] | None = None
+    limit_hit: Label | None = None
+    first_token_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +277,10 @@ class ToolResult:
     coerced: int | None = None
     attempt_id: str | None = None
     ordinal: int | None = None
+    error_origin: ErrorOrigin | None = None
+    error_class: Label | None = None
+    error_file: Label | None = None
+    error_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,8 +460,13 @@ def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
     """
     if end.outcome != "completed" or last is None or not last.is_error:
         return end
+    signature = f"result:{last.result}"
+    is_constant = type(last.result) is Label and is_label(signature)
     return dataclasses.replace(
-        end, outcome="failed", reason=last.result, signature=unchecked(f"result:{last.result}")
+        end,
+        outcome="failed",
+        reason=last.result,
+        signature=Label(signature) if is_constant else unchecked(signature),
     )
 
 

@@ -1,4 +1,4 @@
-"""Commands that show where the time went: `time`, `tools`, `waits`, `models`, `orphans`."""
+"""Commands that show where the time went: `time`, `tools`, `waits`, `models`, `limits`, `orphans`."""
 
 from __future__ import annotations
 
@@ -93,6 +93,15 @@ def models(context: click.Context, session: str | None, since: int | None, form:
     print_rows(_rows_of(context, "first_token_by_model", session, since), _MODELS, form)
 
 
+@click.command(help="Show how close each model came to its rate limits, by hour.")
+@_selection
+@form_options
+@click.pass_context
+def limits(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
+    """Show the lowest headroom of each rate limit, and rejected requests, of SESSION or of all sessions."""
+    print_rows(_rows_of(context, "rate_limit_headroom", session, since), _LIMITS, form)
+
+
 @click.command(help="Show the operations that were still running when a process died.")
 @_selection
 @form_options
@@ -127,6 +136,10 @@ _HOOKS = (
     "max_ns",
 )
 _MODELS = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
+_LIMITS = (
+    "hour", "model", "limit_name", "responses", "limit_value", "lowest_remaining", "lowest_ratio",
+    "rejected",
+)  # fmt: skip
 _OPEN = ("session_id", "lane", "kind", "name", "label", "started_ns", "open_ns")
 """The columns that each command shows; its query may return more."""
 

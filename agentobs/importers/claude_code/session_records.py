@@ -26,6 +26,7 @@ from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.dialect import Block
 from agentobs.provider.registry import ANTHROPIC
 from agentobs.proxy.client_sessions import CLIENT_TAG
+from agentobs.recording.facts.tool_failures import cause_of_result
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -353,7 +354,9 @@ def _emit_call(builder: _Builder, thread: Thread, place: Place, entry: Entry, bl
         return
     result_entry, result = thread.results[tool_use_id]
     duration = max(_at(result_entry) - starts, 0)
-    answer = ToolAnswer(result.value, result.is_error, _outcome(result))
+    answer = ToolAnswer(
+        result.value, result.is_error, _outcome(result), error=cause_of_result(result)
+    )
     question = ToolQuestion(tool_use_id, name, block.value)
     builder.add(starts + duration, ToolExchange(inside, starts, duration, question, answer))
     _close(builder, inside, starts + duration, is_error=result.is_error)

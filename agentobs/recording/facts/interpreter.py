@@ -516,7 +516,8 @@ class Interpreter:
         if field in LANE_FIELDS and "/" in text:
             return self._readable_lane(text, texts)
         digest = self.digest(text)
-        if not isinstance(fact, SessionStart | SessionEnd):  # their texts have lines of their own
+        # The start and the end of a session have lines of their own, which contain all of their texts but one.
+        if not isinstance(fact, SessionStart | SessionEnd) or field == "error_file":
             texts[str(digest)] = text
         return digest
 

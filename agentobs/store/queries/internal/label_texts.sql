@@ -6,7 +6,9 @@ WITH wanted AS (
 ), facts(text, session_id, segment_id, at_ns) AS (
     SELECT unnest([name, tool_use_id]), session_id, segment_id, requested_ns FROM tool_uses
     UNION ALL
-    SELECT unnest([tool, tool_use_id]), session_id, segment_id, result_ns FROM tool_results
+    SELECT unnest([tool, tool_use_id, error_class, error_file]), session_id, segment_id, result_ns FROM tool_results
+    UNION ALL
+    SELECT unnest([error_class, error_file]), session_id, segment_id, ended_ns FROM session_ends
     UNION ALL
     SELECT unnest([name, label]), session_id, segment_id, started_ns FROM span_starts
     UNION ALL
