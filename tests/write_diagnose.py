@@ -145,6 +145,7 @@ _APPLICABLE_SESSIONS = {
     "broken_caches": "SELECT DISTINCT session_id FROM cached_calls WHERE previous_cached_tokens > 0",
     "repeated_tool_errors": "SELECT DISTINCT session_id FROM tool_results WHERE is_error",
     "contradictions": "SELECT DISTINCT session_id FROM attempts WHERE claims_success IS NOT NULL",
+    "failed_summaries": "SELECT DISTINCT session_id FROM attempts WHERE query_source = 'compaction'",
 }
 """For each signature, a query for the sessions to which it applies."""
 

@@ -143,6 +143,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "`void`: the response is discarded and requested again with a higher limit; `kept`: the model continues the "
         "response.",
         {"number": _NUMBER, "max_tokens": "The limit of the next response. [tokens]"},
+        is_required=True,
     ),
     "degraded": RowKind(
         "A capability of the run is degraded.",
@@ -310,6 +311,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "A response broke off; its partial content is discarded.",
         "",
         {"tool_calls": "Number of tool calls of the response that had started."},
+        is_required=True,
     ),
     "world_read": RowKind(
         "Code of a session used its recorded clock, IDs or random numbers for the first time.",

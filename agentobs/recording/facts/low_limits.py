@@ -15,7 +15,6 @@ KEPT_MAX = 1_000
 """The maximum number of low limits of one session that are remembered. Our choice."""
 
 
-
 def headroom(limits: Mapping[Label, float]) -> dict[str, float]:
     """Return the remaining share of each limit, from 0 to 1; limits without the necessary numbers are left out."""
     found = {}
