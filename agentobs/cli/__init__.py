@@ -52,7 +52,11 @@ _COMMANDS = {
     ),
     "models": (
         "agentobs.cli.inspection.time_use",
-        "Show the time to first chunk of each model.",
+        "Show the time to the first chunk and the first token of each model.",
+    ),
+    "lines": (
+        "agentobs.cli.inspection.time_use",
+        "Show the lines that edit tools added and removed, by session and tool.",
     ),
     "limits": (
         "agentobs.cli.inspection.time_use",

@@ -397,7 +397,7 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         ToolUse,
         "requested_ns",
         "name",
-        ("ordinal", "input_bytes"),
+        ("ordinal", "input_bytes", "lines_added", "lines_removed"),
         ("tool_use_id", "attempt_id"),
     ),
     "tool": TableKind(
@@ -407,7 +407,7 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "outcome",
         (
             "duration_ns", "is_error", "attempts", "requested_bytes", "executed_bytes", "coerced",
-            "result_bytes", "text_characters", "error_line",
+            "result_bytes", "text_characters", "error_line", "lines_added", "lines_removed",
         ),
         (
             "tool_use_id", "tool", "source", "error_kind", "error_origin", "error_class",

@@ -358,6 +358,8 @@ class ToolExchange:
     called_id: str | None = None
     """The model's ID for the call, if that ID had been used before and the loop assigned another one; otherwise None.
     """
+    lines: tuple[int | None, int | None] | None = None
+    """The lines that the call added and removed, if a log reports them; otherwise None."""
     is_function: bool = False
     """Whether this is a call of a function recorded by `agentobs.record_tool`. Its input and result are then the
     function's arguments and return value, written as in `determinism.values`.

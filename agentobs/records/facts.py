@@ -245,6 +245,8 @@ class ToolUse:
     query_source: Label | None = None
     chain_id: str | None = None
     depth: int | None = None
+    lines_added: int | None = None
+    lines_removed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,8 @@ class ToolResult:
     error_class: Label | None = None
     error_file: Label | None = None
     error_line: int | None = None
+    lines_added: int | None = None
+    lines_removed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

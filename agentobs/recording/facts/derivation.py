@@ -15,6 +15,7 @@ from agentobs.provider.dialect import Dialect, ResponseFacts, json_bytes
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
 from agentobs.recording.facts.input_similarity import similarity
+from agentobs.recording.facts.line_changes import change_of_input
 from agentobs.recording.facts.low_limits import LowLimits
 from agentobs.recording.facts.open_calls import OpenCalls
 from agentobs.recording.facts.positions import Position, Positions
@@ -162,6 +163,8 @@ class SessionView:
             attempt_id=attempt_id,
             ordinal=ordinal,
             **_error_fields(cause),
+            lines_added=exchange.lines[0] if exchange.lines else None,
+            lines_removed=exchange.lines[1] if exchange.lines else None,
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
@@ -383,6 +386,7 @@ class SessionView:
         requested_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(response.calls, 1):
             tool_use_id = call.id
+            change = change_of_input(call.input)
             key = place.lane, tool_use_id
             if self._ran_early.pop(key, None) is None:
                 self._open_calls.add(*key, exchange.attempt_id, ordinal)
@@ -398,6 +402,8 @@ class SessionView:
                 requested_ns=requested_ns,
                 input_bytes=call.input_bytes,
                 input_similarity=similarity(call.input, self.prefixes.key),
+                lines_added=change.added if change else None,
+                lines_removed=change.removed if change else None,
             )
 
     def _parameters(self, found: Mapping[str, bool | int | float | str]) -> dict[str, Label] | None:

@@ -106,7 +106,9 @@ SELECT
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
         {'k': 'ordinal', 'v': ordinal::DOUBLE},
-        {'k': 'input_bytes', 'v': input_bytes::DOUBLE}
+        {'k': 'input_bytes', 'v': input_bytes::DOUBLE},
+        {'k': 'lines_added', 'v': lines_added::DOUBLE},
+        {'k': 'lines_removed', 'v': lines_removed::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM tool_uses
@@ -132,7 +134,9 @@ SELECT
         {'k': 'coerced', 'v': coerced::DOUBLE},
         {'k': 'result_bytes', 'v': result_bytes::DOUBLE},
         {'k': 'text_characters', 'v': text_characters::DOUBLE},
-        {'k': 'error_line', 'v': error_line::DOUBLE}
+        {'k': 'error_line', 'v': error_line::DOUBLE},
+        {'k': 'lines_added', 'v': lines_added::DOUBLE},
+        {'k': 'lines_removed', 'v': lines_removed::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM tool_results
