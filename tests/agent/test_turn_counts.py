@@ -38,7 +38,7 @@ def replayed(name: str) -> tuple[list[Event], list[Record]]:
         records.append(each)
         collect(each)
 
-    replayer._state.collect = both  # type: ignore[method-assign]
+    replayer._state.collect = both  # type: ignore[method-assign, assignment]
 
     async def run_again() -> None:
         scenario = SCENARIOS[name]

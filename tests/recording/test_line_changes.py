@@ -67,6 +67,7 @@ def test_lines_of_a_patch() -> None:
     """The lines of all parts of a patch are counted by their first character; anything else is not a patch."""
     patch = [{"lines": [" a", "-b", "+c", "+d"]}, {"lines": ["-e"]}]
     assert change_of_patch(patch) == (2, 2)
+    wrong: Any
     for wrong in (None, [], "x", [{"lines": [1]}], [{}], ["+a"]):
         assert change_of_patch(wrong) is None
 

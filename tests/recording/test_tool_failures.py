@@ -67,7 +67,7 @@ def failed_calls(home: Path) -> list[tuple[Any, ...]]:
     return agentobs.query(f"SELECT {FIELDS} FROM tool_results ORDER BY result_ns", home=home)
 
 
-def test_a_recorded_function_tells_class_and_line(orders: ModuleType, tmp_path: Path) -> None:
+def test_a_recorded_function_has_class_and_line(orders: ModuleType, tmp_path: Path) -> None:
     """The facts of a failed call contain the class of the exception, and the line of the innermost own frame: an
     exception of a library is attributed to the line that called the library.
     """
@@ -86,7 +86,7 @@ def test_a_recorded_function_tells_class_and_line(orders: ModuleType, tmp_path: 
     ]
 
 
-def test_the_loop_tells_how_a_call_failed(orders: ModuleType, tmp_path: Path) -> None:
+def test_the_loop_records_how_a_call_failed(orders: ModuleType, tmp_path: Path) -> None:
     """Calls of the agent loop are raised, refused by a person or an invalid input, or stopped by their timeout."""
 
     @tool(read_only=True)
@@ -141,7 +141,7 @@ def test_the_loop_tells_how_a_call_failed(orders: ModuleType, tmp_path: Path) ->
     ]
 
 
-def test_a_session_tells_its_exception(orders: ModuleType, tmp_path: Path) -> None:
+def test_a_session_has_its_exception(orders: ModuleType, tmp_path: Path) -> None:
     """The end of a session contains the class and the line of the exception that left it, or that was declared."""
     assert agentobs.start(str(tmp_path / "home"))
     with pytest.raises(ValueError, match="no order"), agentobs.session("left"):
@@ -234,7 +234,7 @@ def test_a_path_in_a_fact_is_a_digest_with_its_text_in_the_vault(tmp_path: Path)
         ("it is a ValueError of sorts", "returned", None),
     ],
 )
-def test_the_words_of_a_result_tell_how_it_failed(
+def test_the_words_of_a_result_show_how_it_failed(
     words: str, origin: str, name: str | None
 ) -> None:
     """If only the result of a call is known, its words show a denial, and the class of a built-in exception."""
@@ -243,7 +243,7 @@ def test_the_words_of_a_result_tell_how_it_failed(
     assert class_in_text(words) == name
 
 
-def test_a_result_in_the_next_request_tells_how_it_failed(tmp_path: Path) -> None:
+def test_a_result_in_the_next_request_shows_how_it_failed(tmp_path: Path) -> None:
     """The call of a client without agentobs is `returned` or `refused`; a result without an error has no cause."""
     home, talk = a_home(tmp_path), WireConversation(1)
     calls = talk.calls(("a", {}), ("b", {}), ("c", {}))

@@ -31,7 +31,7 @@ def limited(number: int, turn: int, at: int, *, status: int = 200, **limits: str
     return replace(exchange, answer=replace(answer, headers={**answer.headers, **headers}))
 
 
-def tokens(remaining: int) -> dict[str, str]:
+def tokens(remaining: int) -> dict[str, Any]:
     reset = "2026-09-21T14:14:00Z"
     return {"tokens_limit": "1000", "tokens_remaining": str(remaining), "tokens_reset": reset}
 

@@ -74,8 +74,8 @@ def test_a_failing_summary_is_not_requested_without_end() -> None:
     assert {done.methods for done in of_kind(events, Compaction)} == {("trim",)}
     assert len(of_kind(events, Compaction)) == 6
     assert of_kind(events, Degraded) == [Degraded("summary", "failures")]
-    told = [each for each in of_kind(records, EventFact) if each.kind == "summary_failed"]
-    assert [(each.label, each.numbers["requests"], each.numbers["failures"]) for each in told] == [
+    failed = [each for each in of_kind(records, EventFact) if each.kind == "summary_failed"]
+    assert [(each.label, each.numbers["requests"], each.numbers["failures"]) for each in failed] == [
         ("no_text", 1, 1),
         ("no_text", 1, 2),
         ("no_text", 1, 3),
@@ -92,8 +92,8 @@ def test_each_reason_is_recorded() -> None:
             context=WINDOW,
             conversation=conversation,
         )
-    told = [each for each in of_kind(records, EventFact) if each.kind == "summary_failed"]
-    assert [(each.label, each.numbers["requests"], each.numbers["failures"]) for each in told] == [
+    failed = [each for each in of_kind(records, EventFact) if each.kind == "summary_failed"]
+    assert [(each.label, each.numbers["requests"], each.numbers["failures"]) for each in failed] == [
         ("refusal", 1, 1),
         ("cut", 2, 2),
     ]

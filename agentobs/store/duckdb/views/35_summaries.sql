@@ -21,7 +21,7 @@ WITH requested AS (
         kind = 'compaction' AND coalesce(numbers['summary'], 0) = 1 AS has_summary
     FROM events
     WHERE kind IN ('compaction', 'compaction_failed')
-), told AS (
+), reported AS (
     SELECT session_id, lane, session_sequence, label FROM events WHERE kind = 'summary_failed'
 ), spent AS (
     SELECT
@@ -45,7 +45,7 @@ SELECT
     requested.at_ns,
     requested.summary_lane,
     requested.requests,
-    CASE WHEN told.session_sequence < ended.session_sequence THEN told.label END AS reason,
+    CASE WHEN reported.session_sequence < ended.session_sequence THEN reported.label END AS reason,
     priced.billed_tokens,
     priced.cost_usd,
     priced.cost_status
@@ -54,9 +54,9 @@ FROM requested
 ASOF JOIN ended
     ON requested.session_id = ended.session_id AND requested.parent_lane = ended.lane
     AND requested.session_sequence < ended.session_sequence
-ASOF LEFT JOIN told
-    ON requested.session_id = told.session_id AND requested.parent_lane = told.lane
-    AND requested.session_sequence < told.session_sequence
+ASOF LEFT JOIN reported
+    ON requested.session_id = reported.session_id AND requested.parent_lane = reported.lane
+    AND requested.session_sequence < reported.session_sequence
 LEFT JOIN priced ON requested.session_id = priced.session_id AND requested.summary_lane = priced.lane
 WHERE NOT ended.has_summary AND requested.responses > 0;
 COMMENT ON VIEW unused_summaries IS 'One row for each summary of a conversation that the agent loop requested and did not use, although the model responded.';
