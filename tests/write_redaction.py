@@ -161,7 +161,8 @@ only these places may contain another word in clear:
 | name of an agent, a hook, a span, a custom event | declared by the code |
 | name of a tool | if a request of the session declares it, or the provider or Claude Code defines it |
 | model of a request or a response | named by the program or the server, and needed for its price |
-| class of an exception, module and function where it was raised; its file, if the path only repeats the name of an imported module | names in the source |
+| class of an exception, module and function where it was raised | names in the source |
+| file where it was raised | if the path only repeats the name of an imported module |
 | entry point of a session | module and function, or a relative path of a script |
 
 To keep a name out of the facts, put it into a tag or into the prompt. To keep a constant value of a tag readable, pass

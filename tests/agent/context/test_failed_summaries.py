@@ -75,7 +75,9 @@ def test_a_failing_summary_is_not_requested_without_end() -> None:
     assert len(of_kind(events, Compaction)) == 6
     assert of_kind(events, Degraded) == [Degraded("summary", "failures")]
     failed = [each for each in of_kind(records, EventFact) if each.kind == "summary_failed"]
-    assert [(each.label, each.numbers["requests"], each.numbers["failures"]) for each in failed] == [
+    assert [
+        (each.label, each.numbers["requests"], each.numbers["failures"]) for each in failed
+    ] == [
         ("no_text", 1, 1),
         ("no_text", 1, 2),
         ("no_text", 1, 3),
@@ -93,7 +95,9 @@ def test_each_reason_is_recorded() -> None:
             conversation=conversation,
         )
     failed = [each for each in of_kind(records, EventFact) if each.kind == "summary_failed"]
-    assert [(each.label, each.numbers["requests"], each.numbers["failures"]) for each in failed] == [
+    assert [
+        (each.label, each.numbers["requests"], each.numbers["failures"]) for each in failed
+    ] == [
         ("refusal", 1, 1),
         ("cut", 2, 2),
     ]
