@@ -164,6 +164,7 @@ only these places may contain another word in clear:
 | model of a request | named by the program, and needed for its price |
 | model of a response | a Claude model, or the model of a request of the session with a release, such as `-2026-11-01` |
 | class of an exception or of a result, module and function | names in the source |
+| file where an exception was raised | if the path only repeats the name of an imported module |
 | entry point of a session | module and function, a relative path of a script, or the name of a command |
 | host and port of a collector | configured by the program, so that nothing is exported twice |
 

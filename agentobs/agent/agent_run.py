@@ -31,6 +31,7 @@ from agentobs.agent.state import (
     Options,
     State,
     Tools,
+    calls,
     tool_call_ids,
 )
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
@@ -398,6 +399,7 @@ class Run:
             text=progress.text,
             stop_reason=last.get("stop_reason"),
             num_turns=len(totals.responses),
+            num_tool_calls=sum(len(calls(each)) for each in totals.responses),
             error=error_classes.name_of(error) if error else progress.reason if is_vetoed else None,
             error_text=error_classes.text_of(error)
             if error

@@ -88,7 +88,9 @@ class Result:
     stop_reason: str | None
     """The provider's stop reason of the last complete response."""
     num_turns: int
-    """The number of turns of this interaction that have a complete response."""
+    """The number of turns of this run: complete responses, except those that were discarded. The turns of sub-agents
+    are in their own results. A session counts turns in the same way, for all of its runs and sub-agents.
+    """
     error: str | None
     """The name of the error that ended the run, as in `Retry.error`, or the terminal reason if a hook ended the run."""
     error_text: str | None
@@ -109,6 +111,10 @@ class Result:
     """The tool calls that were not permitted, in order."""
     output: Any = None
     """The structured output, an instance of the model in `Options.output`; None if there is none."""
+    num_tool_calls: int = 0
+    """The number of tool calls in the responses of these turns, whatever their outcome was. Calls of tools that the
+    provider ran do not count.
+    """
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """The usage of the run, for pricing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)

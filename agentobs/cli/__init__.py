@@ -56,7 +56,15 @@ _COMMANDS = {
     ),
     "models": (
         "agentobs.cli.inspection.time_use",
-        "Show the time to first chunk of each model.",
+        "Show the time to the first chunk and the first token of each model.",
+    ),
+    "lines": (
+        "agentobs.cli.inspection.time_use",
+        "Show the lines that edit tools added and removed, by session and tool.",
+    ),
+    "limits": (
+        "agentobs.cli.inspection.time_use",
+        "Show how close each model came to its rate limits, by hour.",
     ),
     "orphans": (
         "agentobs.cli.inspection.time_use",

@@ -37,6 +37,7 @@ from agentobs.determinism.values import (
 from agentobs.errors import ReplayEnd, UsageError, error_kind, warn_once
 from agentobs.records.canonical_json import canonical
 from agentobs.records.exchanges import (
+    ErrorCause,
     Place,
     ToolAnswer,
     ToolExchange,
@@ -46,6 +47,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.runtime import current, process
 from agentobs.sink import sink
+from agentobs.tracing.raised_errors import raised_error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -292,13 +294,25 @@ def _running(call: Call) -> Iterator[_Running]:
         raise
     except BaseException as error:
         is_failure = isinstance(error, Exception | SystemExit)
-        _report(call, error_to_json(error), "failed" if is_failure else "aborted")
+        outcome: ToolOutcome = "failed" if is_failure else "aborted"
+        _report(call, error_to_json(error), outcome, _cause(error) if is_failure else None)
         raise
     _report(call, to_json(running.value), "executed")
 
 
-def _report(call: Call, content: Any, outcome: ToolOutcome) -> None:
-    answer = ToolAnswer(content, is_error=outcome != "executed", outcome=outcome)
+def _cause(error: BaseException) -> ErrorCause | None:
+    """Return the class and the place of an exception; None if they cannot be read."""
+    try:
+        return raised_error(error)
+    except Exception as failure:
+        _warn(failure)
+        return None
+
+
+def _report(
+    call: Call, content: Any, outcome: ToolOutcome, error: ErrorCause | None = None
+) -> None:
+    answer = ToolAnswer(content, is_error=outcome != "executed", outcome=outcome, error=error)
     if (answerer := _answerer()) is not None:
         answerer.ended(call, answer)
     _emit(call, answer)

@@ -104,8 +104,8 @@ class _Parent:
         response = self._ask("begin", call=call_json(call))
         renamed = dataclasses.replace(call.question, tool_use_id=response["tool_use_id"])
         answer = response["answer"]
-        return dataclasses.replace(call, question=renamed), None if answer is None else ToolAnswer(
-            **answer
+        return dataclasses.replace(call, question=renamed), (
+            None if answer is None else ToolAnswer.from_json(answer)
         )
 
     def ended(self, call: Call, answer: ToolAnswer) -> None:

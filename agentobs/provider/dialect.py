@@ -343,6 +343,26 @@ class Dialect(Protocol):
         """Return the wait before a retry that the response headers request, in milliseconds; None if there is none."""
         return finite(headers.get("retry-after"), 1000)
 
+    def rate_limits(self, headers: Mapping[str, str]) -> Mapping[str, float]:
+        """Return the rate limits in response headers, as `<limit>.<field>`; empty if they contain none.
+
+        The fields are `limit`, `remaining`, `reset_s` [s since 1970] and `utilization` (the used share, from 0 to 1).
+        The names must be constants of the dialect, because facts contain them.
+        """
+        return {}
+
+    def limit_hit(self, answer: Answer) -> str | None:
+        """Return the name of the rate limit because of which a request was rejected, a constant of the dialect; None if
+        it was not rejected because of one, or if that is unknown.
+        """
+        return None
+
+    def first_token_ns(self, answer: Answer) -> int | None:
+        """Return when the first chunk with a token of a streamed response arrived, in nanoseconds after the request;
+        None if there is none, or if the dialect cannot find it.
+        """
+        return None
+
     def may_retry(self, headers: Mapping[str, str]) -> bool | None:
         """Return whether the response headers allow a retry; None if they contain no information about it."""
         return None

@@ -11,7 +11,6 @@ session of the process.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import dataclasses
@@ -40,7 +39,6 @@ from agentobs.determinism.entry import (
     entry_of,
     entry_of_call,
     entry_or_nothing,
-    origin,
     outside,
     version_of,
 )
@@ -59,12 +57,13 @@ from agentobs.recording.options import (
     content_mode_or_off,
 )
 from agentobs.recording.recorder import Recorder
+from agentobs.recording.session_end import Failure, declared_failure, session_end
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
 from agentobs.records import clear_text
 from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
-from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
-from agentobs.records.labels import Label, prefixed, unchecked
+from agentobs.records.facts import Relation, SessionStart
+from agentobs.records.labels import Label, unchecked
 from agentobs.runtime import current, process
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
@@ -329,7 +328,7 @@ class Session:
         self._home = home
         self._link, self._content, self._patch = link, content, patch
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
-        self._failure: Label | None = None
+        self._failure: Failure | None = None
         self._result: ReturnValue | None = None
         self._is_stopped = False
         self._process_id = 0
@@ -363,8 +362,8 @@ class Session:
                 on this machine show it unchanged, and a replay compares it. Facts and exports contain its keyed digest,
                 unless it is an `agentobs.Label`, a constant of your program.
         """
-        text = unchecked(reason) if isinstance(reason, str) else clear_text.error_label(reason)
-        self._failure = text if self._failure is None else self._failure
+        if self._failure is None:
+            self._failure = declared_failure(reason)
 
     def result(self, value: Any) -> None:
         """Record the result of this session; the last call replaces earlier ones.
@@ -490,35 +489,17 @@ class Session:
             flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
             return
         session_inheritance.forget(self.session_id)
-        outcome, reason, signature = self._end(error)
-        end = SessionEnd(
-            session_id=self.session_id,
-            ended_ns=world.now(),
-            outcome=outcome,
-            reason=reason,
-            signature=signature,
-            dropped=0,
-        )
+        end = session_end(self.session_id, error, self._failure, is_stopped=self._is_stopped)
         result, self._result = self._result if error is None else None, None
         raised = type(error).__name__ if error is not None and self._failure is not None else None
-        is_plain = result is None and raised is None and (reason is None or type(reason) is Label)
+        is_plain = (
+            result is None and raised is None and (end.reason is None or type(end.reason) is Label)
+        )
         sink.emit(end if is_plain else SessionReturn(end, result, raised))
         if self._meter is None:  # otherwise the recorder does this
             jobs.close_session(self.session_id)
         if not in_event_loop():
             flush(FLUSH_SECONDS)
-
-    def _end(self, error: BaseException | None) -> tuple[Outcome, Label | None, Label | None]:
-        """Return outcome, reason and failure signature; a failure that the agent has declared takes precedence."""
-        if self._failure is not None:
-            return "failed", self._failure, prefixed(DECLARED, self._failure)
-        if self._is_stopped:
-            return "interrupted", Label("stop_recorder"), None
-        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return "completed", None, None
-        stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
-        outcome: Outcome = "interrupted" if stopped else "failed"
-        return outcome, clear_text.error_label(error), clear_text.exception_label(origin(error))
 
     def __enter__(self) -> Session:
         """Start the session and make it current."""

@@ -320,7 +320,13 @@ RULES: dict[type, dict[str, Rule]] = {
         "tags.value": _never,
         "live_exports": _never,
     },
-    SessionEnd: {"reason": _never, "signature": _signature, "result_type": _never},
+    SessionEnd: {
+        "reason": _never,
+        "signature": _signature,
+        "result_type": _never,
+        "error_class": _never,
+        "error_file": _never,
+    },
     Gap: {"kind": _never, "reason": _never},
     InteractionStart: _PLACES,
     InteractionEnd: {**_PLACES, "result": _one_of(*get_args(InteractionResult))},
@@ -359,6 +365,8 @@ RULES: dict[type, dict[str, Rule]] = {
         "tool": _tool,
         "outcome": _one_of(*get_args(ToolOutcome)),
         "error_kind": _never,
+        "error_class": _never,
+        "error_file": _never,
     },
     ProviderToolUse: {
         **_PLACES,

@@ -188,6 +188,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "`void`: the response is discarded and requested again with a higher limit; `kept`: the model continues the "
         "response.",
         {"number": _NUMBER, "max_tokens": "The limit of the next response. [tokens]"},
+        is_required=True,
     ),
     "degraded": RowKind(
         "A capability of the run is degraded.",
@@ -257,6 +258,17 @@ ROW_KINDS: Mapping[str, RowKind] = {
             "budget": "The token budget. [tokens]",
             "nudges": _NUMBER,
         },
+    ),
+    "rate_limit_low": RowKind(
+        "Less than a tenth of a rate limit remains; once for each session, model and limit until more remains.",
+        "The limit, such as `input_tokens`.",
+        {
+            "limit": "The limit, in requests or tokens; absent for unified limits.",
+            "remaining": "What remains of it; absent for unified limits.",
+            "reset_s": "When the limit is completely available again. [s since 1970]",
+            "headroom_ratio": "The remaining share of the limit, from 0 to 1.",
+        },
+        {"model": "The model of the request; absent if unknown."},
     ),
     "resumed": RowKind(
         "The session resumes an earlier session.",
@@ -330,6 +342,16 @@ ROW_KINDS: Mapping[str, RowKind] = {
             "tool_use_id": "The ID of the tool call that started the sub-agent.",
         },
     ),
+    "summary_failed": RowKind(
+        "The model was paid for a summary of the conversation that could not be used.",
+        "Why: `no_text`, `refusal`, `cut` (twice at its token limit), `too_long` (the request), `not_shorter`, or "
+        "`no_response`.",
+        {
+            "requests": "Number of LLM requests for the summary.",
+            "failures": "Number of consecutive automatic compactions with such a summary.",
+            "tokens": _TOKENS,
+        },
+    ),
     "thinking_cleared": RowKind(
         "The thinking of earlier turns was removed from the conversation.",
         "",
@@ -372,6 +394,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         "A response broke off; its partial content is discarded.",
         "",
         {"tool_calls": "Number of tool calls of the response that had started."},
+        is_required=True,
     ),
     "tool_setting": RowKind(
         "A tool's function of the input failed for a call, so that the stricter value applies.",
@@ -439,8 +462,8 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         SessionEnd,
         "ended_ns",
         "outcome",
-        ("dropped",),
-        ("reason", "signature"),
+        ("dropped", "error_line"),
+        ("reason", "signature", "error_class", "error_file"),
     ),
     "interaction": TableKind(
         "An interaction started with a prompt.", InteractionStart, "started_ns", None, (), ()
@@ -461,11 +484,11 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         (
             "attempt", "duration_ns", "headers_ns", "first_chunk_ns", "makes_turns", "streamed",
             "status", "retry_after_ms", "message_count", "tool_use_count", "request_bytes",
-            "response_bytes", "chunk_count", "redactions", "claims_success",
+            "response_bytes", "chunk_count", "redactions", "claims_success", "first_token_ns",
         ),
         (
             "llm_request_id", "attempt_id", "endpoint", "model_requested", "model", "error_type",
-            "stop_reason",
+            "stop_reason", "limit_hit",
         ),
     ),
     "tool_use": TableKind(
@@ -473,7 +496,7 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         ToolUse,
         "requested_ns",
         "name",
-        ("ordinal", "input_bytes"),
+        ("ordinal", "input_bytes", "lines_added", "lines_removed"),
         ("tool_use_id", "attempt_id"),
     ),
     "tool": TableKind(
@@ -483,9 +506,12 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "outcome",
         (
             "duration_ns", "is_error", "attempts", "requested_bytes", "executed_bytes", "coerced",
-            "result_bytes", "text_characters",
+            "result_bytes", "text_characters", "error_line", "lines_added", "lines_removed",
         ),
-        ("tool_use_id", "tool", "source", "error_kind"),
+        (
+            "tool_use_id", "tool", "source", "error_kind", "error_origin", "error_class",
+            "error_file",
+        ),
     ),
     "provider_tool_use": TableKind(
         "The model called a tool that the provider runs.",

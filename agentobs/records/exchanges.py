@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from agentobs.records.canonical_json import digest
-from agentobs.records.facts import SessionEnd, SessionStart
-from agentobs.records.labels import is_label
+from agentobs.records.facts import ErrorOrigin, SessionEnd, SessionStart
+from agentobs.records.labels import Label, is_label
 
 Ending = Literal["complete", "cut", "cancelled", "error"]
 """How a response ended.
@@ -318,6 +318,19 @@ MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorCause:
+    """Why a tool call or a session failed, without the error message, which is content."""
+
+    origin: ErrorOrigin
+    name: Label | None = None
+    """The class of the exception; None if it is unknown."""
+    file: Label | None = None
+    """The file of the program's own code that raised the exception, relative to the project; None if unknown."""
+    line: int | None = None
+    """The line in that file, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolAnswer:
     """The result of one tool call, as the model gets it."""
 
@@ -327,6 +340,16 @@ class ToolAnswer:
     outcome: ToolOutcome = "executed"
     attempts: int = 1
     """How many times the tool was started; more than once only if the tool allows retries."""
+    error: ErrorCause | None = field(default=None, compare=False)
+    """Why the call failed; None if it did not fail, or if the outcome is everything that is known. A replay does not
+    compare it, because a line moves when the code changes.
+    """
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ToolAnswer:
+        """Return an answer from its fields as JSON, as `dataclasses.asdict` writes them."""
+        error = value.get("error")
+        return cls(**{**value, "error": ErrorCause(**error) if error else None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +379,8 @@ class ToolExchange:
     called_id: str | None = None
     """The model's ID for the call, if that ID had been used before and the loop assigned another one; otherwise None.
     """
+    lines: tuple[int | None, int | None] | None = None
+    """The lines that the call added and removed, if a log reports them; otherwise None."""
     is_function: bool = False
     """Whether this is a call of a function recorded by `agentobs.record_tool`. Its input and result are then the
     function's arguments and return value, written as in `determinism.values`.

@@ -33,6 +33,12 @@ _RECORDED = Label("recorded")
 _LIVE = Label("live")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
 """How a span ended. An `orphaned` span was never closed; exporters report it as `abandoned`, the common term."""
+ErrorOrigin = Literal["raised", "returned", "refused", "stopped"]
+"""How a tool call failed.
+
+`raised`: the tool raised an exception; `returned`: its result is marked as an error; `refused`: a permission, a hook or
+a check prevented the call; `stopped`: the call was stopped, or exceeded its timeout.
+"""
 AttemptOutcome = Literal[
     "ok", "http_error", "stream_error", "cut", "cancelled", "no_response", "crashed"
 ]
@@ -76,6 +82,9 @@ class SessionEnd:
     end_content: str | None = None
     result_digest: str | None = None
     result_type: Label | None = None
+    error_class: Label | None = None
+    error_file: Label | None = None
+    error_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +168,9 @@ class Attempt:
     origin: Label = _LIVE
     parameters: Mapping[str, Label] | None = None
     reported_lane: Label | None = None
+    rate_limits: Mapping[Label, float] | None = None
+    limit_hit: Label | None = None
+    first_token_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +255,8 @@ class ToolUse:
     query_source: Label | None = None
     chain_id: str | None = None
     depth: int | None = None
+    lines_added: int | None = None
+    lines_removed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +289,12 @@ class ToolResult:
     coerced: int | None = None
     attempt_id: str | None = None
     ordinal: int | None = None
+    error_origin: ErrorOrigin | None = None
+    error_class: Label | None = None
+    error_file: Label | None = None
+    error_line: int | None = None
+    lines_added: int | None = None
+    lines_removed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

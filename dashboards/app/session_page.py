@@ -19,7 +19,12 @@ from agentobs.store.session_lookup import find_session
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.panels.panels import session_panels
-from dashboards.panels.session_outcomes import content_state, steps_of, verdicts_of
+from dashboards.panels.session_outcomes import (
+    content_state,
+    failure_of,
+    steps_of,
+    verdicts_of,
+)
 from dashboards.panels.templates import segment
 
 T = TypeVar("T")
@@ -112,6 +117,7 @@ def session(request: Request) -> Response:
             figures=True,
             revision=view.revision,
             about=about,
+            failure=failure_of(view.store, session_id, view.texts.replace_in_dicts),
             spent=first_of(view.named("cost_by_session", session_id=session_id)),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),

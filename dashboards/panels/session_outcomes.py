@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose
+from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.port import Store
-from dashboards.panels.panels import rows_of
+from dashboards.panels.panels import RestoreNames, rows_of
 
 Row = Mapping[str, Any]
 _SUCCESSFUL = ("ok", "executed", "substituted", "answered", "deduplicated", None)
@@ -57,11 +58,32 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
     for step in rows_of(store, "session_steps", session_id=session_id):
         call = calls.get((step["lane"], step["turn"], step["id"]))
         attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
-        is_failed = step["outcome"] not in _SUCCESSFUL or bool(call and call["is_error"])
-        if step["kind"] == "decision":
-            is_failed = str(step["outcome"]).startswith("deny")
+        is_failed = _has_failed(step) or bool(call and call["is_error"])
         found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
     return found
+
+
+def failure_of(store: Store, session_id: str, restore_names: RestoreNames = list) -> Failure | None:
+    """Return why a session failed; None if it did not fail.
+
+    Args:
+        store: the store.
+        session_id: the session.
+        restore_names: replaces digests in rows by the original texts. Default: rows as stored.
+    """
+    failure = explain_failure(store, session_id)
+    if failure is None:
+        return None
+    [row] = restore_names([failure.row])
+    before = restore_names(failure.before)
+    return Failure(row, [{**step, "is_failed": _has_failed(step)} for step in before])
+
+
+def _has_failed(step: Row) -> bool:
+    """Return whether the outcome of a step is a failure."""
+    if step["kind"] == "decision":
+        return str(step["outcome"]).startswith("deny")
+    return step["outcome"] not in _SUCCESSFUL
 
 
 def content_state(store: Store, session_id: str) -> Row:

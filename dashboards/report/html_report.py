@@ -22,7 +22,12 @@ from dashboards.content.session_content import SessionContent
 from dashboards.drawing import css, svg
 from dashboards.figures.phrases import count
 from dashboards.panels.panels import Panel, RestoreNames, fleet_panels, rows_of, session_panels
-from dashboards.panels.session_outcomes import content_state, steps_of, verdicts_of
+from dashboards.panels.session_outcomes import (
+    content_state,
+    failure_of,
+    steps_of,
+    verdicts_of,
+)
 from dashboards.panels.templates import asset, csp_hash, page, plotly_script
 
 Row = Mapping[str, Any]
@@ -105,6 +110,7 @@ def session_report(
         "report_session.html",
         frame=_frame("Session report", made_ns, light),
         about=about,
+        failure=failure_of(store, session_id, restore_names),
         spent=spent,
         certainty=_certainty(spent),
         content_state=content_state(store, session_id),

@@ -269,3 +269,4 @@ def _details(interval: Interval) -> Iterator[tuple[str, Value | None]]:
         yield "tool.attempts", result.attempts
         yield "tool.text_characters", result.text_characters
         yield "tool.error_kind", result.error_kind
+        yield "tool.error_origin", result.error_origin

@@ -584,7 +584,7 @@ def _status(fact: Attempt) -> str:
 
 def _tool_error_type(tool: ToolResult) -> str:
     """Return the error class of a failed tool call."""
-    return tool.error_kind or tool.outcome
+    return tool.error_class or tool.error_kind or tool.outcome
 
 
 def _attempt_interval(request: Interval, fact: Attempt) -> Interval:

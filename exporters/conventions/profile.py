@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from agentobs.records.facts import UsageRow
+from agentobs.records.facts import Attempt, UsageRow
 from exporters.conventions import agentobs_attributes
 from exporters.conventions.agentobs_attributes import BETA_SPANS, Attributes
 from exporters.conventions.interval import Interval, Tokens
@@ -32,12 +32,15 @@ class Metrics:
     tool_duration: Measure
     agent_duration: Measure
     cost: Measure
+    rate_limit: Measure
     call_attributes: Callable[[Interval], Attributes]
     """The attributes of the time to first chunk of a call. The duration of a call also has the error class."""
     usage_attributes: Callable[[UsageRow, str | None], Attributes]
     """The attributes of token counts and cost, from a row of usage and the requested model."""
     token_counts: Callable[[Tokens], Iterator[tuple[Attributes, int]]]
     """The token counts, each with its distinguishing attributes."""
+    limit_attributes: Callable[[Attempt, str], Attributes]
+    """The attributes of the headroom of a rate limit, from an attempt and the name of the limit."""
     tool_attributes: Callable[[Interval], Attributes]
     agent_attributes: Callable[[Interval], Attributes]
 

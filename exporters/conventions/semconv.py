@@ -94,6 +94,10 @@ AGENT_DURATION = Measure(
 )
 COST = Measure("agentobs.cost", "USD", "Cost of model calls; calls without a price add nothing.")
 
+RATE_LIMIT = Measure(
+    "agentobs.rate_limit.headroom", "1", "Remaining share of a rate limit after the last response."
+)
+
 
 def span_name(interval: Interval) -> str:
     """Return the name of a span."""
@@ -195,6 +199,16 @@ def usage_attributes(row: UsageRow, requested: str | None) -> Attributes:
     return {**found, "gen_ai.response.model": row.model}
 
 
+def limit_attributes(attempt: Attempt, name: str) -> Attributes:
+    """Return the attributes of the metric of rate limits, with the requested model and the name of the limit."""
+    found: Attributes = {
+        "gen_ai.provider.name": PROVIDER,
+        "agentobs.rate_limit.name": name,
+    }
+    model = attempt.model_requested or attempt.model
+    return {**found, "gen_ai.request.model": model} if model is not None else found
+
+
 def token_counts(tokens: Tokens) -> Iterator[tuple[Attributes, int]]:
     """Yield the counts of the metric of tokens, each with its distinguishing attributes."""
     yield {"gen_ai.token.type": "input"}, tokens.prompt
@@ -291,9 +305,11 @@ _METRICS = Metrics(
     TOOL_DURATION,
     AGENT_DURATION,
     COST,
+    RATE_LIMIT,
     call_attributes,
     usage_attributes,
     token_counts,
+    limit_attributes,
     tool_attributes,
     agent_attributes,
 )

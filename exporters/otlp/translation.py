@@ -36,9 +36,11 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tra
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from agentobs.recording.facts.low_limits import headroom
 from agentobs.records.backend import WrittenFact
 from agentobs.records.event_catalog import LogEvent, event_of
-from agentobs.records.facts import UsageRow
+from agentobs.records.facts import Attempt, UsageRow
+from agentobs.records.labels import Label
 from exporters.conventions import agentobs_attributes, semconv
 from exporters.conventions.agentobs_attributes import Attributes
 from exporters.conventions.identities import identity
@@ -122,6 +124,8 @@ class Translator:
             self._apply(change, interval)
         if isinstance(fact, UsageRow) and fact.billed:
             self._instruments.count_usage(fact, self.follower.call_of(fact.attempt_id))
+        if isinstance(fact, Attempt) and fact.rate_limits and fact.origin == "live":
+            self._instruments.note_limits(fact, fact.rate_limits)
         if self.is_logging and (event := event_of(fact)) is not None:
             span_id = getattr(fact, "span_id", None)
             trace_id = self.follower.trace_of(span_id) or event.interaction_id or fact.session_id
@@ -312,6 +316,8 @@ class Instruments:
         self._agents = self._histogram(metrics.agent_duration)
         cost = metrics.cost
         self._cost = self._meter.create_counter(cost.name, cost.unit, cost.description)
+        limit = metrics.rate_limit
+        self._headroom = self._meter.create_gauge(limit.name, limit.unit, limit.description)
         self._has_data = False
         self.is_counting = True
         """Whether items are counted; a backfill does not count items that were sent before."""
@@ -356,6 +362,15 @@ class Instruments:
             priced = {**attributes, "agentobs.cost.status": spent.status}
             self._cost.add(float(spent.usd), priced, context=_NO_SPAN)
         self._has_data = True
+
+    def note_limits(self, attempt: Attempt, limits: Mapping[Label, float]) -> None:
+        """Set the remaining share of each rate limit in the response of an attempt."""
+        if not self.is_counting:
+            return
+        for name, ratio in headroom(limits).items():
+            attributes = self._metrics.limit_attributes(attempt, name)
+            self._headroom.set(ratio, attributes, context=_NO_SPAN)
+            self._has_data = True
 
     def read(self) -> Any:
         """Return the current metrics, or None if nothing was counted yet."""

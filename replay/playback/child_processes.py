@@ -147,7 +147,7 @@ class _ChildAnswerer:
             }
         if message["kind"] == "unreadable":
             raise self._functions.unreadable(call, str(message["why"]))
-        ended = ToolAnswer(**message["answer"])
+        ended = ToolAnswer.from_json(message["answer"])
         call = self._running.pop(key, call)
         self._functions.ended(call, ended)
         self._collect(_tool_exchange(call, ended))

@@ -81,7 +81,8 @@ def test_findings_and_advice(shell: Shell) -> None:
 def test_verdicts_as_json(shell: Shell) -> None:
     """In JSON, each signature is an object with all of its evidence, whether it was found or not."""
     rows = [json.loads(line) for line in shell("diagnose", "circles", "--json").out.splitlines()]
-    assert [row["signature"] for row in rows] == [signature.name for signature in SIGNATURES]
+    names = [signature.name for signature in SIGNATURES]
+    assert [row["signature"] for row in rows] == ["failure", *names]
     found = {row["signature"]: row for row in rows}
     assert [name for name, row in found.items() if row["is_found"]] == [
         "repeated_calls", "repeated_tool_errors", "contradictions",

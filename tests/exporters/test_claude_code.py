@@ -179,8 +179,10 @@ QUERIES = {
         "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
         "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
         "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "silent_hook_cancels", "spent_today",
-        "unpriced_models", "waits_for_people",
+        "unpriced_models", "waits_for_people", "failures", "failed_summaries", "unused_summaries",
+        "rate_limit_headroom",
     ),
+    "tested elsewhere": ("lines_changed", "person_time", "session_errors"),
 }  # fmt: skip
 """The named queries, grouped by the result that imported sessions must have."""
 

@@ -153,6 +153,7 @@ def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]
     } == {
         "long_waits": "this client does not record waits for the user",
         "silent_hook_cancels": "this client does not report its hooks",
+        "failed_summaries": "this client does not report its compactions",
     }
 
 

@@ -62,20 +62,26 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "diagnosable",
         "diagnoses",
         "diagnoses_by_session",
+        "failed_summaries",
+        "failures",
         "first_token_by_model",
         "full_contexts",
         "hook_outcomes",
         "interaction_intervals",
         "large_results",
         "last_failed",
+        "lines_changed",
         "long_waits",
         "losses",
         "open_at_death",
+        "person_time",
+        "rate_limit_headroom",
         "recorded_lately",
         "repeated_calls",
         "repeated_denials",
         "repeated_tool_errors",
         "rising_costs",
+        "session_errors",
         "session_range",
         "session_segments",
         "session_steps",
@@ -91,6 +97,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "spent_today",
         "tool_latency",
         "unpriced_models",
+        "unused_summaries",
         "usage_by_model_day",
         "waits_for_people",
     ]
@@ -140,7 +147,7 @@ def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> N
     with pytest.raises(UsageError) as refused:
         named(connection, "sessions", limits=1)
     assert str(refused.value) == (
-        "limits: query sessions has no parameter limits. It takes failed, limit, name, since_ns."
+        "limits: query sessions has no parameter limits. It takes cause, failed, limit, name, since_ns."
     )
     with pytest.raises(UsageError):
         named(connection, "../views")

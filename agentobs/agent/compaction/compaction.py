@@ -7,7 +7,7 @@ summary that the model writes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -64,6 +64,12 @@ FAILURES_MAX = 3
 """After this many consecutive failures, a conversation is no longer compacted automatically."""
 
 
+FAILED_SUMMARIES_MAX = 3
+"""After this many consecutive summaries that could not be used, automatic compactions request no more summaries. Each
+of these requests costs as much as the whole conversation. Our choice.
+"""
+
+
 @dataclass(slots=True)
 class CompactionTask:
     """One compaction: its reason, its limits, its progress and its result."""
@@ -88,6 +94,10 @@ class CompactionTask:
     """Whether the summary is missing because it was cut at its token limit."""
     summary: str | None = None
     """The summary that the model wrote; None if there is none."""
+    summary_requests: int = 0
+    """Number of LLM requests for a summary."""
+    summary_failure: str | None = None
+    """Why a summary was requested and could not be used, a label; None otherwise."""
     methods: list[str] = field(default_factory=list)
     """The methods that were applied, see `Compaction.methods`."""
     files: int = 0
@@ -341,7 +351,8 @@ async def _continue_from_summary(
 ) -> AsyncGenerator[Event, None]:
     """Build a conversation that continues from the memory or from a summary.
 
-    Sets `task.shortened`, unless there is neither a memory nor a summary that is short enough.
+    Sets `task.shortened`, unless there is neither a memory nor a summary that is short enough. After several automatic
+    compactions whose summaries could not be used, no summary is requested.
     """
     size = min(token_counts.estimate(messages), _estimated(run, task, task.threshold))
     removed, kept = summary.split(messages, int(summary.KEPT_SHARE * size))
@@ -360,22 +371,48 @@ async def _continue_from_summary(
             task.files = len(files)
             task.shortened = shortened
             return
+    progress = run.progress.conversation.context
+    if task.trigger == "auto" and progress.failed_summaries >= FAILED_SUMMARIES_MAX:
+        return
     async with aclosing(_request_summary(run, task, removed, number, here)) as events:
         async for event in events:
             yield event
-    if task.summary is None:
+    if task.summary is not None:
+        shortened = summary.continued_from(task.summary, files, kept)
+        if _tokens_of(run, task, shortened) < task.tokens:
+            task.methods.append("summary")
+            task.files = len(files)
+            task.shortened = shortened
+            progress.failed_summaries = 0
+        else:
+            task.summary_failure = "not_shorter"
+    for degraded in _count_failed_summary(run, task, here):
+        yield degraded
+
+
+def _count_failed_summary(run: Run, task: CompactionTask, here: Place | None) -> Iterator[Degraded]:
+    """Emit that a summary could not be used, and count it if the compaction is automatic."""
+    if task.summary_failure is None:
         return
-    shortened = summary.continued_from(task.summary, files, kept)
-    if _tokens_of(run, task, shortened) < task.tokens:
-        task.methods.append("summary")
-        task.files = len(files)
-        task.shortened = shortened
+    progress = run.progress.conversation.context
+    if task.trigger == "auto":
+        progress.failed_summaries += 1
+    numbers = {
+        "requests": task.summary_requests,
+        "failures": progress.failed_summaries,
+        "tokens": task.tokens,
+    }
+    telemetry.event(run.inputs.world, here, "summary_failed", task.summary_failure, numbers)
+    if task.trigger == "auto" and progress.failed_summaries == FAILED_SUMMARIES_MAX:
+        failures = {"failures": FAILED_SUMMARIES_MAX}
+        telemetry.event(run.inputs.world, here, "degraded", "summary", failures)
+        yield Degraded("summary", "failures")
 
 
 async def _request_summary(
     run: Run, task: CompactionTask, messages: Group, number: int, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Request a summary of some messages. Sets `task.summary`, unless there is no summary.
+    """Request a summary of some messages. Sets `task.summary`, or `task.summary_failure` if there is no summary.
 
     If the request is too long, it is repeated without the oldest messages. If the summary is cut, a
     shorter summary is requested once.
@@ -395,6 +432,7 @@ async def _request_summary(
         )
         point = f"{run.progress.state.turn}:compaction:{number}.{count}"
         request = MaintenanceRequest(arguments, source, lane, point)
+        task.summary_requests += 1
         try:
             async with aclosing(send_maintenance_request(run, request, here)) as events:
                 async for event in events:
@@ -407,8 +445,10 @@ async def _request_summary(
         else:
             response = request.response
             if response is None or response.get("stop_reason") == "refusal":
+                task.summary_failure = "no_response" if response is None else "refusal"
                 return
             if response.get("stop_reason") == "max_tokens" and task.was_cut:
+                task.summary_failure = "cut"
                 return
             if response.get("stop_reason") == "max_tokens":
                 task.was_cut = True
@@ -419,12 +459,14 @@ async def _request_summary(
             if not error_classes.is_too_long(response):
                 task.was_cut = False
                 task.summary = text_of(response.get("content")).strip() or None
+                task.summary_failure = None if task.summary is not None else "no_text"
                 return
             sizes = None
         excess = sizes[0] - sizes[1] + context.summary_tokens if sizes else None
         fewer = summary.with_fewer_groups(messages, excess)
         drops += 1
         if fewer is None or drops > summary.DROPS_MAX:
+            task.summary_failure = "too_long"
             return
         messages = fewer
 

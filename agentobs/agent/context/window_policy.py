@@ -104,6 +104,8 @@ class ContextProgress:
     """Number of compactions that were started, including failed compactions."""
     failures: int = 0
     """Number of consecutive failed compactions."""
+    failed_summaries: int = 0
+    """Number of consecutive automatic compactions whose summary could not be used."""
     last_turn: int | None = None
     """The turn for which the conversation was last compacted; None if it has never been compacted."""
     level: int = 0

@@ -25,11 +25,12 @@ from agentobs.agent.tools.tool import (
     invalid_input_result,
     unknown_tool_result,
 )
-from agentobs.errors import ReplayEnd, warn_once
-from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
+from agentobs.errors import ReplayEnd, error_kind, warn_once
+from agentobs.records.exchanges import ErrorCause, ToolAnswer, ToolOutcome, ToolQuestion
 from agentobs.runtime import process
 from agentobs.sink import sink
 from agentobs.tracing.ambient import keyed
+from agentobs.tracing.raised_errors import raised_error
 
 Keep = Callable[[str, str], str]
 """Stores the text of a result, given the ID of its call, and returns the path."""
@@ -110,7 +111,8 @@ class LiveTools:
                 f"{tool.name} needs a person to answer, and nobody is available. "
                 "Continue without it."
             )
-            return ToolAnswer(text, is_error=True, outcome="failed", attempts=0)
+            refused = ErrorCause("refused")
+            return ToolAnswer(text, is_error=True, outcome="failed", attempts=0, error=refused)
         with self._registered(_call(question.tool_use_id)) as stop:
             if stop.done():
                 text = f"{tool.name} was stopped before it started."
@@ -243,7 +245,7 @@ class _Attempt:
     def to_error_result(self, error: BaseException) -> ToolAnswer:
         text = f"{self.tool.name} failed with {error_text(error)}"
         content = fit(text, self.tool.result_chars_max, self._keep_full_result)
-        return ToolAnswer(content, is_error=True, outcome="failed")
+        return ToolAnswer(content, is_error=True, outcome="failed", error=_cause(error))
 
     def _abandoned_result(self, text: str, outcome: ToolOutcome) -> ToolAnswer:
         note = "" if _is_async(self.tool.function) else " It may still be running."
@@ -339,6 +341,15 @@ def _result(task: asyncio.Task[R | _Divergence]) -> R:
     if isinstance(outcome, _Divergence):
         raise outcome.error
     return outcome
+
+
+def _cause(error: BaseException) -> ErrorCause | None:
+    """Return the class and the place of an exception; None if they cannot be read."""
+    try:
+        return raised_error(error)
+    except Exception as failure:  # such as a class whose attributes raise exceptions
+        warn_once(f"the place of an error is not recorded: {error_kind(failure)}", about="cause")
+        return None
 
 
 def _is_async(function: Function) -> bool:

@@ -33,7 +33,14 @@ from agentobs.agent.tools.tool import Tool, declared, invalid_input_result
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
-from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, child_lane
+from agentobs.records.exchanges import (
+    ErrorCause,
+    Place,
+    ToolAnswer,
+    ToolQuestion,
+    WorldQuestion,
+    child_lane,
+)
 from agentobs.world import Abort, no_message
 
 NAME = "agent"
@@ -473,7 +480,8 @@ def _tool_answer(agent_run: _AgentRun, result: Result) -> ToolAnswer:
     outcome: Literal["aborted", "failed"] = (
         "aborted" if result.terminal_reason.startswith("aborted_") else "failed"
     )
-    return ToolAnswer(text, is_error=True, outcome=outcome)
+    error = ErrorCause("returned") if outcome == "failed" else None
+    return ToolAnswer(text, is_error=True, outcome=outcome, error=error)
 
 
 async def _fit_answer(

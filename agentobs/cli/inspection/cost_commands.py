@@ -107,6 +107,7 @@ def cost(
         facts = _facts_of(store, query, chosen) if figure else rows
         has_unpriced = any(row["unpriced_calls"] for row in as_dicts(rows))
         unpriced = _unpriced_models(store, chosen) if has_unpriced else ""
+        unused = as_dicts(rows_of(store, "unused_summaries", **chosen))
     keys = _KEYS[by]
     print_rows(rows, (*keys, *(_PARTS if detail else _COST)), form)
     if unpriced:
@@ -114,8 +115,25 @@ def cost(
             f"no price is known for {unpriced}; these calls are not included in the totals",
             err=True,
         )
+    if unused:
+        click.echo(_waste(unused), err=True)
     if figure:
         _draw(f"cost_by_{by}", facts, figure)
+
+
+def _waste(unused: Sequence[dict[str, Any]]) -> str:
+    """Describe what summaries cost that were not used, from the rows of `unused_summaries`."""
+    known = [row["cost_usd"] for row in unused if row["cost_usd"] is not None]
+    is_exact = len(known) == len(unused) and all(row["cost_status"] == "exact" for row in unused)
+    cost = (
+        f"{'' if is_exact else 'at least '}{money(sum(known, Decimal(0)))}"
+        if known
+        else "an unknown amount"
+    )
+    requests = sum(row["requests"] for row in unused)
+    reasons = sorted({row["reason"] for row in unused if row["reason"] is not None})
+    why = f" ({', '.join(reasons)})" if reasons else ""
+    return f"{requests:,} requests for summaries that were not used{why} cost {cost}"
 
 
 @cost.command(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
 from agentobs.cli.terminal.query_output import (
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from agentobs.store.analysis.diagnosis import Verdict
 
 
-@click.command(help="Report the failure signatures of a session, and what to do about them.")
+@click.command(
+    help="Report why a session failed, its failure signatures, and what to do about them."
+)
 @click.argument("session", required=False)
 @click.option(
     "--all",
@@ -84,7 +87,7 @@ def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
     with open_store(context) as store:
         rows = rows_of_table(diagnose_all(store, since))
     print_rows(rows, _FINDINGS, "json" if as_json else "table")
-    return bool(rows[1])
+    return any(row["signature"] != "failure" for row in as_dicts(rows))
 
 
 def _one(context: click.Context, session: str, judge: str | None, as_json: bool) -> bool:
@@ -93,6 +96,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
     with open_store(context) as store:
         session_id = session_of(store, session)
         verdicts = verdicts_of(store, session_id)
+        failure = failure_of(store, session_id)
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
     name, content_mode = (started[0]["name"], started[0]["content"]) if started else (None, None)
     if judge and content_mode == "off":
@@ -103,9 +107,13 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         )
     judgments = _judgments(context, session_id, judge) if judge else []
     if as_json:
-        _print_json(session_id, verdicts, judgments)
+        _print_json(session_id, failure, verdicts, judgments)
     else:
         click.echo(printable(" ".join(filter(None, (session_id, name)))))
+        if failure is not None:
+            click.echo()
+            print_failure(failure)
+            click.echo(f"what to do: {FAILURE_TODO}.")
         _print_verdicts(verdicts)
         for each in judgments:
             _print_judgment(each)
@@ -122,6 +130,10 @@ def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[
     return judge(load_recording(home, session_id), model, home)
 
 
+FAILURE_TODO = (
+    "Read the messages with `agentobs show SESSION --content`, and turn the failure into a test with "
+    "`agentobs freeze SESSION`"
+)
 _FINDINGS = (
     "started_ns",
     "session_id",
@@ -173,10 +185,23 @@ def _print_judgment(judgment: Judgment) -> None:
 
 
 def _print_json(
-    session_id: str, verdicts: Sequence[Verdict], judgments: Sequence[Judgment]
+    session_id: str,
+    failure: dict[str, Any] | None,
+    verdicts: Sequence[Verdict],
+    judgments: Sequence[Judgment],
 ) -> None:
     columns = ["session_id", *(field.name for field in dataclasses.fields(verdicts[0]))]
-    rows: list[dict[str, Any]] = [dataclasses.asdict(verdict) for verdict in verdicts]
+    rows: list[dict[str, Any]] = [
+        {
+            "signature": "failure",
+            "is_found": failure is not None,
+            "strength": 1.0 if failure is not None else 0.0,
+            "evidence": [failure] if failure is not None else [],
+            "unknown_reason": None,
+            "todo": FAILURE_TODO,
+        }
+    ]
+    rows += [dataclasses.asdict(verdict) for verdict in verdicts]
     rows += [
         {
             "signature": "judged_contradictions",

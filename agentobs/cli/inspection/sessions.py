@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import (
     Form,
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     "--failed", is_flag=True, help="Only sessions that failed, crashed, or have no recorded end."
 )
 @click.option(
+    "--cause",
+    metavar="TEXT",
+    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
@@ -39,14 +45,17 @@ if TYPE_CHECKING:
 )
 @form_options
 @click.pass_context
-def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> None:
+def sessions(
+    context: click.Context, failed: bool, cause: str | None, limit: int, form: Form
+) -> None:
     """List sessions."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
 
     with open_store(context) as store:
-        rows = rows_of(store, "sessions", failed=failed or None, limit=limit)
-        print_rows(_with_status_notes(rows) if form == "table" else rows, _SESSIONS, form)
+        rows = rows_of(store, "sessions", failed=failed or None, cause=cause, limit=limit)
+        shown = _FAILED_SESSIONS if failed or cause else _SESSIONS
+        print_rows(_with_status_notes(rows) if form == "table" else rows, shown, form)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
 
@@ -63,6 +72,9 @@ def show(context: click.Context, session: str, content: bool) -> None:
     """Show a session. SESSION is its ID, a suffix of the ID (4 characters or more), or its name."""
     with open_store(context) as store:
         session_id = session_of(store, session)
+        if (failure := failure_of(store, session_id)) is not None:
+            print_failure(failure)
+            click.echo()
         _print_facts(rows_of(store, "internal/session", session_id=session_id))
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
@@ -74,6 +86,10 @@ def show(context: click.Context, session: str, content: bool) -> None:
 _SESSIONS = (
     "session_id", "name", "status", "reason", "started_ns", "duration_ns", "turns", "tool_calls",
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+)  # fmt: skip
+_FAILED_SESSIONS = (
+    "session_id", "name", "status", "cause", "started_ns", "duration_ns", "turns", "tool_calls",
+    "cost_usd",
 )  # fmt: skip
 _TURNS = (
     "lane", "turn", "attempt", "duration_ns", "first_chunk_ns", "stop_reason", "tool_use_count",

@@ -1,4 +1,4 @@
-"""Commands that show where the time went: `time`, `tools`, `waits`, `models`, `orphans`."""
+"""Commands that show where the time went: `time`, `tools`, `waits`, `models`, `lines`, `limits`, `orphans`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     session_of,
 )
+from agentobs.errors import UsageError
 from agentobs.records.display import seconds
 
 if TYPE_CHECKING:
@@ -72,25 +73,56 @@ def tools(context: click.Context, session: str | None, since: int | None, form: 
 @click.command(help="Show approval waits, and the outcomes of hooks.")
 @_selection
 @click.option("--hooks", is_flag=True, help="Show only hooks.")
+@click.option(
+    "--person", is_flag=True, help="Show the active time of the person in each session instead."
+)
 @form_options
 @click.pass_context
 def waits(
-    context: click.Context, session: str | None, since: int | None, hooks: bool, form: Form
+    context: click.Context,
+    session: str | None,
+    since: int | None,
+    hooks: bool,
+    person: bool,
+    form: Form,
 ) -> None:
     """Show the waits of SESSION, or of all sessions."""
+    if hooks and person:
+        raise UsageError("--hooks and --person exclude each other", todo="Pass one of them")
+    if person:
+        print_rows(_rows_of(context, "person_time", session, since), _PERSON, form)
+        return
     if not hooks:
         print_rows(_rows_of(context, "waits_for_people", session, since), _WAITS, form)
     if hooks or form == "table":
         print_rows(_rows_of(context, "hook_outcomes", session, since), _HOOKS, form)
 
 
-@click.command(help="Show the time to first chunk of each model.")
+@click.command(help="Show the lines that edit tools added and removed, by session and tool.")
+@_selection
+@form_options
+@click.pass_context
+def lines(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
+    """Show the changed lines of SESSION, or of all sessions."""
+    print_rows(_rows_of(context, "lines_changed", session, since), _LINES, form)
+
+
+@click.command(help="Show the time to the first chunk and the first token of each model.")
 @_selection
 @form_options
 @click.pass_context
 def models(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
     """Show the time to the first chunk of streamed responses, by model."""
     print_rows(_rows_of(context, "first_token_by_model", session, since), _MODELS, form)
+
+
+@click.command(help="Show how close each model came to its rate limits, by hour.")
+@_selection
+@form_options
+@click.pass_context
+def limits(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
+    """Show the lowest headroom of each rate limit, and rejected requests, of SESSION or of all sessions."""
+    print_rows(_rows_of(context, "rate_limit_headroom", session, since), _LIMITS, form)
 
 
 @click.command(help="Show the operations that were still running when a process died.")
@@ -126,7 +158,22 @@ _HOOKS = (
     "p95_ns",
     "max_ns",
 )
-_MODELS = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
+_MODELS = (
+    "model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns", "token_calls", "token_p50_ns",
+    "token_p95_ns",
+)  # fmt: skip
+_LINES = (
+    "session_id", "name", "tool", "calls", "lines_added", "lines_removed", "added_unknown",
+    "removed_unknown",
+)  # fmt: skip
+_PERSON = (
+    "session_id", "name", "prompts", "approvals", "wait_ns", "prompt_active_ns",
+    "approval_active_ns", "active_ns",
+)  # fmt: skip
+_LIMITS = (
+    "hour", "model", "limit_name", "responses", "limit_value", "lowest_remaining", "lowest_ratio",
+    "rejected",
+)  # fmt: skip
 _OPEN = ("session_id", "lane", "kind", "name", "label", "started_ns", "open_ns")
 """The columns that each command shows; its query may return more."""
 

@@ -123,6 +123,10 @@ _SHORT_HEADINGS = {
     "person": "user wait",
     "own": "own code",
     "better": "cheaper lifetime",
+    "hour": "hour (UTC)",
+    "limit name": "limit",
+    "limit value": "per minute",
+    "lowest ratio": "headroom",
 }
 
 

@@ -30,6 +30,8 @@ from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.dialect import Block
 from agentobs.provider.registry import ANTHROPIC
 from agentobs.proxy.client_sessions import CLIENT_TAG
+from agentobs.recording.facts.line_changes import change_of_patch, lines_in
+from agentobs.recording.facts.tool_failures import cause_of_result
 from agentobs.records.clear_text import id_label
 from agentobs.records.exchanges import (
     Answer,
@@ -391,10 +393,31 @@ def _emit_call(builder: _Builder, thread: Thread, place: Place, entry: Entry, bl
         return
     result_entry, result = thread.results[tool_use_id]
     duration = max(_at(result_entry) - starts, 0)
-    answer = ToolAnswer(result.value, result.is_error, _outcome(result_entry, result))
+    answer = ToolAnswer(
+        result.value,
+        result.is_error,
+        _outcome(result_entry, result),
+        error=cause_of_result(result),
+    )
     question = ToolQuestion(tool_use_id, name, block.value)
-    builder.add(starts + duration, ToolExchange(inside, starts, duration, question, answer))
+    lines = None if result.is_error else _lines(result_entry)
+    builder.add(
+        starts + duration, ToolExchange(inside, starts, duration, question, answer, lines=lines)
+    )
     _close(builder, inside, starts + duration, is_error=result.is_error)
+
+
+def _lines(entry: Entry) -> tuple[int | None, int | None] | None:
+    """Return the lines that an edit added and removed, as the client logs them; None for other calls.
+
+    A new file has no patch, and all of its lines were added.
+    """
+    logged = as_dict(entry.value.get("toolUseResult"))
+    if (change := change_of_patch(logged.get("structuredPatch"))) is not None:
+        return change
+    content = logged.get("content")
+    is_new = logged.get("type") == "create" and isinstance(content, str)
+    return (lines_in(str(content)), 0) if is_new else None
 
 
 def _outcome(entry: Entry, result: Block) -> ToolOutcome:

@@ -28,12 +28,14 @@ from agentobs.provider.anthropic.messages import (
     without_entry_breakpoints,
     without_ids,
 )
+from agentobs.provider.anthropic.rate_limits import limit_hit, rate_limits
 from agentobs.provider.anthropic.server_tools import other_names
 from agentobs.provider.anthropic.streams import (
     DELTA_PHRASES,
     DELTA_SHAPE,
     assemble,
     assemble_any,
+    first_delta_ns,
     read_response,
 )
 from agentobs.provider.anthropic.terms import TERMS
@@ -91,6 +93,9 @@ HOSTS = tuple(
 
 SESSION_HEADER, AGENT_HEADER = "x-claude-code-session-id", "x-claude-code-agent-id"
 """Request headers of Claude Code (2.1.330): its session, and the sub-agent that sends the request, if it is one."""
+
+_RATE_LIMIT = "anthropic-ratelimit-"
+"""The start of the names of response headers about rate limits."""
 
 _NOT_SENT = frozenset(
     {
@@ -155,7 +160,7 @@ class Anthropic(Dialect):
         "retry-after",
         "retry-after-ms",
         "x-should-retry",
-        "anthropic-ratelimit-*",
+        f"{_RATE_LIMIT}*",
     )
     credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
     hosts = HOSTS
@@ -208,6 +213,18 @@ class Anthropic(Dialect):
         """Return the wait that the response headers request; the header in milliseconds takes precedence."""
         exact_ms = finite(headers.get("retry-after-ms"), 1)
         return finite(headers.get("retry-after"), 1000) if exact_ms is None else exact_ms
+
+    def rate_limits(self, headers: Mapping[str, str]) -> dict[str, float]:
+        """Return the limits in the `anthropic-ratelimit-*` headers."""
+        return rate_limits(headers, _RATE_LIMIT)
+
+    def limit_hit(self, answer: Answer) -> str | None:
+        """Return the limit that a response with the status 429 names or has used up."""
+        return limit_hit(answer, _RATE_LIMIT)
+
+    def first_token_ns(self, answer: Answer) -> int | None:
+        """Return when the first delta of a content block arrived; None for the frames of a platform."""
+        return first_delta_ns(answer) if is_stream(answer.headers) else None
 
     def may_retry(self, headers: Mapping[str, str]) -> bool | None:
         """Return whether the provider allows a retry; the SDK obeys this header regardless of the status."""

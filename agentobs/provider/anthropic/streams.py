@@ -84,6 +84,22 @@ def _add(message: dict[str, Any], server_event: ServerEvent) -> None:
         _try_fold(message, event)
 
 
+_DELTA_NAME = b"content_block_delta"
+
+
+def first_delta_ns(answer: Answer) -> int | None:
+    """Return when the chunk arrived in which the first delta of a content block starts, in nanoseconds after the
+    request; None if there is no delta.
+    """
+    before = b""
+    for chunk in answer.chunks:
+        searched = before + chunk.data
+        if _DELTA_NAME in searched:
+            return chunk.after_ns
+        before = searched[-len(_DELTA_NAME) + 1 :]
+    return None
+
+
 def assemble_any(body: bytes) -> dict[str, Any]:
     """Return the message of a body without headers: a JSON object, server-sent events, or a framed stream."""
     if body.lstrip()[:1] == b"{":

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentobs.provider.dialect import Dialect, ResponseFacts, json_bytes
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
 from agentobs.recording.facts.input_similarity import similarity
+from agentobs.recording.facts.line_changes import change_of_input
+from agentobs.recording.facts.low_limits import LowLimits
 from agentobs.recording.facts.managed_sessions import ManagedAgents
 from agentobs.recording.facts.open_calls import OpenCalls
 from agentobs.recording.facts.positions import Position, Positions
@@ -22,9 +24,17 @@ from agentobs.recording.facts.prompt_prefixes import Prefixes
 from agentobs.recording.facts.provider_tools import ProviderTools
 from agentobs.recording.facts.request_spans import Requests
 from agentobs.recording.facts.sent_turns import SentTurns, sent_turns
+from agentobs.recording.facts.tool_failures import cause_of_answer, cause_of_result
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.records.clear_text import class_label
-from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
+from agentobs.records.exchanges import (
+    Answer,
+    ErrorCause,
+    ModelExchange,
+    Place,
+    ToolExchange,
+    WorldExchange,
+)
 from agentobs.records.facts import (
     Attempt,
     Fact,
@@ -33,7 +43,7 @@ from agentobs.records.facts import (
     UsageRow,
     WorldAnswer,
 )
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, constant_label
 from agentobs.records.usage import Usage
 
 Labeller = Callable[[str], Label]
@@ -66,6 +76,7 @@ class SessionView:
     _requests: Requests = field(default_factory=Requests)
     _provider_tools: ProviderTools = field(init=False)
     _agents: ManagedAgents = field(init=False)
+    _low_limits: LowLimits = field(default_factory=LowLimits)
 
     def __post_init__(self) -> None:
         """Start without positions."""
@@ -96,6 +107,7 @@ class SessionView:
         fact = self._fact(exchange, body, contents, position, response, request, dialect, sent)
         fact = replace(fact, continues_attempt_id=continued)
         yield fact
+        yield from self._low_limits.follow(fact)
         yield from self._usage(exchange, fact, response, dialect)
         # The usage of an attempt precedes the end of its span, because backends export the span with its cost.
         yield from self._requests.attempt(exchange, fact)
@@ -151,6 +163,7 @@ class SessionView:
             block = f"block:{exchange.question.tool_use_id}"
             _remember(self._attempt_of, block, attempt_id)
         result_ns = exchange.started_ns + exchange.duration_ns
+        cause = cause_of_answer(exchange.answer)
         yield ToolResult(
             session_id=self.session_id,
             tool_use_id=self.label(exchange.question.tool_use_id),
@@ -168,6 +181,9 @@ class SessionView:
             span_id=exchange.place.span_id,
             attempt_id=attempt_id,
             ordinal=ordinal,
+            **_error_fields(cause),
+            lines_added=exchange.lines[0] if exchange.lines else None,
+            lines_removed=exchange.lines[1] if exchange.lines else None,
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
@@ -218,6 +234,7 @@ class SessionView:
                     error_kind=error_kind(block),
                     attempt_id=attempt_id,
                     ordinal=ordinal,
+                    **_error_fields(cause_of_result(block)),
                 )
 
     def _close_call(
@@ -295,6 +312,7 @@ class SessionView:
             origin=Label("replayed" if exchange.is_replayed else "live"),
             parameters=self._parameters(dialect.parameters(body.settings)),
             reported_lane=self.label(position.reported_lane) if position.reported_lane else None,
+            **_timing_and_limits(answer, dialect),
         )
 
     def _error_type(self, response: ResponseFacts, answer: Answer) -> Label | None:
@@ -394,6 +412,7 @@ class SessionView:
         requested_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(response.calls, 1):
             tool_use_id = call.id
+            change = change_of_input(call.input)
             key = place.lane, tool_use_id
             if self._ran_early.pop(key, None) is None:
                 self._open_calls.add(*key, exchange.attempt_id, ordinal)
@@ -409,6 +428,8 @@ class SessionView:
                 requested_ns=requested_ns,
                 input_bytes=call.input_bytes,
                 input_similarity=similarity(call.input, self.prefixes.key),
+                lines_added=change.added if change else None,
+                lines_removed=change.removed if change else None,
             )
 
     def _parameters(self, found: Mapping[str, bool | int | float | str]) -> dict[str, Label] | None:
@@ -420,6 +441,29 @@ class SessionView:
 
     def _optional_label(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None
+
+
+def _timing_and_limits(answer: Answer, dialect: Dialect) -> dict[str, Any]:
+    """Return the fields of an attempt about its first token and its rate limits; their names are constants."""
+    hit = dialect.limit_hit(answer)
+    limits = dialect.rate_limits(answer.headers)
+    return {
+        "first_token_ns": dialect.first_token_ns(answer),
+        "rate_limits": {constant_label(name): value for name, value in limits.items()} or None,
+        "limit_hit": constant_label(hit) if hit is not None else None,
+    }
+
+
+def _error_fields(cause: ErrorCause | None) -> dict[str, Any]:
+    """Return the fields of a tool result that describe why the call failed."""
+    if cause is None:
+        return {}
+    return {
+        "error_origin": cause.origin,
+        "error_class": cause.name,
+        "error_file": cause.file,
+        "error_line": cause.line,
+    }
 
 
 def _is_from_agent_loop(exchange: ModelExchange) -> bool:

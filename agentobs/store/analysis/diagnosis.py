@@ -65,6 +65,10 @@ def _no_decisions(known: Known) -> str | None:
     )
 
 
+def _no_compactions(known: Known) -> str | None:
+    return None if known["recorded_interactions"] else "this client does not report its compactions"
+
+
 def _no_hooks(known: Known) -> str | None:
     if not known["recorded_interactions"]:
         return "this client does not report its hooks"
@@ -160,6 +164,13 @@ SIGNATURES = (
         "Compare the response with the results (agentobs show SESSION --content), or let a model "
         "compare them (agentobs diagnose SESSION --judge MODEL)",
         _no_claims,
+    ),
+    Signature(
+        "failed_summaries",
+        "two or more summaries of the conversation that were requested and not used",
+        "Give the agent a memory (live_world(memory=...)) or more summary tokens (Context.summary_tokens), or shorten "
+        "tool results. agentobs cost SESSION shows the cost",
+        _no_compactions,
     ),
 )
 """All signatures, in the order in which they are shown."""

@@ -1,5 +1,7 @@
--- Which failure signatures were found in which sessions, how often, and with what maximum strength?
+-- Which sessions failed, and which failure signatures were found, how often, and with what maximum strength?
 --
+-- A failed session has a row with the signature `failure`, whose subject is the failed step and whose detail is the
+-- cause.
 -- $since_ns: only sessions that started at or after this time, or NULL. $first_session_id, $last_session_id: only
 -- sessions whose IDs are in this range, or NULL; with bounds from `session_range`, a query about a day does not read
 -- the data of years. $limit: the maximum number of rows, or NULL for all. The latest sessions come first.
@@ -19,7 +21,11 @@ SELECT
     arg_max(about, value / threshold) AS about,
     arg_max(detail, value / threshold) AS detail
 FROM (
-    FROM diagnoses
+    FROM (
+        SELECT signature, session_id, value, threshold, about, detail FROM diagnoses
+        UNION ALL
+        SELECT 'failure', session_id, 1.0, 1.0, step_name, summary FROM failures
+    )
     WHERE
         ($first_session_id::VARCHAR IS NULL OR session_id >= $first_session_id::VARCHAR)
         AND ($last_session_id::VARCHAR IS NULL OR session_id <= $last_session_id::VARCHAR)

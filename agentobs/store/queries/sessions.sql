@@ -2,38 +2,52 @@
 --
 -- $failed: true for sessions that failed, crashed, or whose end could not be written; false for the others; NULL for
 -- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
--- NULL. $limit: the maximum number of rows, or NULL for all.
-SELECT
-    session_id,
-    name,
-    status,
-    reason,
-    signature,
-    started_ns,
-    duration_ns,
-    last_activity_ns,
-    interactions,
-    turns,
-    llm_requests,
-    attempts,
-    tool_calls,
-    input_tokens,
-    output_tokens,
-    cache_read_tokens,
-    cache_write_tokens,
-    cost_usd,
-    unpriced_calls,
-    dropped,
-    incomplete,
-    tags,
-    continues_session_id,
-    relation,
-    forked_turn,
-    replayed_requests
-FROM sessions
-WHERE
-    ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
-    AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
-    AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
-ORDER BY started_ns DESC, session_id
-LIMIT coalesce($limit::BIGINT, 9223372036854775807);
+-- NULL. $cause: only sessions whose cause of failure contains this text in upper or lower case, or NULL. $limit: the
+-- maximum number of rows, or NULL for all. cause is the summary in `failures`, or NULL.
+WITH listed AS (
+    SELECT
+        session_id,
+        name,
+        status,
+        reason,
+        signature,
+        started_ns,
+        duration_ns,
+        last_activity_ns,
+        interactions,
+        turns,
+        llm_requests,
+        attempts,
+        tool_calls,
+        input_tokens,
+        output_tokens,
+        cache_read_tokens,
+        cache_write_tokens,
+        cost_usd,
+        unpriced_calls,
+        dropped,
+        incomplete,
+        tags,
+        continues_session_id,
+        relation,
+        forked_turn,
+        replayed_requests
+    FROM sessions
+    WHERE
+        ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
+        AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
+        AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+        AND (
+            $cause::VARCHAR IS NULL
+            OR session_id IN (SELECT session_id FROM failures WHERE contains(lower(summary), lower($cause::VARCHAR)))
+        )
+    ORDER BY started_ns DESC, session_id
+    LIMIT coalesce($limit::BIGINT, 9223372036854775807)
+)
+SELECT listed.*, found.summary AS cause
+FROM listed
+LEFT JOIN (
+    FROM failures
+    WHERE session_id IN (SELECT session_id FROM listed WHERE status IN ('failed', 'crashed', 'incomplete'))
+) AS found ON listed.session_id = found.session_id
+ORDER BY started_ns DESC, listed.session_id;

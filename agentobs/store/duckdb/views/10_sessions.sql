@@ -1,26 +1,52 @@
 -- Sessions and their steps, joined from the recorded facts.
 
 CREATE OR REPLACE VIEW turns AS
+WITH complete AS (
+    SELECT * FROM attempts WHERE makes_turns AND outcome = 'ok' AND query_source IN ('main', 'sub_agent')
+), marks AS (
+    SELECT session_id, lane, turn, kind, session_sequence
+    FROM events
+    WHERE kind = 'tombstone' OR (kind = 'continuation' AND label = 'void')
+), tombstones AS (
+    SELECT marks.session_id, complete.attempt_id, marks.lane, marks.turn, complete.session_sequence
+    FROM marks
+    ASOF JOIN complete
+        ON marks.session_id = complete.session_id AND marks.lane = complete.lane AND marks.turn = complete.turn
+        AND marks.session_sequence > complete.session_sequence
+    WHERE marks.kind = 'tombstone'
+), discarded AS (
+    -- The agent loop discards a response that it requests again, or that filled the window of the model. If the repeated
+    -- request fails, the first response is used after all.
+    SELECT tombstones.session_id, tombstones.attempt_id
+    FROM tombstones
+    LEFT JOIN complete AS later
+        ON tombstones.session_id = later.session_id AND tombstones.lane = later.lane AND tombstones.turn = later.turn
+        AND tombstones.session_sequence < later.session_sequence
+    LEFT JOIN marks AS void
+        ON tombstones.session_id = void.session_id AND tombstones.lane = void.lane AND tombstones.turn = void.turn
+        AND void.kind = 'continuation' AND tombstones.session_sequence < void.session_sequence
+    WHERE later.attempt_id IS NOT NULL OR void.session_id IS NULL
+)
 SELECT
-    session_id,
-    interaction_id,
-    lane,
-    turn,
-    llm_request_id,
-    attempt_id,
-    attempt,
-    started_ns,
-    make_timestamp_ns(started_ns) AS started_at,
-    duration_ns,
-    first_chunk_ns,
-    model,
-    stop_reason,
-    tool_use_count,
-    message_count,
-    origin
-FROM attempts
-WHERE makes_turns AND outcome = 'ok';
-COMMENT ON VIEW turns IS 'One row for each complete response of a model.';
+    complete.session_id,
+    complete.interaction_id,
+    complete.lane,
+    complete.turn,
+    complete.llm_request_id,
+    complete.attempt_id,
+    complete.attempt,
+    complete.started_ns,
+    make_timestamp_ns(complete.started_ns) AS started_at,
+    complete.duration_ns,
+    complete.first_chunk_ns,
+    complete.model,
+    complete.stop_reason,
+    complete.tool_use_count,
+    complete.message_count,
+    complete.origin
+FROM complete
+ANTI JOIN discarded ON complete.session_id = discarded.session_id AND complete.attempt_id = discarded.attempt_id;
+COMMENT ON VIEW turns IS 'One row for each turn: a complete response of a model to the main agent or a sub-agent that became a part of the conversation. Responses to auxiliary requests (summaries, hooks, classifiers, side requests) and responses that the agent loop discarded are not turns.';
 COMMENT ON COLUMN turns.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN turns.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
 COMMENT ON COLUMN turns.lane IS 'The lane: `main`, or the lane of a sub-agent.';
@@ -37,6 +63,16 @@ COMMENT ON COLUMN turns.stop_reason IS 'Why the model stopped, or NULL.';
 COMMENT ON COLUMN turns.tool_use_count IS 'The number of tool calls in the response.';
 COMMENT ON COLUMN turns.message_count IS 'The number of messages in the request.';
 COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider), `replayed` (answered from a recording by a fork, at no cost), or `managed` (sent by the provider for a managed agent).';
+
+CREATE OR REPLACE VIEW turn_counts AS
+SELECT session_id, lane, count(*) AS turns, sum(tool_use_count)::BIGINT AS tool_calls
+FROM turns
+GROUP BY session_id, lane;
+COMMENT ON VIEW turn_counts IS 'One row for each session and lane: the numbers of turns and tool calls, which all commands, pages and results of the agent loop show.';
+COMMENT ON COLUMN turn_counts.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN turn_counts.lane IS 'The lane: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN turn_counts.turns IS 'The number of turns, as in turns.';
+COMMENT ON COLUMN turn_counts.tool_calls IS 'The number of tool calls in these turns. Calls in responses that broke off or were discarded, and calls of tools that the provider ran, do not count; the view tool_calls contains them.';
 
 CREATE OR REPLACE VIEW llm_requests AS
 SELECT
@@ -429,7 +465,6 @@ WITH ids AS (
         session_id,
         count(*) AS attempts,
         count(*) FILTER (WHERE attempt = 1) AS llm_requests,
-        count(*) FILTER (WHERE makes_turns AND outcome = 'ok') AS turns,
         count(*) FILTER (WHERE attempt = 1 AND origin = 'replayed') AS replayed_requests,
         min(started_ns) AS first_ns
     FROM attempts
@@ -447,9 +482,9 @@ WITH ids AS (
     GROUP BY session_id
 ), prompted AS (
     SELECT session_id, count(*) AS interactions FROM interaction_starts GROUP BY session_id
-), called AS (
-    SELECT session_id, count(*) AS tool_calls
-    FROM (SELECT session_id FROM tool_uses UNION ALL SELECT session_id FROM provider_tool_uses)
+), counted AS (
+    SELECT session_id, sum(turns)::BIGINT AS turns, sum(tool_calls)::BIGINT AS tool_calls
+    FROM turn_counts
     GROUP BY session_id
 ), activity AS (
     SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
@@ -504,10 +539,10 @@ WITH ids AS (
         damaged.session_id IS NOT NULL AS is_damaged,
         requests.attempts,
         requests.llm_requests,
-        requests.turns,
+        counted.turns,
         requests.replayed_requests,
         prompted.interactions,
-        called.tool_calls,
+        counted.tool_calls,
         coalesce(parts.conversation_id, ids.session_id) AS conversation_id,
         continuations.continues_session_id,
         continuations.relation,
@@ -519,7 +554,7 @@ WITH ids AS (
     LEFT JOIN requests ON ids.session_id = requests.session_id
     LEFT JOIN spent ON ids.session_id = spent.session_id
     LEFT JOIN prompted ON ids.session_id = prompted.session_id
-    LEFT JOIN called ON ids.session_id = called.session_id
+    LEFT JOIN counted ON ids.session_id = counted.session_id
     LEFT JOIN running ON ids.session_id = running.session_id
     LEFT JOIN damaged ON ids.session_id = damaged.session_id
     LEFT JOIN missing ON ids.session_id = missing.session_id
@@ -578,10 +613,10 @@ COMMENT ON COLUMN sessions.last_activity_ns IS 'The last known activity of the s
 COMMENT ON COLUMN sessions.entry IS 'The function that started the session, as `module:name`, or NULL.';
 COMMENT ON COLUMN sessions.tags IS 'Labels set by the author.';
 COMMENT ON COLUMN sessions.interactions IS 'The number of interactions.';
-COMMENT ON COLUMN sessions.turns IS 'The number of turns, which are complete responses of a model.';
+COMMENT ON COLUMN sessions.turns IS 'The number of turns of all lanes, as in turn_counts.';
 COMMENT ON COLUMN sessions.llm_requests IS 'The number of LLM requests.';
 COMMENT ON COLUMN sessions.attempts IS 'The number of attempts, which are HTTP requests to the provider.';
-COMMENT ON COLUMN sessions.tool_calls IS 'The number of tool calls of the model, including those that the provider ran.';
+COMMENT ON COLUMN sessions.tool_calls IS 'The number of tool calls in these turns, as in turn_counts, without the calls of tools that the provider ran.';
 COMMENT ON COLUMN sessions.input_tokens IS 'Billed input tokens that were neither read from nor written to the cache. [tokens]';
 COMMENT ON COLUMN sessions.output_tokens IS 'Billed output tokens. [tokens]';
 COMMENT ON COLUMN sessions.cache_read_tokens IS 'Billed input tokens that were read from the cache. [tokens]';

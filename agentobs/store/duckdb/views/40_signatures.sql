@@ -462,6 +462,39 @@ COMMENT ON COLUMN contradictions.threshold IS 'The minimum value for this findin
 COMMENT ON COLUMN contradictions.detail IS 'The number of failed results to which the response replies.';
 COMMENT ON COLUMN contradictions.evidence_id IS 'The ID of the attempt with this response.';
 
+CREATE OR REPLACE VIEW failed_summaries AS
+WITH spent AS (
+    SELECT session_id, sum(cost_usd) AS cost_usd FROM costs GROUP BY session_id
+)
+SELECT
+    unused.session_id,
+    unused.lane,
+    max(unused.turn) AS turn,
+    max(unused.at_ns) AS at_ns,
+    coalesce(mode(unused.reason), 'unknown') AS about,
+    count(*)::DOUBLE AS value,
+    2::DOUBLE AS threshold,
+    concat_ws(
+        ' ',
+        format('{} requests', sum(unused.requests)),
+        format('cost ${:.4f} of ${:.4f}', sum(unused.cost_usd)::DOUBLE, any_value(spent.cost_usd)::DOUBLE)
+    ) AS detail,
+    arg_max(unused.summary_lane, unused.at_ns) AS evidence_id
+FROM unused_summaries AS unused
+LEFT JOIN spent ON unused.session_id = spent.session_id
+GROUP BY unused.session_id, unused.lane
+HAVING count(*) >= 2;
+COMMENT ON VIEW failed_summaries IS 'At least two summaries of a conversation were requested and not used, although the model responded; one row for each lane.';
+COMMENT ON COLUMN failed_summaries.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN failed_summaries.lane IS 'The lane: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN failed_summaries.turn IS 'The turn within the lane, from 1, or NULL.';
+COMMENT ON COLUMN failed_summaries.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN failed_summaries.about IS 'The most frequent reason, as in unused_summaries.';
+COMMENT ON COLUMN failed_summaries.value IS 'The number of summaries that were not used. [summaries]';
+COMMENT ON COLUMN failed_summaries.threshold IS 'The minimum value for this finding. [summaries]';
+COMMENT ON COLUMN failed_summaries.detail IS 'The number of LLM requests for these summaries, and their share of the cost of the session if their prices are known.';
+COMMENT ON COLUMN failed_summaries.evidence_id IS 'The lane of the requests for the last of these summaries.';
+
 CREATE OR REPLACE VIEW diagnoses AS
 SELECT 'repeated_calls' AS signature, * FROM repeated_calls
 UNION ALL
@@ -481,7 +514,9 @@ SELECT 'broken_caches' AS signature, * FROM broken_caches
 UNION ALL
 SELECT 'repeated_tool_errors' AS signature, * FROM repeated_tool_errors
 UNION ALL
-SELECT 'contradictions' AS signature, * FROM contradictions;
+SELECT 'contradictions' AS signature, * FROM contradictions
+UNION ALL
+SELECT 'failed_summaries' AS signature, * FROM failed_summaries;
 COMMENT ON VIEW diagnoses IS 'All findings of all failure signatures.';
 COMMENT ON COLUMN diagnoses.signature IS 'The failure signature: the name of the view that describes the other columns.';
 COMMENT ON COLUMN diagnoses.session_id IS 'The ID of the session.';

@@ -33,10 +33,13 @@ SELECT
     ended_ns, 'session_end', outcome,
     map_from_entries(list_filter([
         {'k': 'reason', 'v': reason::VARCHAR},
-        {'k': 'signature', 'v': signature::VARCHAR}
+        {'k': 'signature', 'v': signature::VARCHAR},
+        {'k': 'error_class', 'v': error_class::VARCHAR},
+        {'k': 'error_file', 'v': error_file::VARCHAR}
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
-        {'k': 'dropped', 'v': dropped::DOUBLE}
+        {'k': 'dropped', 'v': dropped::DOUBLE},
+        {'k': 'error_line', 'v': error_line::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM session_ends
@@ -69,7 +72,8 @@ SELECT
         {'k': 'model_requested', 'v': model_requested::VARCHAR},
         {'k': 'model', 'v': model::VARCHAR},
         {'k': 'error_type', 'v': error_type::VARCHAR},
-        {'k': 'stop_reason', 'v': stop_reason::VARCHAR}
+        {'k': 'stop_reason', 'v': stop_reason::VARCHAR},
+        {'k': 'limit_hit', 'v': limit_hit::VARCHAR}
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
         {'k': 'attempt', 'v': attempt::DOUBLE},
@@ -87,6 +91,7 @@ SELECT
         {'k': 'chunk_count', 'v': chunk_count::DOUBLE},
         {'k': 'redactions', 'v': redactions::DOUBLE},
         {'k': 'claims_success', 'v': claims_success::DOUBLE},
+        {'k': 'first_token_ns', 'v': first_token_ns::DOUBLE},
         {'k': 'has_tool_calls', 'v': (tool_use_count > 0)::INTEGER::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
@@ -101,7 +106,9 @@ SELECT
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
         {'k': 'ordinal', 'v': ordinal::DOUBLE},
-        {'k': 'input_bytes', 'v': input_bytes::DOUBLE}
+        {'k': 'input_bytes', 'v': input_bytes::DOUBLE},
+        {'k': 'lines_added', 'v': lines_added::DOUBLE},
+        {'k': 'lines_removed', 'v': lines_removed::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM tool_uses
@@ -113,7 +120,10 @@ SELECT
         {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
         {'k': 'tool', 'v': tool::VARCHAR},
         {'k': 'source', 'v': source::VARCHAR},
-        {'k': 'error_kind', 'v': error_kind::VARCHAR}
+        {'k': 'error_kind', 'v': error_kind::VARCHAR},
+        {'k': 'error_origin', 'v': error_origin::VARCHAR},
+        {'k': 'error_class', 'v': error_class::VARCHAR},
+        {'k': 'error_file', 'v': error_file::VARCHAR}
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
         {'k': 'duration_ns', 'v': duration_ns::DOUBLE},
@@ -123,7 +133,10 @@ SELECT
         {'k': 'executed_bytes', 'v': executed_bytes::DOUBLE},
         {'k': 'coerced', 'v': coerced::DOUBLE},
         {'k': 'result_bytes', 'v': result_bytes::DOUBLE},
-        {'k': 'text_characters', 'v': text_characters::DOUBLE}
+        {'k': 'text_characters', 'v': text_characters::DOUBLE},
+        {'k': 'error_line', 'v': error_line::DOUBLE},
+        {'k': 'lines_added', 'v': lines_added::DOUBLE},
+        {'k': 'lines_removed', 'v': lines_removed::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM tool_results

@@ -6,7 +6,9 @@ WITH wanted AS (
 ), fields(texts, session_id, segment_id, at_ns) AS (
     SELECT [name, tool_use_id, lane], session_id, segment_id, requested_ns FROM tool_uses
     UNION ALL
-    SELECT [tool, tool_use_id, lane], session_id, segment_id, result_ns FROM tool_results
+    SELECT [tool, tool_use_id, lane, error_class, error_file], session_id, segment_id, result_ns FROM tool_results
+    UNION ALL
+    SELECT [error_class, error_file], session_id, segment_id, ended_ns FROM session_ends
     UNION ALL
     SELECT [name, server, tool_use_id, caller_id, lane], session_id, segment_id, requested_ns FROM provider_tool_uses
     UNION ALL

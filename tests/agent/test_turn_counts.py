@@ -1,0 +1,127 @@
+"""Turns and tool calls are counted in the same way by the results of runs, the list of sessions, and the pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from anthropic import AsyncAnthropic
+
+import agentobs
+from agentobs.agent import Event, Result, SubAgent
+from agentobs.cli.demo import refund_agent
+from agentobs.recording.journal.home import Home
+from agentobs.records.facts import SessionStart
+from agentobs.sink import Record
+from agentobs.store.duckdb.connection import connect, named
+from replay import Replayer, load
+from tests.agent import scenarios
+from tests.agent.scenario import ExternalInput
+from tests.agent.scenarios import FIXTURES, SCENARIOS, play
+from tests.dashboards.live_app import serving
+from tests.store.recordings import a_home, record
+
+ALL = [*SCENARIOS, "refund-loop"]
+SHARES = 6
+"""The number of tests into which the fixtures are divided."""
+
+
+def replayed(name: str) -> tuple[list[Event], list[Record]]:
+    """Replay a committed fixture; return the events of the agent loop, and the records of the session."""
+    path = FIXTURES.parent / name if name == "refund-loop" else FIXTURES / name
+    replayer, records, events = Replayer(load(path)), list[Record](), list[Event]()
+    collect = replayer._state.collect
+
+    def both(each: Record) -> None:
+        records.append(each)
+        collect(each)
+
+    replayer._state.collect = both  # type: ignore[method-assign, assignment]
+
+    async def run_again() -> None:
+        scenario = SCENARIOS[name]
+        tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
+        async with AsyncAnthropic(open_telemetry=False) as client:
+            agentobs.record(client)
+            with agentobs.session(name):
+                async for event in play(name, client, ExternalInput(), tools):
+                    events.append(event)
+
+    scenarios._is_available[0] = False
+    with replayer as opened:
+        if name == "refund-loop":
+            opened.run(refund_agent.answer, **opened.fixture.header["arguments"])
+        else:
+            opened.run(run_again)
+    return events, records
+
+
+def results_by_lane(events: list[Event]) -> dict[str, tuple[int, int]]:
+    """Return the turns and tool calls of the results of all runs, by lane; lanes without turns are left out."""
+    turns, calls = Counter[str](), Counter[str]()
+    for event in events:
+        inner = event.event if isinstance(event, SubAgent) else event
+        if isinstance(inner, Result):
+            lane = event.lane if isinstance(event, SubAgent) else "main"
+            turns[lane] += inner.num_turns
+            calls[lane] += inner.num_tool_calls
+    return {lane: (turns[lane], calls[lane]) for lane in turns if turns[lane]}
+
+
+@pytest.fixture(params=range(SHARES))
+def names(request: pytest.FixtureRequest) -> list[str]:
+    return ALL[request.param :: SHARES]
+
+
+def test_all_counts_agree_for_each_committed_fixture(names: list[str], tmp_path: Path) -> None:
+    """For every committed fixture, the results of the runs and sub-agents, the list of sessions, the view by lane, the
+    table of turns and the page of the session show the same numbers.
+    """
+    home, expected = a_home(tmp_path), dict[str, dict[str, tuple[int, int]]]()
+    for name in names:
+        events, records = replayed(name)
+        record(home, records)
+        if name != "refund-loop":  # the demo passes no events on
+            expected[name] = results_by_lane(events)
+        assert any(isinstance(getattr(each, "start", None), SessionStart) for each in records), name
+    assert set(counted(home)) == set(names)
+    for name, lanes in expected.items():
+        assert counted(home)[name] == lanes, name
+    check_pages(home)
+
+
+def counted(home: Home) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return the counts of the view, by session and lane."""
+    rows = agentobs.query(
+        "SELECT name, lane, counts.turns, counts.tool_calls FROM sessions LEFT JOIN turn_counts AS counts "
+        "USING (session_id)",
+        home=home.path,
+    )
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for name, lane, turns, calls in rows:
+        found.setdefault(name, {}).update({lane: (turns, calls)} if lane is not None else {})
+    return found
+
+
+def check_pages(home: Home) -> None:
+    """Check that the list of sessions, the query of turns and the pages show the sums of the view."""
+    view = {
+        name: tuple(map(sum, zip((0, 0), *lanes.values(), strict=True)))
+        for name, lanes in counted(home).items()
+    }
+    with connect(home) as connection:
+        listed = named(connection, "sessions")
+        columns = [column[0] for column in listed.description]
+        rows = [dict(zip(columns, row, strict=True)) for row in listed.fetchall()]
+        for row in rows:
+            turns = named(connection, "session_turns", session_id=row["session_id"]).fetchall()
+            assert (row["turns"], row["tool_calls"]) == view[row["name"]]
+            assert len(turns) == row["turns"]
+    with serving(home) as client:
+        for row in rows:
+            words = client.get(f"/sessions/{row['session_id']}").words
+            shown = re.search(r"Turns ([\d,]+) .*?Tool calls ([\d,]+)", words)
+            assert shown is not None
+            assert tuple(map(int, shown.groups())) == view[row["name"]], row["name"]

@@ -1,0 +1,218 @@
+"""Why sessions failed: the view `failures`, the commands, and the page of a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.recording.journal.home import Home
+from agentobs.records.exchanges import ErrorCause, Place, ToolAnswer, ToolExchange, ToolQuestion
+from agentobs.records.facts import InteractionEnd, InteractionStart
+from agentobs.records.labels import Label, unchecked
+from agentobs.sink import Record
+from agentobs.store.analysis.failure import STEPS_BEFORE, explain_failure
+from agentobs.store.backend import open_store
+from agentobs.store.session_lookup import find_session
+from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import Client, serving
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start
+from tests.store.wire_conversations import WireConversation
+
+PATH = "secret folder/anna.py"
+RAISED = ErrorCause("raised", Label("KeyError"), Label("shop/orders.py"), 12)
+HIDDEN = ErrorCause("raised", Label("ValueError"), unchecked(PATH), 7)
+
+
+def failing(number: int, tool_use_id: str, name: str, error: ErrorCause, at: int) -> ToolExchange:
+    return ToolExchange(
+        place=Place(session_id(number)),
+        started_ns=at,
+        duration_ns=SECOND // 4,
+        question=ToolQuestion(tool_use_id, name, {}),
+        answer=ToolAnswer("failed: what a person wrote", True, "failed", error=error),
+    )
+
+
+def talk(number: int, error: ErrorCause, *, goes_on: bool) -> list[Record]:
+    """Return a session with a call of `look` that succeeds, and one of `send` that fails."""
+    made = WireConversation(number)
+    made.tools = [{"name": "look"}, {"name": "send"}]
+    [first] = made.calls(("look", {}))
+    made.result(first)
+    [second] = made.calls(("send", {}))
+    failed = failing(number, second, "send", error, T0 + SECOND * 26 // 10)
+    if goes_on:
+        made.result(second, "failed", is_error=True)
+        made.says("It did not work.")
+        return [*made.records[:-1], failed, made.records[-1]]
+    return [*made.records, failed]
+
+
+def ended(number: int, reason: str, signature: str, **error: Any) -> Any:
+    fields: dict[str, Any] = {"reason": Label(reason), "signature": Label(signature)}
+    return replace(end(number), outcome="failed", **fields, **error)
+
+
+PLACE = {"error_class": Label("KeyError"), "error_file": Label("shop/orders.py"), "error_line": 12}
+OWN = {"error_class": Label("TypeError"), "error_file": Label("shop/main.py"), "error_line": 3}
+
+
+def named(records: list[Record], number: int, name: str) -> list[Record]:
+    return [start(number, name), *records[1:]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home with one session for each cause of a failure, and one that completed."""
+    home = a_home(tmp_path_factory.mktemp("failed"))
+    exception = ended(1, "KeyError", "exception:KeyError@shop.orders:find", **PLACE)
+    record(home, [*named(talk(1, RAISED, goes_on=False), 1, "raised"), exception])
+    own = ended(2, "TypeError", "exception:TypeError@shop.main:run", **OWN)
+    record(home, [*named(talk(2, RAISED, goes_on=True), 2, "own_code"), own])
+    declared = ended(3, "no_refund", "declared:no_refund")
+    record(home, [*named(talk(3, HIDDEN, goes_on=True), 3, "declared"), declared])
+    last = attempt(4, 2, status=529)
+    record(
+        home,
+        [start(4, "provider"), attempt(4, 1), last, ended(4, "Overloaded", "exception:Overloaded")],
+    )
+    interaction: list[Record] = [
+        InteractionStart(session_id(5), "5" * 32, Label("main"), T0),
+        InteractionEnd(session_id(5), "5" * 32, T0 + 9, Label("error_max_turns"), True),
+    ]
+    record(home, [start(5, "result"), attempt(5, 1), *interaction, end(5)])
+    crashed = WireConversation(6)
+    crashed.calls(("look", {}))
+    record(home, named(crashed.records, 6, "crashed"))
+    record(home, [*named(talk(7, RAISED, goes_on=True), 7, "completed"), end(7)])
+    return home
+
+
+@pytest.fixture
+def shell(home: Home, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(home.path, capsys)
+
+
+@pytest.fixture(scope="module")
+def client(home: Home) -> Iterator[Client]:
+    with serving(home) as made:
+        yield made
+
+
+SUMMARIES = {
+    "raised": ("exception", "KeyError in send at shop/orders.py:12"),
+    "own_code": ("exception", "TypeError at shop/main.py:3"),
+    "declared": ("declared", f"declared: no_refund; ValueError in send at {PATH}:7"),
+    "provider": ("exception", "Overloaded; overloaded_error (529) from claude-sonnet-5-5"),
+    "result": ("result", "result: error_max_turns"),
+    "crashed": (
+        "crash",
+        "the process ended without an end of the session; unfinished in look",
+    ),
+}
+"""The cause and the summary of each session that did not complete, as local commands show them."""
+
+
+def test_each_failed_session_has_a_cause(home: Home) -> None:
+    """The view has one row for each session that did not complete, with its cause and the failed step; a path that
+    somebody chose is a digest.
+    """
+    rows = agentobs.query(
+        "SELECT name, cause, summary FROM failures JOIN sessions USING (session_id)", home=home.path
+    )
+    found = {name: (cause, summary) for name, cause, summary in rows}
+    hidden = found.pop("declared")
+    assert found == {name: row for name, row in SUMMARIES.items() if name != "declared"}
+    assert hidden[0] == "declared"
+    assert hidden[1].startswith("declared: no_refund; ValueError in send at digest:")
+    assert hidden[1].endswith(":7")
+
+
+def test_the_failed_step_has_its_facts(home: Home) -> None:
+    """The step has its lane, turn, class and place; a failed attempt has its status. The steps before
+    it are in order.
+    """
+    with open_store(home) as store:
+        failures = {
+            name: explain_failure(store, find_session(store, name, key=home.key()))
+            for name in (*SUMMARIES, "completed")
+        }
+        assert failures["completed"] is None
+        found = {name: failure for name, failure in failures.items() if failure is not None}
+    assert found.keys() == SUMMARIES.keys()
+    assert found["raised"].facts == {
+        "kind": "tool_call", "name": "send", "lane": "main", "turn": 2, "outcome": "failed",
+        "origin": "raised", "class": "KeyError", "file": "shop/orders.py", "line": 12,
+        "id": "toolu_1_2",
+    }  # fmt: skip
+    assert [step["name"] for step in found["raised"].before] == [
+        "/v1/messages", "look", "/v1/messages",
+    ]  # fmt: skip
+    provider = found["provider"].facts
+    assert (provider["kind"], provider["status"], provider["class"], provider["origin"]) == (
+        "attempt", 529, "overloaded_error", "returned",
+    )  # fmt: skip
+    assert found["own_code"].facts == {}
+    assert len(found["own_code"].before) == STEPS_BEFORE
+    assert found["crashed"].facts["outcome"] == "unfinished"
+
+
+def test_failed_sessions_are_listed_with_their_cause(shell: Shell) -> None:
+    """`sessions --failed` shows the cause of each session, and `--cause` selects sessions by it."""
+    rows = [json.loads(line) for line in shell("sessions", "--failed", "--json").out.splitlines()]
+    assert {row["name"]: row["cause"] for row in rows} == {
+        name: summary for name, (_, summary) in SUMMARIES.items()
+    }
+    table = shell("sessions", "--failed").out
+    assert "KeyError in send at shop/orders.py:12" in table
+    assert "cause" in table.splitlines()[0]
+    chosen = shell("sessions", "--cause", "keyerror", "--json").out.splitlines()
+    assert [json.loads(line)["name"] for line in chosen] == ["raised"]
+    assert shell("sessions", "--cause", "nothing like it", "--json").out == ""
+    everything = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
+    assert [row["cause"] for row in everything if row["name"] == "completed"] == [None]
+
+
+@pytest.mark.parametrize("command", ["show", "diagnose"])
+def test_commands_begin_with_the_cause(shell: Shell, command: str) -> None:
+    """`show` and `diagnose` begin with the cause, the failed step and the steps before it, without content."""
+    for name, (_, summary) in SUMMARIES.items():
+        out = shell(command, name).out
+        status = "crashed" if name == "crashed" else "failed"
+        assert f"{status}: {summary}" in "\n".join(out.splitlines()[:3])
+        assert "what a person wrote" not in out
+    raised = shell(command, "raised").out
+    step = (
+        "failed step: kind tool_call, name send, lane main, turn 2, outcome failed, origin raised"
+    )
+    assert step in raised
+    assert "just before:" in raised
+    assert "failed:" not in shell(command, "completed").out
+
+
+def test_diagnose_explains_every_failed_session(shell: Shell) -> None:
+    """Each failed session has a finding `failure`, also in `--all`; `--fail` reacts to signatures only."""
+    for name, (_, summary) in SUMMARIES.items():
+        [first, *_] = shell("diagnose", name, "--json").out.splitlines()
+        finding = json.loads(first)
+        assert (finding["signature"], finding["is_found"]) == ("failure", True)
+        assert finding["evidence"][0]["summary"] == summary
+    rows = [json.loads(line) for line in shell("diagnose", "--all", "--json").out.splitlines()]
+    assert {row["name"]: row["detail"] for row in rows if row["signature"] == "failure"} == {
+        name: summary for name, (_, summary) in SUMMARIES.items()
+    }
+    assert shell("diagnose", "result", "--fail").code == 0
+
+
+def test_the_page_begins_with_the_cause(client: Client) -> None:
+    """The page of a failed session shows the cause before the totals; the page of another session does not."""
+    page = client.get(f"/sessions/{session_id(1)}")
+    assert "KeyError in send at shop/orders.py:12" in page.words
+    assert page.html.index('id="failure"') < page.html.index('id="totals"')
+    assert f"ValueError in send at {PATH}:7" in client.get(f"/sessions/{session_id(3)}").words
+    assert 'id="failure"' not in client.get(f"/sessions/{session_id(7)}").html
