@@ -21,6 +21,7 @@ from typing import Any, Self
 from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
+from agentobs.agent.background_events import BackgroundListener
 from agentobs.agent.events import Event, HookRan, Result
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Inbox, Person
@@ -64,6 +65,7 @@ class Agent:
         roots: Sequence[Path] = (),
         memory: Callable[[], str | None] | None = None,
         refresh: Callable[[], object] | None = None,
+        background_listener: BackgroundListener | None = None,
     ) -> None:
         """Create an agent with an empty conversation. Nothing is sent.
 
@@ -80,6 +82,8 @@ class Agent:
             roots: the folders that must contain the paths of tools; by default the working directory.
             memory: returns the session's memory, see `agentobs.agent.live_world`.
             refresh: renews the client's credentials, see `agentobs.agent.live_world`.
+            background_listener: receives each event of a background agent when it happens, also after the run that
+                started the agent has ended. It must return quickly.
 
         Raises:
             UsageError: the client is synchronous, closed or something else; a tool, a hook or a sub-agent
@@ -112,6 +116,7 @@ class Agent:
             "memory": memory,
             "refresh": refresh,
         }
+        self._background_listener = background_listener
         self._runner: asyncio.Runner | None = None
         self._earlier: tuple[Relation, str, int | None] | None = None
         self._start_over(Conversation())
@@ -159,6 +164,7 @@ class Agent:
         with self._running():
             world = self._current_world()
             await self._continue_earlier(world)
+            self._conversation.background_events.listener = self._background_listener
             events = run(
                 prompt,
                 world=world,

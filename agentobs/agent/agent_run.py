@@ -272,7 +272,7 @@ class Run:
         self.progress.repeated_turns = self.progress.repeated_turns + 1 if is_same else 1
 
     def forget_repeated_turns(self) -> None:
-        """Count repeated turns anew, because a person has sent a message."""
+        """Count repeated turns from 1 again, because a person has sent a message."""
         self.progress.last_calls, self.progress.repeated_turns = [], 1
 
     def count_entered_agents(self) -> None:
