@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from agentobs.recording.session import stop_recorder as stop_recorder
     from agentobs.records.backend import receiving as receiving
     from agentobs.records.labels import Label as Label
+    from agentobs.session_notes import score as score
+    from agentobs.session_notes import title as title
     from agentobs.store.duckdb.connection import connect as connect
     from agentobs.store.duckdb.sql_worker import Limits as Limits
     from agentobs.store.duckdb.sql_worker import query as query
@@ -61,6 +63,7 @@ _MODULES = {
     ),
     "agentobs.records.backend": ("receiving",),
     "agentobs.records.labels": ("Label",),
+    "agentobs.session_notes": ("score", "title"),
     "agentobs.store.duckdb.connection": ("connect",),
     "agentobs.store.duckdb.sql_worker": ("Limits", "query"),
     "agentobs.tracing": ("carried", "open_span", "span", "trace_context", "trace_environment"),

@@ -19,7 +19,7 @@ from agentobs.store.session_lookup import find_session
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.panels.panels import session_panels
-from dashboards.panels.session_outcomes import content_state, steps_of, verdicts_of
+from dashboards.panels.session_outcomes import content_state, scores_of, steps_of, verdicts_of
 from dashboards.panels.templates import segment
 
 T = TypeVar("T")
@@ -147,6 +147,7 @@ def session(request: Request) -> Response:
             unfinished=_unfinished_operations(view, about),
             hooks=view.named("hook_outcomes", session_id=session_id),
             decisions=view.named("internal/permission_decisions", session_id=session_id),
+            scores=scores_of(view.named("session_scores", session_id=session_id)),
             most=MOST_ROWS,
         )
 

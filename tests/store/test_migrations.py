@@ -34,7 +34,7 @@ def add_migration(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     shipped = schema.migrations()
 
     def add() -> None:
-        added = Migration(len(shipped) + 1, "0002_racks", SECOND_MIGRATION)
+        added = Migration(shipped[-1].number + 1, "0002_racks", SECOND_MIGRATION)
         monkeypatch.setattr(schema, "migrations", lambda: (*shipped, added))
 
     return add

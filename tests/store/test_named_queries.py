@@ -77,6 +77,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "repeated_tool_errors",
         "rising_costs",
         "session_range",
+        "session_scores",
         "session_segments",
         "session_steps",
         "session_timeline",
@@ -140,7 +141,7 @@ def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> N
     with pytest.raises(UsageError) as refused:
         named(connection, "sessions", limits=1)
     assert str(refused.value) == (
-        "limits: query sessions has no parameter limits. It takes failed, limit, name, since_ns."
+        "limits: query sessions has no parameter limits. It takes failed, limit, name, session_ids, since_ns."
     )
     with pytest.raises(UsageError):
         named(connection, "../views")

@@ -85,8 +85,10 @@ def test_facts_cannot_contain_content() -> None:
 
 
 def test_migrations_are_applied_once(laid_out: duckdb.DuckDBPyConnection) -> None:
-    """Migrations are numbered without gaps, and running them again changes nothing."""
-    assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
+    """Migrations have different numbers in ascending order, and running them again changes nothing."""
+    numbers = [migration.number for migration in migrations()]
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (1, newest())
     before = laid_out.execute("FROM migrations").fetchall()
     migrate(laid_out)
     assert laid_out.execute("FROM migrations").fetchall() == before

@@ -20,7 +20,16 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     session_of,
 )
-from agentobs.records.display import money, pretty, printable, text
+from agentobs.cli.terminal.session_choice import WHERE_HELP
+from agentobs.records.display import (
+    instant,
+    money,
+    pretty,
+    printable,
+    score_value,
+    scored_part,
+    text,
+)
 
 if TYPE_CHECKING:
     from agentobs.store.port import Store
@@ -37,15 +46,21 @@ if TYPE_CHECKING:
     show_default=True,
     help="Maximum number of rows.",
 )
+@click.option("--where", metavar="CONDITIONS", help=WHERE_HELP)
 @form_options
 @click.pass_context
-def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> None:
+def sessions(
+    context: click.Context, failed: bool, limit: int, where: str | None, form: Form
+) -> None:
     """List sessions."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
+    from agentobs.store.session_filter import matching_sessions, parse_filter
 
+    conditions = parse_filter(where) if where is not None else ()
     with open_store(context) as store:
-        rows = rows_of(store, "sessions", failed=failed or None, limit=limit)
+        chosen = matching_sessions(store, conditions) if conditions else None
+        rows = rows_of(store, "sessions", failed=failed or None, session_ids=chosen, limit=limit)
         print_rows(_with_status_notes(rows) if form == "table" else rows, _SESSIONS, form)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
@@ -67,6 +82,7 @@ def show(context: click.Context, session: str, content: bool) -> None:
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
         print_rows(_timeline(store, session_id), _TIMELINE, "table")
+        _print_scores(rows_of(store, "session_scores", session_id=session_id))
     if content:
         _show_content(context, session_id)
 
@@ -175,6 +191,29 @@ def _print_conversation(rows: Rows) -> None:
     click.echo(
         f"{len(parts)} sessions cost {'at least ' if known and is_lower_bound else ''}{cost}\n"
     )
+
+
+_SCORES = ("score", "value", "of", "given", "at", "comment")
+
+
+def _print_scores(rows: Rows) -> None:
+    """Print the last value of each score, if there are any."""
+    scores = as_dicts(rows)
+    if not scores:
+        return
+    click.echo()
+    shown = [
+        (
+            row["name"],
+            score_value(row["value_type"], row["value"], row["label"]),
+            scored_part(row["lane"], row["turn"], row["tool_use_id"]),
+            row["given"],
+            instant(row["at_ns"]),
+            row["comment"],
+        )
+        for row in scores
+    ]
+    print_rows((list(_SCORES), shown), _SCORES, "table")
 
 
 def _show_content(context: click.Context, session_id: str) -> None:

@@ -2,7 +2,7 @@
 --
 -- $failed: true for sessions that failed, crashed, or whose end could not be written; false for the others; NULL for
 -- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
--- NULL. $limit: the maximum number of rows, or NULL for all.
+-- NULL. $session_ids: only these sessions, or NULL. $limit: the maximum number of rows, or NULL for all.
 SELECT
     session_id,
     name,
@@ -35,5 +35,6 @@ WHERE
     ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
     AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+    AND ($session_ids::VARCHAR[] IS NULL OR session_id IN (SELECT unnest($session_ids::VARCHAR[])))
 ORDER BY started_ns DESC, session_id
 LIMIT coalesce($limit::BIGINT, 9223372036854775807);

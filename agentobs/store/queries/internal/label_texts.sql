@@ -16,6 +16,12 @@ WITH wanted AS (
     UNION ALL
     SELECT unnest([rule, tool]), session_id, segment_id, at_ns FROM permissions
     UNION ALL
+    SELECT title, session_id, segment_id, at_ns FROM session_titles
+    UNION ALL
+    SELECT unnest([repository, branch, directory]), session_id, segment_id, at_ns FROM git_states
+    UNION ALL
+    SELECT unnest([name, comment, tool_use_id]), session_id, segment_id, at_ns FROM scores
+    UNION ALL
     SELECT key, session_id, segment_id, started_ns FROM world_answers
     UNION ALL
     SELECT
