@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentobs.determinism.values import ToolFailed as ToolFailed
     from agentobs.determinism.values import register_type as register_type
     from agentobs.recording.custom_events import event as event
+    from agentobs.recording.git.calls import record_git as record_git
     from agentobs.recording.options import Options as Options
     from agentobs.recording.recorder_health import statistics as statistics
     from agentobs.recording.session import Session as Session
@@ -47,6 +48,7 @@ _MODULES = {
     "agentobs.determinism.functions": ("record_tool",),
     "agentobs.determinism.values": ("ToolFailed", "register_type"),
     "agentobs.recording.custom_events": ("event",),
+    "agentobs.recording.git.calls": ("record_git",),
     "agentobs.recording.options": ("Options",),
     "agentobs.recording.recorder_health": ("statistics",),
     "agentobs.recording.session": (

@@ -59,7 +59,7 @@ from agentobs.recording.options import (
     content_mode_or_off,
 )
 from agentobs.recording.recorder import Recorder
-from agentobs.recording.titles import title_fact, title_text
+from agentobs.recording.start_notes import start_notes, title_text
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
 from agentobs.records.clear_text import class_label
@@ -477,8 +477,8 @@ class Session:
             shared.on_first_use = note_read
         entry = self._entry
         sink.emit(SessionCall(start, entry.arguments, recorded, entry.obstacle))
-        if self._title is not None:
-            sink.emit(title_fact(self.session_id, self._title, "program"))
+        for note in start_notes(self.session_id, self._title, recorder):
+            sink.emit(note)
 
     def patch(self) -> None:
         """Patch the standard library if the session requests that; never raises."""

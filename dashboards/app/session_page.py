@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from agentobs.recording.journal.home import Home
 from agentobs.runtime import process
+from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
@@ -112,6 +113,8 @@ def session(request: Request) -> Response:
             figures=True,
             revision=view.revision,
             about=about,
+            session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
+            git=first_of(view.named("internal/session_git", session_id=session_id)),
             spent=first_of(view.named("cost_by_session", session_id=session_id)),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),

@@ -25,16 +25,27 @@ COMMENT ON COLUMN latest_scores.at_ns IS 'When the score was given. [ns since 19
 COMMENT ON COLUMN latest_scores.given IS 'How often the score was given.';
 
 CREATE OR REPLACE VIEW session_git AS
+WITH first_states AS (
+    -- The state at the start is recorded twice if it was known later whether there were uncommitted changes. A session
+    -- that records none at its start, or whose log has several, has the first one.
+    SELECT
+        *, dense_rank() OVER (PARTITION BY session_id ORDER BY source = 'program', at_ns) AS place
+    FROM git_states
+), counted AS (
+    SELECT session_id, count(DISTINCT at_ns) AS states FROM git_states GROUP BY session_id
+)
 SELECT
-    session_id,
-    arg_min_null(repository, (at_ns, sequence)) AS repository,
-    arg_min_null(branch, (at_ns, sequence)) AS branch,
-    arg_min_null(commit, (at_ns, sequence)) AS commit,
-    arg_min_null(dirty, (at_ns, sequence)) AS dirty,
-    arg_min_null(directory, (at_ns, sequence)) AS directory,
-    count(*) AS states
-FROM git_states
-GROUP BY session_id;
+    first_states.session_id,
+    arg_max(repository, (segment_id, sequence)) AS repository,
+    arg_max(branch, (segment_id, sequence)) AS branch,
+    arg_max(commit, (segment_id, sequence)) AS commit,
+    arg_max(dirty, (segment_id, sequence)) AS dirty,
+    arg_max(directory, (segment_id, sequence)) AS directory,
+    any_value(counted.states) AS states
+FROM first_states
+JOIN counted ON first_states.session_id = counted.session_id
+WHERE place = 1
+GROUP BY first_states.session_id;
 COMMENT ON VIEW session_git IS 'The first git state of each session in a repository.';
 COMMENT ON COLUMN session_git.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN session_git.repository IS 'The repository, as in git_states.';
