@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agentobs
+from agentobs import tracing
 from agentobs.agent import (
     AgentDefinition,
     BackgroundResult,
@@ -28,7 +30,10 @@ from agentobs.agent import (
 )
 from agentobs.agent.background_events import EVENTS_MAX, BackgroundEvents
 from agentobs.agent.execution.live_answers import Consent
+from agentobs.recording.journal.home import existing_home
 from tests.agentobs_warnings import own_warnings
+from tests.dashboards.live_app import serving
+from tests.exporters.sample_agents import recording
 from tests.held_requests import hold
 
 from .agent_runs import of_kind, options, recorded, result_of, ticking_world
@@ -233,3 +238,52 @@ def test_waiting_events_are_bounded() -> None:
     result = inner(play_two_runs(lambda event: None)[1], Result)[0]
     kept = asyncio.run(main())
     assert (len(kept), kept[0]) == (EVENTS_MAX, "3")
+
+
+def test_live_pages_show_a_background_agent_while_it_works(tmp_path: Path) -> None:
+    """After the main agent has ended, the page of the session shows each request of a background agent that is still
+    running.
+    """
+    home = tmp_path / "home"
+
+    async def main(provider: Provider) -> None:
+        async with provider.client() as client:
+            first, rest = asyncio.Event(), asyncio.Event()
+            requests = iter((first, rest))
+
+            async def wait(request: Any) -> None:
+                here = tracing.place()
+                if here is not None and here.lane != "main":
+                    await next(requests).wait()
+
+            client._client.event_hooks["request"].append(wait)
+            agentobs.record(client)
+            conversation, seen = Conversation(), asyncio.Event()
+            conversation.background_events.listener = lambda event: (
+                seen.set() if isinstance(event.event, ToolDone) else None
+            )
+            world = ticking_world(client, (look,))
+            running = run(
+                "Hi",
+                world=world,
+                options=options(),
+                tools=(look, START),
+                conversation=conversation,
+            )
+            assert result_of(await collect(running)).subtype == "success"
+            place = tracing.place()
+            assert place is not None
+            first.set()
+            await seen.wait()
+            assert agentobs.flush(30)
+            with serving(existing_home(home)) as page:
+                words = page.get(f"/sessions/{place.session_id}").words
+            assert "main/a" in words
+            assert "look" in words
+            rest.set()
+            await finish(conversation)
+
+    replies = [message(STARTS), DONE, SCOUT_LOOKS, DONE]
+    with recording(home), Provider([streamed(each) for each in replies]) as provider:
+        with agentobs.session("watched"):
+            asyncio.run(asyncio.wait_for(main(provider), 60))

@@ -1,7 +1,8 @@
 """A git repository, read from its files: which branch and commit are checked out, and where the repository comes from.
 
-Reading the files takes a tenth of a millisecond, starting `git` takes several. Only the state of the working tree, and
-references in the format `reftable`, need `git`. The formats are those of gitrepository-layout(5) and git-pack-refs(1).
+Reading the files takes about 0.2 ms of CPU time, starting `git` takes several milliseconds. Only the state of the
+working tree, and references in the format `reftable`, need `git`. The formats are those of gitrepository-layout(5) and
+git-pack-refs(1).
 """
 
 from __future__ import annotations
