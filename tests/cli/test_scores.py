@@ -17,13 +17,14 @@ from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from exporters import otlp
+from replay import Replayer
 from tests.agent.provider import Provider, call, streamed
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import serving
 from tests.exporters.collector import Collector
 from tests.exporters.sample_agents import DONE, calls, look, play, recording
 from tests.exporters.test_backfill import send
-from tests.replay.agents import Agent, answers, recorded
+from tests.replay.agents import Agent, answers, frozen, recorded
 
 COMMENT = "canary: the date is wrong"
 
@@ -373,6 +374,25 @@ def test_a_bundle_contains_scores(tmp_path: Path, capsys: pytest.CaptureFixture[
     imported = other("import", "bundle", str(tmp_path / "x.bundle"))
     assert imported.code == 0, imported.err
     assert scores(tmp_path / "other", "name, value") == [("correct", 0.5), ("late", 1.0)]
+    assert COMMENT in other("show", "judged").out
+
+
+def test_an_agent_that_scores_itself_can_be_replayed(tmp_path: Path) -> None:
+    """A replay runs the calls of `score`, `title` and `record_git`, and records nothing."""
+
+    class Judge(Agent):
+        def result(self, block: Any) -> dict[str, Any]:
+            agentobs.score("calls", 1, tool_use_id=block.id, comment=COMMENT)
+            agentobs.title("canary title")
+            agentobs.record_git()
+            return super().result(block)
+
+    recording_of_it = recorded(tmp_path, lambda url: Judge(url).answer("How is it?"), answers())
+    assert len(scores(tmp_path / "home", "name")) == 3
+    with Replayer(frozen(tmp_path, recording_of_it)) as replay:
+        assert Judge().answer("How is it?") == "Oslo is wet."
+        replay.check()
+    assert len(scores(tmp_path / "home", "name")) == 3
 
 
 def test_scores_are_pruned_with_their_session(
