@@ -171,8 +171,8 @@ def truncation_attributes(content: Content) -> Attributes:
 
 
 def event_name(kind: str) -> str:
-    """Return the name of the log record for an event: the conventions have a name for scores only."""
-    return "gen_ai.evaluation.result" if kind == "score" else f"agentobs.{kind}"
+    """Return the name of the log record for an agentobs event."""
+    return f"agentobs.{kind}"
 
 
 def event(logged: LogEvent) -> Attributes:
@@ -186,29 +186,11 @@ def event(logged: LogEvent) -> Attributes:
         "agentobs.rate": logged.rate,
         "agentobs.label": logged.label,
     }
-    if logged.kind == "score":
-        attributes |= _evaluation(logged)
     for name, word in logged.labels.items():
         attributes[f"agentobs.{name}"] = word
     for name, number in logged.numbers.items():
         attributes[f"agentobs.{name}"] = _attribute_value(number)
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _evaluation(logged: LogEvent) -> dict[str, Value | None]:
-    """Return the attributes of a score that the conventions define.
-
-    A comment is content, so there is no `gen_ai.evaluation.explanation`.
-    """
-    number = logged.numbers.get("value")
-    is_boolean = logged.labels.get("value_type") == "boolean"
-    label = ("true" if number else "false") if is_boolean else logged.labels.get("label")
-    return {
-        "gen_ai.evaluation.name": logged.label,
-        "gen_ai.evaluation.score.value": None if number is None else float(number),
-        "gen_ai.evaluation.score.label": label,
-        "gen_ai.tool.call.id": logged.labels.get("tool_use_id"),
-    }
 
 
 def is_error(logged: LogEvent) -> bool:
