@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentobs.determinism.values import ToolFailed as ToolFailed
     from agentobs.determinism.values import register_type as register_type
     from agentobs.recording.custom_events import event as event
+    from agentobs.recording.git.calls import record_git as record_git
     from agentobs.recording.options import Options as Options
     from agentobs.recording.recorder_health import statistics as statistics
     from agentobs.recording.session import Session as Session
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from agentobs.recording.session import stop_recorder as stop_recorder
     from agentobs.records.backend import receiving as receiving
     from agentobs.records.labels import Label as Label
+    from agentobs.session_notes import score as score
+    from agentobs.session_notes import title as title
     from agentobs.store.duckdb.connection import connect as connect
     from agentobs.store.duckdb.sql_worker import Limits as Limits
     from agentobs.store.duckdb.sql_worker import query as query
@@ -45,6 +48,7 @@ _MODULES = {
     "agentobs.determinism.functions": ("record_tool",),
     "agentobs.determinism.values": ("ToolFailed", "register_type"),
     "agentobs.recording.custom_events": ("event",),
+    "agentobs.recording.git.calls": ("record_git",),
     "agentobs.recording.options": ("Options",),
     "agentobs.recording.recorder_health": ("statistics",),
     "agentobs.recording.session": (
@@ -61,6 +65,7 @@ _MODULES = {
     ),
     "agentobs.records.backend": ("receiving",),
     "agentobs.records.labels": ("Label",),
+    "agentobs.session_notes": ("score", "title"),
     "agentobs.store.duckdb.connection": ("connect",),
     "agentobs.store.duckdb.sql_worker": ("Limits", "query"),
     "agentobs.tracing": ("carried", "open_span", "span", "trace_context", "trace_environment"),

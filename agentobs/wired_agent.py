@@ -21,6 +21,7 @@ from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
 from agentobs.agent.arguments import check_list
+from agentobs.agent.background_events import BackgroundListener
 from agentobs.agent.events import Event, HookRan
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.execution.live_answers import Inbox, Person
@@ -70,6 +71,7 @@ class Agent:
         roots: Sequence[Path] = (),
         memory: Callable[[], str | None] | None = None,
         refresh: Callable[[], object] | None = None,
+        background_listener: BackgroundListener | None = None,
     ) -> None:
         """Create an agent with an empty conversation. Nothing is sent.
 
@@ -86,6 +88,8 @@ class Agent:
             roots: the folders that must contain the paths of tools; by default the working directory.
             memory: returns the session's memory, see `agentobs.agent.live_world`.
             refresh: renews the client's credentials after a 401 or a 403, see `agentobs.agent.live_world`.
+            background_listener: receives each event of a background agent when it happens, also after the run that
+                started the agent has ended. It must return quickly.
 
         Raises:
             UsageError: the client is synchronous, closed or something else; an argument or an option is of
@@ -128,6 +132,7 @@ class Agent:
             "memory": memory,
             "refresh": refresh,
         }
+        self._background_listener = background_listener
         self._start_over()
         check_declarations(self._tools, self._options)
         check_wiring(self._current_world(), self._options, self._tools)
@@ -360,6 +365,7 @@ class Agent:
         try:
             world = self._current_world()
             await self._continue_earlier(world)
+            self._conversation.background_events.listener = self._background_listener
             activity.events = run(
                 prompt,
                 world=world,

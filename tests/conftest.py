@@ -23,6 +23,8 @@ settings.load_profile("quick")
 def pytest_configure(config: pytest.Config) -> None:
     """Enable interrupts in this process, and reduce the number of certificates that clients load."""
     _enable_interrupts()
+    # The records of a session do not depend on the repository of the tests; tests/recording/test_git.py enables this.
+    os.environ.setdefault("AGENTOBS_GIT", "off")
     _load_one_certificate(config)
 
 

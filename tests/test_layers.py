@@ -37,6 +37,7 @@ ORDER = [
     "agentobs.agent.events",
     "agentobs.agent.interruption",
     "agentobs.agent.telemetry",
+    "agentobs.agent.background_events",
     "agentobs.agent.broadcast",
     "agentobs.agent.budget",
     "agentobs.agent.model",

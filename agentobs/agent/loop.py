@@ -215,6 +215,9 @@ async def run(
 ) -> AsyncGenerator[Event, None]:
     """Run the agent on a prompt; yield its events, always ending with a `Result`.
 
+    The events of background agents are yielded as well, as soon as they happen during tools and approval waits, else
+    with the next event of the run. `Conversation.background_events` has a listener for the time between runs.
+
     To stop a run gracefully, use the world's `abort`. To stop it immediately and without a result,
     close the generator or cancel its task; all open spans are closed.
 
@@ -242,6 +245,8 @@ async def run(
     with conversation.claimed():
         async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
             async for event in events:
+                for waiting in conversation.background_events.take():
+                    yield waiting
                 if isinstance(event, Result):
                     result = event
                 else:

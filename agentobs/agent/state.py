@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from agentobs.agent.background_events import BackgroundEvents
 from agentobs.agent.budget import Budget, MoneyLimit
 from agentobs.agent.context import Context, ContextProgress
-from agentobs.agent.events import Speed, SubAgent, ToolDone, Transition
+from agentobs.agent.events import Speed, ToolDone, Transition
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered, rendered_as_is
 from agentobs.agent.model.prompt_cache import Lifetime, RequestMessages, with_breakpoints
@@ -180,6 +180,12 @@ class Conversation:
     """Background agents whose results are not part of the conversation yet, by the ID of the tool call that started
     them.
     """
+    background_events: BackgroundEvents = field(
+        default_factory=BackgroundEvents, compare=False, repr=False
+    )
+    """The events of background agents that no run has yielded yet. Set its `listener` to receive them at once, also
+    between runs.
+    """
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -218,8 +224,6 @@ class BackgroundAgent:
     abort: Abort
     """Stops only this agent."""
     task: asyncio.Task[Result]
-    events: deque[SubAgent]
-    """Its events so far, which are emitted when its result enters the conversation."""
     initial_denials: Denials = field(default_factory=Denials)
     """The denials of its starter when it was started, see `agentobs.agent.tool_calls.trust`."""
     initial_tool_runs: ToolRuns = field(default_factory=ToolRuns)

@@ -38,6 +38,14 @@ _COMMANDS = {
         "agentobs.cli.inspection.sessions",
         "Show one session: turns, tool calls, cost, and time.",
     ),
+    "score": (
+        "agentobs.cli.inspection.notes",
+        "Give a session, one of its turns or one of its tool calls a score.",
+    ),
+    "title": (
+        "agentobs.cli.inspection.notes",
+        "Set the title of a session, which local commands and pages show.",
+    ),
     "diagnose": (
         "agentobs.cli.inspection.diagnosis",
         "Report the failure signatures of a session, and what to do about them.",

@@ -28,6 +28,14 @@ Sync = Literal["process", "interval", "always"]
 after 200 ms at most. `always`: each exchange is synced before the agent continues; the agent waits 50 ms at most.
 """
 
+GitMode = Literal["off", "on", "names"]
+"""Whether sessions record the git repository of their working directory. `off`: no. `on`: yes, with keyed digests of
+the names in the facts, and the names as content. `names`: yes, with readable names in the facts.
+"""
+
+GIT_VARIABLE = "AGENTOBS_GIT"
+"""The environment variable with the default of `Options.git`."""
+
 CONTENT_VARIABLE = "AGENTOBS_CONTENT"
 """The environment variable with the default content mode of a new session."""
 
@@ -62,6 +70,10 @@ class Options:
     """How long a span may have no activity, in seconds, before it is closed as orphaned. In the agent loop, spans of
     approval waits, of tools with a time limit and of retry waits may additionally take as long as their own limit.
     """
+    git: GitMode | None = None
+    """Whether sessions record branch, commit and uncommitted changes of their git repository, and whether the names of
+    repository and branch are readable in the facts. None: the value of `AGENTOBS_GIT`, or `on`. See docs/finding.md.
+    """
     propagate: bool = False
     """Whether requests to the provider contain the current trace context, as a `traceparent` header."""
 
@@ -69,8 +81,8 @@ class Options:
         """Check the intervals of the span sweeper, and the kinds of the backends.
 
         Raises:
-            UsageError: an interval is not a finite number of seconds above 0, or a backend does not state which kinds
-                of facts it receives.
+            UsageError: an interval is not a finite number of seconds above 0, `git` is unknown, or a backend does not
+                state which kinds of facts it receives.
         """
         for each in self.backends:
             kinds_of(each)
@@ -82,12 +94,24 @@ class Options:
                     where="Options",
                     todo="Pass a number of seconds above 0",
                 )
+        if self.git is not None and self.git not in get_args(GitMode):
+            raise UsageError(
+                f"git is {str(self.git)[:80]!r}", where="Options", todo="Use off, on or names"
+            )
 
     def digest(self) -> str:
         """Return a digest of the options; equal options have equal digests."""
         kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in self.backends]
         spans = [self.span_sweep_seconds, self.span_orphan_seconds, self.propagate]
-        chosen = [self.content, self.sync, kinds, sorted(self.sampling.items()), spans]
+        chosen: list[object] = [
+            self.content,
+            self.sync,
+            kinds,
+            sorted(self.sampling.items()),
+            spans,
+        ]
+        if self.git is not None:
+            chosen.append(self.git)
         return digest(json.dumps(chosen).encode())
 
     def live_exports(self) -> dict[str, str] | None:
@@ -136,6 +160,18 @@ def content_mode(requested: Content | None, options: Options) -> Content:
             where=CONTENT_VARIABLE if not (requested or options.content) else "content",
             todo="Use off, vault or export",
         )
+    return mode  # type: ignore[return-value]  # checked above
+
+
+def git_mode(options: Options) -> GitMode:
+    """Return whether sessions record their git repository; if the variable is invalid, warn and return `off`."""
+    mode = options.git or world.environ(GIT_VARIABLE) or "on"
+    if mode not in get_args(GitMode):
+        warn_once(
+            f"git repositories are not recorded: {GIT_VARIABLE} is {mode[:80]!r}; use off, on or names",
+            about="git",
+        )
+        return "off"
     return mode  # type: ignore[return-value]  # checked above
 
 

@@ -58,6 +58,7 @@ from agentobs.recording.options import (
 )
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.session_end import Failure, declared_failure, session_end
+from agentobs.recording.start_notes import start_notes, title_text
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, configure
 from agentobs.records import clear_text
@@ -268,6 +269,7 @@ def session(
     fork: str | None = None,
     content: Content | None = None,
     patch: Sequence[Patch] = (),
+    title: str | None = None,
 ) -> Session:
     """Return a session, which is used as a context manager (sync or async) or as a decorator of the agent's function.
 
@@ -284,9 +286,11 @@ def session(
             Default: the options, else `AGENTOBS_CONTENT`, else `vault`.
         patch: parts of the standard library that return recorded values inside the session, so that a replay returns
             the same: `time` (with `datetime`), `uuid`, `random`. `agentobs.world_here` needs no patch.
+        title: a text that local commands and pages show to tell sessions apart; default the first prompt. It is
+            content, and never exported.
 
     Raises:
-        UsageError: both `resume` and `fork` are set, or `content` or `patch` is invalid.
+        UsageError: both `resume` and `fork` are set, or `content`, `patch` or `title` is invalid.
     """
     if resume and fork:
         raise UsageError(
@@ -298,7 +302,8 @@ def session(
     if content is not None:
         content_mode(content, Options())
     patched = patches.check_patch(patch)
-    return Session(name, tags or {}, home, sys._getframe(1), link, content, patched)
+    shown = title_text(title) if title is not None else None
+    return Session(name, tags or {}, home, sys._getframe(1), link, content, patched, title=shown)
 
 
 Link = tuple[Relation, str] | None
@@ -318,6 +323,7 @@ class Session:
         content: Content | None = None,
         patch: frozenset[str] = frozenset(),
         entry: Entry | None = None,
+        title: str | None = None,
     ) -> None:
         """Prepare a session; it starts when it is entered. `entry` overrides the entry that `caller` shows."""
         self.name = name
@@ -326,7 +332,7 @@ class Session:
         """Where its content is written; valid when the session has started."""
         self._tags = clear_text.declared_tags(tags)
         self._home = home
-        self._link, self._content, self._patch = link, content, patch
+        self._link, self._content, self._patch, self._title = link, content, patch, title
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
         self._failure: Failure | None = None
         self._result: ReturnValue | None = None
@@ -470,6 +476,8 @@ class Session:
             shared.on_first_use = note_read
         entry = self._entry
         sink.emit(SessionCall(start, entry.arguments, recorded, entry.obstacle))
+        for note in start_notes(self.session_id, self._title, recorder):
+            sink.emit(note)
 
     def patch(self) -> None:
         """Patch the standard library if the session requests that; never raises."""
@@ -560,6 +568,7 @@ class Session:
                 content=self._content,
                 patch=self._patch,
                 entry=entry_or_nothing(lambda: entry_of_call(function, args, kwargs)),
+                title=self._title,
             )
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -667,15 +676,6 @@ process.place_outside = place_here
 
 
 __all__ = [
-    "Session",
-    "child_environment",
-    "fail",
-    "flush",
-    "record",
-    "record_all",
-    "result",
-    "session",
-    "start",
-    "start_recorder",
-    "stop_recorder",
-]
+    "Session", "child_environment", "fail", "flush", "record", "record_all", "result", "session", "start",
+    "start_recorder", "stop_recorder",
+]  # fmt: skip

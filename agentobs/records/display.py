@@ -114,6 +114,21 @@ def pretty(column: str, value: Any) -> Any:
     return value
 
 
+def score_value(value_type: str, value: float | None, label: str | None) -> str:
+    """Return the value of a score as text: a number, `yes` or `no`, or a label."""
+    if value_type == "label":
+        return printable(label or "")
+    return text(bool(value)) if value_type == "boolean" else text(value)
+
+
+def scored_part(lane: str | None, turn: int | None, tool_use_id: str | None) -> str:
+    """Return what a score is about: `session`, `main, turn 3` or `main, tool call toolu_1`."""
+    if tool_use_id is None and turn is None:
+        return "session"
+    part = f"turn {turn}" if tool_use_id is None else f"tool call {tool_use_id}"
+    return printable(f"{lane}, {part}" if lane else part)
+
+
 def listed(parts: Sequence[str]) -> str:
     """Join texts as `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -24,6 +24,7 @@ from agentobs.records.facts import (
     Permission,
     ProviderToolResult,
     ProviderToolUse,
+    Score,
     SessionEnd,
     SessionStart,
     SpanEnd,
@@ -544,6 +545,14 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "kind",
         ("duration_ns", "answer_bytes"),
         ("key",),
+    ),
+    "score": TableKind(
+        "A session, a turn or a tool call got a score.",
+        Score,
+        "at_ns",
+        "name",
+        ("value",),
+        ("value_type", "label", "source", "tool_use_id"),
     ),
     "gap": TableKind(
         "Records were not written.", Gap, "at_ns", "kind", ("records",), ("reason",)

@@ -474,6 +474,50 @@ class Export:
     partial_items: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SessionTitle:
+    """A session got a title."""
+
+    session_id: str
+    at_ns: int
+    title: Label
+    source: Literal["program", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    """The state of a git repository was read."""
+
+    session_id: str
+    at_ns: int
+    repository: Label | None
+    branch: Label | None
+    commit: str | None
+    dirty: bool | None
+    source: Literal["start", "program", "log"]
+    lane: Label | None = None
+    turn: int | None = None
+    directory: Label | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A session, a turn or a tool call got a score."""
+
+    session_id: str
+    at_ns: int
+    name: Label
+    value_type: Literal["number", "boolean", "label"]
+    value: float | None
+    label: Label | None
+    comment: Label | None
+    source: Literal["program", "command"]
+    interaction_id: str | None = None
+    lane: Label | None = None
+    turn: int | None = None
+    tool_use_id: Label | None = None
+
+
 Fact = (
     SessionStart
     | SessionEnd
@@ -493,6 +537,9 @@ Fact = (
     | SpanStart
     | SpanEnd
     | Gap
+    | SessionTitle
+    | GitState
+    | Score
     | Pruning
     | Export
 )
@@ -516,6 +563,9 @@ TABLES: dict[type, str] = {
     SpanStart: "span_starts",
     SpanEnd: "span_ends",
     Gap: "gaps",
+    SessionTitle: "session_titles",
+    GitState: "git_states",
+    Score: "scores",
     Pruning: "prunings",
     Export: "exports",
 }

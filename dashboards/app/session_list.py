@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,10 +14,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from agentobs.errors import UsageError
+from agentobs import world
+from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.records.labels import digest_label
+from agentobs.runtime import process
 from agentobs.store.analysis.diagnosis import SIGNATURES
+from agentobs.store.analysis.session_search import Found, SessionTexts
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 
@@ -28,6 +32,12 @@ MOST_CHARACTERS = 200
 """The maximum length of an input, in characters. Our choice: IDs, names and tags have up to 128 characters."""
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2262, 4, 10)
 """The range of days that fit a time column: 64-bit nanoseconds since 1970."""
+SEARCH_SECONDS = 3.0
+"""How long a search reads the texts of sessions that were not searched before, in seconds. The page shows how many are
+left, and the next search continues. Our choice.
+"""
+RECENT_SECONDS = 10.0
+"""How long the result of the last search in all texts is shown again, in seconds. Our choice."""
 MOST_PAGES = 1_000_000
 """The highest page number; a much higher number would not fit the integer type of the query."""
 
@@ -67,7 +77,9 @@ class ListQuery:
     """The filters, order and page of the list, as in the URL."""
 
     q: str = ""
-    """A part of an ID, a name or a tag; the search text."""
+    """A part of an ID, a name, a title or a tag; the search text."""
+    all_text: str = ""
+    """Not empty if the search text is also searched in prompts, responses and tool data."""
     model: str = ""
     status: str = ""
     signature: str = ""
@@ -118,17 +130,20 @@ def list_query(parameters: Mapping[str, str]) -> ListQuery:
     return ListQuery(**texts, sort=sort_column, page=min(max(number, 1), MOST_PAGES))
 
 
-def filter_of(query: ListQuery, name: str | None = None) -> Filter:
+def filter_of(
+    query: ListQuery, name: str | None = None, found: Sequence[str] | None = None
+) -> Filter:
     """Return the filter as parameters of the named queries.
 
     Args:
         query: the filters in the URL.
+        found: the IDs of the sessions in whose title or texts the search text occurs.
         name: the digest of the search text. The store contains this digest if the text is a name or tag that is not a
             label.
     """
     values, input_errors = dict[str, Any](), list[str]()
     if query.q:
-        values |= {"text": query.q.lower(), "digest": name}
+        values |= {"text": query.q.lower(), "digest": name, "found": found}
     if query.model:
         values["model"] = query.model
     if query.status:
@@ -180,12 +195,17 @@ def sessions_page(request: Request) -> Response:
     """Respond with one page of the list."""
     site = site_of(request)
     query = list_query(request.query_params)
-    chosen_filter = filter_of(query, _digest(site.home, query.q))
     with site.reader.view() as view:
+        texts = SessionTexts(view.store, view.texts)
+        found = _search(texts, query, site.home)
+        chosen_filter = filter_of(
+            query, _digest(site.home, query.q), found.session_ids if found else None
+        )
         all_totals = totals_of(view, Filter())
         totals = totals_of(view, chosen_filter) if query.is_filtered else all_totals
         pages = max(1, -(-totals["sessions"] // PAGE_SIZE))
         query = replace(query, page=min(query.page, pages))
+        rows = rows_of(view, query, chosen_filter)
         return page_response(
             request,
             "sessions.html",
@@ -193,7 +213,10 @@ def sessions_page(request: Request) -> Response:
             revision=view.revision,
             query=query,
             columns=COLUMNS,
-            rows=rows_of(view, query, chosen_filter),
+            rows=rows,
+            titles=texts.titles([row["session_id"] for row in rows]),
+            unsearched=found.unread if found else 0,
+            unreadable=found.unreadable if found else 0,
             totals=totals,
             every=all_totals["sessions"],
             pages=pages,
@@ -217,6 +240,32 @@ def compare_selected(request: Request) -> Response:
 
 
 routes = [Route("/", sessions_page), Route("/compare/ticked", compare_selected)]
+
+
+class RecentSearches:
+    """The last results of searches in all texts, with their times; a live page repeats its search with each update."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[Path, str], tuple[int, Found]] = {}
+
+
+def _search(texts: SessionTexts, query: ListQuery, home: Home) -> Found | None:
+    """Return the sessions in which the search text occurs; None without a text, or if the index cannot be used."""
+    if not query.q:
+        return None
+    recent, key = process.state(RecentSearches).found, (home.path, query.q)
+    at_ns, found = recent.get(key, (0, None))
+    is_recent = world.monotonic() - at_ns < RECENT_SECONDS * 1e9
+    if query.all_text and found is not None and is_recent and not found.unread:
+        return found
+    try:
+        found = texts.search(query.q, all_text=bool(query.all_text), seconds=SEARCH_SECONDS)
+    except (AgentobsError, OSError):
+        return None  # the index cannot be used, for example because the home is read-only
+    if query.all_text:
+        recent.clear()
+        recent[key] = world.monotonic(), found
+    return found
 
 
 def _digest(home: Home, text: str) -> str | None:

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from agentobs.recording.journal.home import Home
 from agentobs.runtime import process
+from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
@@ -22,6 +23,7 @@ from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
     failure_of,
+    scores_of,
     steps_of,
     verdicts_of,
 )
@@ -118,6 +120,8 @@ def session(request: Request) -> Response:
             revision=view.revision,
             about=about,
             failure=failure_of(view.store, session_id, view.texts.replace_in_dicts),
+            session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
+            git=first_of(view.named("internal/session_git", session_id=session_id)),
             spent=first_of(view.named("cost_by_session", session_id=session_id)),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),
@@ -153,6 +157,7 @@ def session(request: Request) -> Response:
             unfinished=_unfinished_operations(view, about),
             hooks=view.named("hook_outcomes", session_id=session_id),
             decisions=view.named("internal/permission_decisions", session_id=session_id),
+            scores=scores_of(view.named("session_scores", session_id=session_id)),
             most=MOST_ROWS,
         )
 

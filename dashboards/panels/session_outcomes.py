@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from agentobs.records.display import score_value, scored_part
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose
 from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.port import Store
@@ -95,3 +96,18 @@ def content_state(store: Store, session_id: str) -> Row:
 def _strongest(verdict: Verdict, most: int) -> list[Row]:
     ordered = sorted(verdict.evidence, key=lambda row: -row["strength"])
     return [dict(row) for row in ordered[:most]]
+
+
+def scores_of(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of `session_scores` for a table: the value as text, and what each score is about."""
+    return [
+        {
+            "score": row["name"],
+            "value": score_value(row["value_type"], row["value"], row["label"]),
+            "of": scored_part(row["lane"], row["turn"], row["tool_use_id"]),
+            "given": row["given"],
+            "at_ns": row["at_ns"],
+            "comment": row["comment"],
+        }
+        for row in rows
+    ]

@@ -16,7 +16,7 @@ from agentobs.errors import UsageError
 from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, UsageRow
 from exporters.conventions import agentobs_attributes, openinference
-from exporters.conventions.agentobs_attributes import Attributes
+from exporters.conventions.agentobs_attributes import Attributes, Value
 from exporters.conventions.interval import Interval, Tokens
 from exporters.conventions.profile import Measure, Metrics, Profile, beta
 from exporters.conventions.span_content import content_of_call, content_of_request
@@ -229,7 +229,27 @@ def agent_attributes(interval: Interval) -> Attributes:
 
 def event_attributes(profile: Profile, event: LogEvent, conversation_id: str) -> Attributes:
     """Return the attributes of a log record: IDs first, then the attributes of the event."""
-    return profile.ids(event.session_id, conversation_id) | agentobs_attributes.event(event)
+    attributes = profile.ids(event.session_id, conversation_id) | agentobs_attributes.event(event)
+    return attributes | _evaluation(event) if event.kind == "score" else attributes
+
+
+def event_name(kind: str) -> str:
+    """Return the name of the log record for an event; among the events, the conventions define only scores."""
+    return "gen_ai.evaluation.result" if kind == "score" else agentobs_attributes.event_name(kind)
+
+
+def _evaluation(score: LogEvent) -> Attributes:
+    """Return the attributes of a score. Its comment is content, so there is no explanation."""
+    number = score.numbers.get("value")
+    is_boolean = score.labels.get("value_type") == "boolean"
+    label = ("true" if number else "false") if is_boolean else score.labels.get("label")
+    found: dict[str, Value | None] = {
+        "gen_ai.evaluation.name": score.label,
+        "gen_ai.evaluation.score.value": None if number is None else float(number),
+        "gen_ai.evaluation.score.label": label,
+        "gen_ai.tool.call.id": score.labels.get("tool_use_id"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def profile_named(name: str, *, is_beta: bool = False) -> Profile:

@@ -269,9 +269,9 @@ class _Events(LogRecordProcessor):
                 severity_text=number.name,
                 severity_number=number,
                 # An event needs no body, but lists of logs show only the body.
-                body=agentobs_attributes.event_name(event.kind),
+                body=semconv.event_name(event.kind),
                 attributes=dict(attributes),
-                event_name=agentobs_attributes.event_name(event.kind),
+                event_name=semconv.event_name(event.kind),
             )
         )
 

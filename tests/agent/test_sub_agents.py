@@ -702,10 +702,10 @@ def test_background_work_that_is_stopped() -> None:
                 )
                 events = [event async for event in running]
                 if prompt == "Hello":
+                    seen: list[SubAgent] = []
+                    conversation.background_events.listener = seen.append
                     ended.set()
-                    while not any(
-                        inner([e], ToolDispatch) for e in conversation.background["a"].events
-                    ):
+                    while not inner(seen, ToolDispatch):
                         await asyncio.sleep(0)
                     await finish(conversation, cancel=True)
             return events

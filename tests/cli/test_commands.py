@@ -187,8 +187,11 @@ def test_verify_and_ingest_report_their_results(shell: Shell) -> None:
     ("arguments", "expected"),
     [
         (["show", "weather-agnet"], "weather-agnet: no session with that ID or name"),
-        (["freeze"], "specify a SESSION or --last-failed. `agentobs sessions` lists sessions."),
-        (["freeze", "unlucky", "--last-failed"], "specify a SESSION or --last-failed"),
+        (
+            ["freeze"],
+            "specify a SESSION, --last-failed or --where. `agentobs sessions` lists sessions.",
+        ),
+        (["freeze", "unlucky", "--last-failed"], "specify a SESSION, --last-failed or --where"),
         (["replay", "nowhere"], "nowhere: this is not a fixture. A fixture is a folder"),
         (
             ["serve", "--match", "question", "--explain", "weather-agent"],

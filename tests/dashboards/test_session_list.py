@@ -404,9 +404,11 @@ def test_inputs_are_parameters() -> None:
             q="q'x", model="m'x", status="s'x", signature="f'x", cost_from="1", day_to="2026-10-02"
         ),
         "d'x",
+        ["i'x"],
     )
     assert choice.parameters == {
-        "text": "q'x", "digest": "d'x", "model": "m'x", "status": "s'x", "signature": "f'x", "cost_from": Decimal(1),
+        "text": "q'x", "digest": "d'x", "found": ["i'x"],
+        "model": "m'x", "status": "s'x", "signature": "f'x", "cost_from": Decimal(1),
         "until_ns": 1_790_985_600_000_000_000,
     }  # fmt: skip
 

@@ -168,7 +168,8 @@ QUERIES = {
         "session_turns", "diagnosable", "context_growth", "session_waterfall",
     ),
     "sums": (
-        "cache_efficiency", "cost_by_agent", "cost_by_conversation", "cost_by_day", "cost_by_model",
+        "cache_efficiency", "cost_by_agent", "cost_by_branch", "cost_by_commit", "cost_by_repository",
+        "cost_by_conversation", "cost_by_day", "cost_by_model",
         "cost_by_name", "cache_by_name",
         "cost_by_model_and_day", "cost_by_source", "recorded_lately", "session_range", "slowest_requests",
         "slowest_tools", "tool_latency", "usage_by_model_day", "costs_not_exact", "large_results",
@@ -178,9 +179,9 @@ QUERIES = {
         "broken_caches", "cache_misses", "cache_waste",
         "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
         "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
-        "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "silent_hook_cancels", "spent_today",
-        "unpriced_models", "waits_for_people", "failures", "failed_summaries", "unused_summaries",
-        "rate_limit_headroom",
+        "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "session_scores",
+        "silent_hook_cancels", "spent_today", "unpriced_models", "waits_for_people", "failures", "failed_summaries",
+        "unused_summaries", "rate_limit_headroom",
     ),
     "tested elsewhere": ("lines_changed", "person_time", "session_errors"),
 }  # fmt: skip

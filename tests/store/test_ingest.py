@@ -80,6 +80,9 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
             "span_starts": 6,
             "span_ends": 6,
             "gaps": 0,
+            "session_titles": 0,
+            "git_states": 0,
+            "scores": 0,
             "prunings": 0,
             "exports": 0,
         }

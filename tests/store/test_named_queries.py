@@ -50,11 +50,14 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "contradictions",
         "conversation_sessions",
         "cost_by_agent",
+        "cost_by_branch",
+        "cost_by_commit",
         "cost_by_conversation",
         "cost_by_day",
         "cost_by_model",
         "cost_by_model_and_day",
         "cost_by_name",
+        "cost_by_repository",
         "cost_by_session",
         "cost_by_source",
         "costs_not_exact",
@@ -83,6 +86,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "rising_costs",
         "session_errors",
         "session_range",
+        "session_scores",
         "session_segments",
         "session_steps",
         "session_timeline",
@@ -147,7 +151,7 @@ def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> N
     with pytest.raises(UsageError) as refused:
         named(connection, "sessions", limits=1)
     assert str(refused.value) == (
-        "limits: query sessions has no parameter limits. It takes cause, failed, limit, name, since_ns."
+        "limits: query sessions has no parameter limits. It takes cause, failed, limit, name, session_ids, since_ns."
     )
     with pytest.raises(UsageError):
         named(connection, "../views")

@@ -85,7 +85,7 @@ def test_facts_cannot_contain_content() -> None:
 
 
 def test_migrations_are_applied_once(laid_out: duckdb.DuckDBPyConnection) -> None:
-    """The numbers of the migrations increase, and running them again changes nothing."""
+    """Migrations have different numbers in ascending order, and running them again changes nothing."""
     numbers = [migration.number for migration in migrations()]
     assert numbers == sorted(set(numbers))
     assert (numbers[0], numbers[-1]) == (1, newest())

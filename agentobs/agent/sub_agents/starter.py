@@ -2,7 +2,8 @@
 
 The lane of a sub-agent is named after the call that started it, and each sub-agent has its own abort. Its events are
 passed to the consumer of the main run, and its report is returned as data. A background agent runs independently, as a
-separate trace, and the world decides at which point its result enters the conversation.
+separate trace: its events are yielded while the main run is in progress, and the world decides at which point its
+result enters the conversation.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import functools
 import html
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -45,11 +46,6 @@ from agentobs.world import Abort, no_message
 
 NAME = "agent"
 """The tool's name."""
-
-EVENTS_MAX = 10_000
-"""Maximum number of events of a background agent that are buffered until its result enters the conversation. If there
-are more, the oldest are dropped. Our choice.
-"""
 
 ENDED_SECONDS = 60.0
 """Timeout for a background agent that the world reports as ended, in seconds. Our choice: in the live world
@@ -197,11 +193,12 @@ class Starter:
         return conversation
 
     async def _start_in_background(self, agent_run: _AgentRun, trust: Trust) -> ToolAnswer:
-        events: deque[SubAgent] = deque(maxlen=EVENTS_MAX)
+        events = self.run.progress.conversation.background_events
+        events.is_used = True
 
         async def receive(event: SubAgent) -> None:
             if not isinstance(event.event, TextDelta | ThinkingDelta):
-                events.append(event)
+                events.put(event)
 
         task = asyncio.create_task(_play(agent_run, self.play, receive))
         task.add_done_callback(_retrieve_exception)
@@ -211,7 +208,6 @@ class Starter:
             agent_run.run.progress.conversation,
             agent_run.run.inputs.world.abort,
             task,
-            events,
             trust.denials,
             trust.tool_runs,
         )
@@ -267,7 +263,8 @@ async def take_background_results(
         )
         subtype = result.subtype if result is not None else "error_during_execution"
         telemetry.event(run.inputs.world, here, "background_result", subtype, {"turn": turn})
-        events += [*background.events, BackgroundResult(turn, agent_id, background.agent, subtype)]
+        remaining = run.progress.conversation.background_events.take()
+        events += [*remaining, BackgroundResult(turn, agent_id, background.agent, subtype)]
     return texts, events
 
 

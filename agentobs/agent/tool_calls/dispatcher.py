@@ -100,7 +100,7 @@ class Dispatcher:
     _plans: dict[str, Plan] = field(default_factory=dict)
     _batch: list[Plan] = field(default_factory=list)
     """Calls that have started or already have a result, and whose result was not reported yet."""
-    _agent_events: SubAgentEvents = field(default_factory=SubAgentEvents)
+    _agent_events: SubAgentEvents = field(init=False)
     _watcher: asyncio.Task[None] | None = None
     """Waits for a message to the agent while a call runs that such a message cancels."""
     _may_start_early: bool = True
@@ -109,7 +109,8 @@ class Dispatcher:
     """Total time in tools, in nanoseconds, including calls of responses that were not completed."""
 
     def __post_init__(self) -> None:
-        """Create the decider for these calls."""
+        """Create the decider for these calls, and the queue for events of sub-agents."""
+        self._agent_events = SubAgentEvents(self.crew.conversation.background_events)
         self.deciding = CallDecider(self.crew, self.here, self.turn, self._check_abort)
         self.availability = ToolAvailability(
             self.crew, self.here, self.turn, self.deciding.set_effects
@@ -495,7 +496,8 @@ class Dispatcher:
         self, coroutine: Coroutine[Any, Any, Any]
     ) -> AsyncGenerator[SubAgent, None]:
         """Wait for a coroutine. Yield events of sub-agents in the meantime, because an approval may take an hour."""
-        if not any(plan.abort and plan.task in self._running() for plan in self._batch):
+        is_agent_running = any(plan.abort and plan.task in self._running() for plan in self._batch)
+        if not is_agent_running and not self.crew.conversation.background:
             await coroutine
             return
         task = asyncio.create_task(coroutine)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from agentobs.agent.background_events import BackgroundEvents
 from agentobs.agent.events import SubAgent
 
 WAITING_MAX = 256
@@ -16,14 +17,24 @@ WAITING_MAX = 256
 class SubAgentEvents:
     """A queue that several agents fill and one run empties. The events of each agent stay in order."""
 
-    def __init__(self) -> None:
-        """Create an empty queue."""
+    def __init__(self, background: BackgroundEvents) -> None:
+        """Create an empty queue.
+
+        Args:
+            background: the events of background agents, which are passed on as well.
+        """
         self.is_used = False
         """Whether any agent has been started that may put events into the queue."""
+        self._background = background
         self._waiting: deque[SubAgent] = deque()
         self._new_event: asyncio.Future[None] | None = None
         """A future that is resolved when an event is added, while the run waits for an event."""
         self._has_space = asyncio.Event()
+
+    @property
+    def may_receive(self) -> bool:
+        """Whether events may arrive, of agents of this response or of background agents."""
+        return self.is_used or self._background.is_used
 
     async def put(self, event: SubAgent) -> None:
         """Add an event, as soon as the queue is not full."""
@@ -35,11 +46,12 @@ class SubAgentEvents:
             self._new_event.set_result(None)
 
     def take(self) -> Iterator[SubAgent]:
-        """Yield the queued events, oldest first."""
+        """Yield the queued events, oldest first; then the events of background agents."""
         while self._waiting:
             event = self._waiting.popleft()
             self._has_space.set()
             yield event
+        yield from self._background.take()
 
     async def wait(self, tasks: set[asyncio.Task[Any]], return_when: str) -> None:
         """Wait until an event is queued or tasks have ended.
@@ -47,10 +59,11 @@ class SubAgentEvents:
         `return_when` is passed to `asyncio.wait`. If agents put events into the queue, the wait always ends with the
         first finished task.
         """
-        if not self.is_used:
+        if not self.may_receive:
             await asyncio.wait(tasks, return_when=return_when)
             return
-        if self._waiting:
+        if self._waiting or self._background:
             return
         self._new_event = asyncio.get_running_loop().create_future()
-        await asyncio.wait({*tasks, self._new_event}, return_when=asyncio.FIRST_COMPLETED)
+        with self._background.waking(self._new_event):
+            await asyncio.wait({*tasks, self._new_event}, return_when=asyncio.FIRST_COMPLETED)

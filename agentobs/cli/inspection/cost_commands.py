@@ -51,12 +51,17 @@ def _range(command: Any) -> Any:
 
 
 @click.group(
-    help="Show costs by model, session, day, agent or source.",
+    help="Show costs by model, session, day, agent, source, branch, commit or repository.",
     invoke_without_command=True,
 )
 @click.option(
     "--by",
-    type=click.Choice(["model", "session", "day", "agent", "source", "model,day"]),
+    type=click.Choice(
+        [
+            *("model", "session", "day", "agent", "source", "model,day"),
+            *("branch", "commit", "repository"),
+        ]
+    ),
     default="model",
     show_default=True,
     help="Group costs by this dimension.",
@@ -292,6 +297,9 @@ _KEYS = {
     "agent": ("session_id", "name", "lane"),
     "source": ("source",),
     "model,day": ("model", "day"),
+    "branch": ("repository", "branch"),
+    "commit": ("repository", "branch", "commit"),
+    "repository": ("repository",),
 }
 _FIGURES = ("model", "day", "agent")
 _CLASSES = ("calls", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")

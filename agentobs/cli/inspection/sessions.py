@@ -21,9 +21,20 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     session_of,
 )
-from agentobs.records.display import money, pretty, printable, text
+from agentobs.cli.terminal.session_choice import WHERE_HELP
+from agentobs.errors import UsageError
+from agentobs.records.display import (
+    instant,
+    money,
+    pretty,
+    printable,
+    score_value,
+    scored_part,
+    text,
+)
 
 if TYPE_CHECKING:
+    from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.port import Store
 
 
@@ -43,17 +54,49 @@ if TYPE_CHECKING:
     show_default=True,
     help="Maximum number of rows.",
 )
+@click.option("--where", metavar="CONDITIONS", help=WHERE_HELP)
+@click.option(
+    "--search",
+    metavar="TEXT",
+    help="Only sessions in whose title this text occurs, ignoring case; see --all-text.",
+)
+@click.option(
+    "--all-text",
+    is_flag=True,
+    help="With --search: also search prompts, responses, and inputs and results of tools. The first search reads all "
+    "content and keeps its texts in the home.",
+)
 @form_options
 @click.pass_context
 def sessions(
-    context: click.Context, failed: bool, cause: str | None, limit: int, form: Form
+    context: click.Context,
+    failed: bool,
+    cause: str | None,
+    limit: int,
+    where: str | None,
+    search: str | None,
+    all_text: bool,
+    form: Form,
 ) -> None:
     """List sessions."""
     from agentobs.recording.journal.home import existing_home
+    from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.disk_usage import warning
+    from agentobs.store.session_filter import matching_sessions, parse_filter
 
+    if all_text and search is None:
+        raise UsageError("--all-text needs --search", todo="Pass the text with --search TEXT")
+    conditions = parse_filter(where) if where is not None else ()
     with open_store(context) as store:
-        rows = rows_of(store, "sessions", failed=failed or None, cause=cause, limit=limit)
+        texts = SessionTexts(store)
+        chosen = matching_sessions(store, conditions) if conditions else None
+        if search is not None:
+            found = _search(texts, search, all_text)
+            chosen = found if chosen is None else [each for each in chosen if each in set(found)]
+        rows = rows_of(
+            store, "sessions", failed=failed or None, cause=cause, session_ids=chosen, limit=limit
+        )
+        rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
         shown = _FAILED_SESSIONS if failed or cause else _SESSIONS
         print_rows(_with_status_notes(rows) if form == "table" else rows, shown, form)
     if advice := warning(existing_home(home_option(context))):
@@ -70,21 +113,31 @@ def sessions(
 @click.pass_context
 def show(context: click.Context, session: str, content: bool) -> None:
     """Show a session. SESSION is its ID, a suffix of the ID (4 characters or more), or its name."""
+    from agentobs.store.analysis.session_search import SessionTexts
+
     with open_store(context) as store:
         session_id = session_of(store, session)
         if (failure := failure_of(store, session_id)) is not None:
             print_failure(failure)
             click.echo()
-        _print_facts(rows_of(store, "internal/session", session_id=session_id))
+        about = rows_of(store, "internal/session", session_id=session_id)
+        git = rows_of(store, "internal/session_git", session_id=session_id)
+        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git))
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
         print_rows(_timeline(store, session_id), _TIMELINE, "table")
+        _print_scores(rows_of(store, "session_scores", session_id=session_id))
     if content:
         _show_content(context, session_id)
 
 
+TITLE_WIDTH = 50
+"""The maximum length of a title in a table, in characters. Our choice."""
+PROGRESS_SESSIONS = 25
+"""After how many sessions the progress of a search is printed. Our choice."""
+
 _SESSIONS = (
-    "session_id", "name", "status", "reason", "started_ns", "duration_ns", "turns", "tool_calls",
+    "session_id", "name", "title", "status", "reason", "started_ns", "duration_ns", "turns", "tool_calls",
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
 )  # fmt: skip
 _FAILED_SESSIONS = (
@@ -109,6 +162,41 @@ _CONVERSATION = (
 """The columns shown for the sessions of a conversation."""
 _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type")
 """The columns that each command shows; its query may return more."""
+
+
+def _search(texts: SessionTexts, text: str, all_text: bool) -> list[str]:
+    """Return the sessions in which a text occurs, and print the progress and what could not be searched."""
+
+    def show_progress(number: int, total: int) -> None:
+        if total > PROGRESS_SESSIONS and number % PROGRESS_SESSIONS == 0:
+            click.echo(f"reading the texts of {total:,} sessions: {number:,}", err=True)
+
+    found = texts.search(text, all_text=all_text, progress=show_progress)
+    if found.unreadable:
+        click.echo(
+            f"the content of {found.unreadable:,} sessions cannot be read, so it was not searched",
+            err=True,
+        )
+    return list(found.session_ids)
+
+
+def _with_titles(rows: Rows, texts: SessionTexts, width: int | None) -> Rows:
+    """Return the rows of a list of sessions with their titles, shortened to `width` characters."""
+    columns, values = rows
+    at = columns.index("session_id")
+    titles = texts.titles([str(row[at]) for row in values])
+    place = columns.index("name") + 1
+
+    def shown(session_id: str) -> str | None:
+        title = titles.get(session_id)
+        if title is None or width is None or len(title) <= width:
+            return title
+        return title[: width - 1] + "\u2026"
+
+    return (
+        [*columns[:place], "title", *columns[place:]],
+        [(*row[:place], shown(str(row[at])), *row[place:]) for row in values],
+    )
 
 
 def _with_status_notes(rows: Rows) -> Rows:
@@ -179,6 +267,13 @@ def _print_facts(rows: Rows) -> None:
     click.echo()
 
 
+def _with_git(about: Rows, git: Rows) -> Rows:
+    """Return the row about a session, followed by what is known about its git repository."""
+    if not git[1]:
+        return about
+    return [*about[0], *git[0]], [(*about[1][0], *git[1][0])]
+
+
 def _print_conversation(rows: Rows) -> None:
     """Print the sessions of a resumed conversation, and their total cost."""
     parts = as_dicts(rows)
@@ -191,6 +286,29 @@ def _print_conversation(rows: Rows) -> None:
     click.echo(
         f"{len(parts)} sessions cost {'at least ' if known and is_lower_bound else ''}{cost}\n"
     )
+
+
+_SCORES = ("score", "value", "of", "given", "at", "comment")
+
+
+def _print_scores(rows: Rows) -> None:
+    """Print the last value of each score, if there are any."""
+    scores = as_dicts(rows)
+    if not scores:
+        return
+    click.echo()
+    shown = [
+        (
+            row["name"],
+            score_value(row["value_type"], row["value"], row["label"]),
+            scored_part(row["lane"], row["turn"], row["tool_use_id"]),
+            row["given"],
+            instant(row["at_ns"]),
+            row["comment"],
+        )
+        for row in scores
+    ]
+    print_rows((list(_SCORES), shown), _SCORES, "table")
 
 
 def _show_content(context: click.Context, session_id: str) -> None:

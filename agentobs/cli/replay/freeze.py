@@ -17,6 +17,7 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
 from agentobs.cli.replay.trial_output import check
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.recordings import load_recording
+from agentobs.cli.terminal.session_choice import WHERE_HELP
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 from agentobs.records.display import printable
@@ -24,6 +25,9 @@ from agentobs.records.display import printable
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
     from replay.freeze.conversion import Frozen
+
+MATCHES_MAX = 50
+"""The maximum number of sessions that `--where` freezes. Our choice: each of them is replayed twice."""
 
 
 @click.command(
@@ -37,6 +41,11 @@ if TYPE_CHECKING:
 )
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option("--last-failed", is_flag=True, help="Freeze the newest session that failed.")
+@click.option(
+    "--where",
+    metavar="CONDITIONS",
+    help=f"Freeze all matching sessions that have ended, newest first, at most {MATCHES_MAX}. {WHERE_HELP}",
+)
 @click.option(
     "-o",
     "--output",
@@ -99,6 +108,7 @@ def freeze(
     context: click.Context,
     sessions: tuple[str, ...],
     last_failed: bool,
+    where: str | None,
     output: Path | None,
     until_turn: int | None,
     failing_turn: int | None,
@@ -110,9 +120,9 @@ def freeze(
     check_timeout: float,
 ) -> None:
     """Freeze each session, and check that its fixture replays unless `no_check` is set."""
-    if bool(sessions) == last_failed:
+    if bool(sessions) + last_failed + (where is not None) != 1:
         raise UsageError(
-            "specify a SESSION or --last-failed", todo="`agentobs sessions` lists sessions"
+            "specify a SESSION, --last-failed or --where", todo="`agentobs sessions` lists sessions"
         )
     if apply and no_check:
         raise UsageError(
@@ -124,7 +134,7 @@ def freeze(
     from replay.trial.fixture_trial import Trials
 
     home, is_complete = home_option(context), until_turn is None
-    named = sessions or (None,)
+    named = sessions or (_matches(home, where) if where is not None else (None,))
     recordings = [
         without_secrets(load_recording(home, each, has_ended=is_complete)) for each in named
     ]
@@ -144,6 +154,30 @@ def freeze(
             for number, line in enumerate(steps):
                 click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
             sys.stdout.flush()
+
+
+def _matches(home: str | None, where: str) -> tuple[str, ...]:
+    """Return the IDs of the ended sessions that satisfy a filter, newest first.
+
+    Raises:
+        UsageError: the filter is invalid, or no session or too many sessions satisfy it.
+    """
+    from agentobs.store.backend import open_store
+    from agentobs.store.session_filter import matching_sessions, parse_filter
+
+    conditions = parse_filter(where)
+    with open_store(home) as store:
+        found = matching_sessions(store, conditions)
+        listed = store.rows("sessions", session_ids=found).dicts()
+    running = {row["session_id"] for row in listed if row["status"] == "running"}
+    ended = tuple(each for each in found if each not in running)
+    if not 0 < len(ended) <= MATCHES_MAX:
+        raise UsageError(
+            f"{len(ended) or 'no'} sessions that have ended match",
+            where=f"--where {where[:120]!r}",
+            todo=f"`agentobs sessions --where ...` lists them; freeze accepts 1 to {MATCHES_MAX} at once",
+        )
+    return ended
 
 
 def _freeze(

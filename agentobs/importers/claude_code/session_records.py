@@ -49,6 +49,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import (
     Event,
+    GitState,
     InteractionEnd,
     InteractionStart,
     SessionEnd,
@@ -143,6 +144,9 @@ def rebuild(
         _emit_thread(builder, each)
     times = [at for at, _, _ in builder.timed]
     first, last = min(times), max(times)
+    for state in _git_states(session_id, entries):
+        at_ns = min(max(state.at_ns, first), last)
+        builder.add(at_ns, replace(state, at_ns=at_ns))
     unlogged = unlogged_tokens(entries, threads.values(), others)
     started, ended = _start(client_id, entries, first, unlogged), _end(session_id, last)
     return Rebuilt(
@@ -155,6 +159,32 @@ def rebuild(
         missing=_missing(entries, active, logged),
         unlogged=unlogged,
     )
+
+
+def _git_states(session_id: str, entries: Sequence[Entry]) -> Iterator[GitState]:
+    """Yield branch and working directory of a session whenever one of them changes. The log contains nothing else."""
+    agents = {entry.agent_id for entry in entries}
+    last: tuple[str | None, str | None] = None, None
+    for entry in _timed(entries):
+        if entry.agent_id is not None and None in agents:
+            continue
+        branch, directory = entry.value.get("gitBranch"), entry.value.get("cwd")
+        # The client writes `HEAD` if no branch is checked out.
+        branch = branch if isinstance(branch, str) and branch not in ("", "HEAD") else None
+        directory = directory if isinstance(directory, str) and directory else None
+        if (branch, directory) in (last, (None, None)):
+            continue
+        last = branch, directory
+        yield GitState(
+            session_id,
+            _at(entry),
+            None,
+            unchecked(branch) if branch is not None else None,
+            None,
+            None,
+            "log",
+            directory=unchecked(directory) if directory is not None else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

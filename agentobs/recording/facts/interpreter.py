@@ -75,6 +75,7 @@ from agentobs.records.facts import (
     InteractionStart,
     SessionEnd,
     SessionStart,
+    SessionTitle,
     ToolResult,
     settled,
 )
@@ -334,6 +335,8 @@ class Interpreter:
                 # The recorder counts one lost record for every incomplete record, so that one is not counted here.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
                 return _Parts((), (record,), is_complete=False)
+            case SessionTitle() if mode == "off":
+                return _Parts((), ())  # a title is content
             case _:
                 self._follow_interactions(record)
                 return _Parts((), (record,))

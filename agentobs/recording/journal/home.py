@@ -149,7 +149,7 @@ def is_home(home: Home) -> bool:
 
 _NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs"))
 """Other entries of a home besides its key and the published file."""
-_DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", VIEWS_PREFIX, ".")
+_DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", "texts.sqlite", VIEWS_PREFIX, ".")
 """Prefixes of the names of files that another process may be writing at this moment."""
 
 

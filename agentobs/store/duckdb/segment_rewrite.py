@@ -35,6 +35,7 @@ from agentobs.store.duckdb.archives import united
 from agentobs.store.duckdb.journal_tail import Mark, Rows, follow
 from agentobs.store.duckdb.loader import save_marks
 from agentobs.store.duckdb.segment_compression import replace
+from agentobs.store.text_index import forget_texts
 
 FRAME = ("segment", "seal", "pruned", "lost")
 """The kinds of lines that are part of the file format, not recorded data."""
@@ -205,6 +206,7 @@ def apply_prunings(
             prune_segment(home, segment_id, sessions, everything, now_ns)
             _renew_mark(connection, home, segment_id, marks)
             rows += [(segment_id, each) for each in everything]
+    forget_texts(home, pruned_ns)
     for session_id in pruned_ns:
         if _PLAIN_ID.fullmatch(session_id):
             shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)

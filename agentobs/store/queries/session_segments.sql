@@ -15,6 +15,9 @@ WITH held AS (
     UNION ALL SELECT session_id, segment_id, sequence FROM events
     UNION ALL SELECT session_id, segment_id, sequence FROM span_starts
     UNION ALL SELECT session_id, segment_id, sequence FROM span_ends
+    UNION ALL SELECT session_id, segment_id, sequence FROM session_titles
+    UNION ALL SELECT session_id, segment_id, sequence FROM git_states
+    UNION ALL SELECT session_id, segment_id, sequence FROM scores
 )
 SELECT
     held.segment_id,

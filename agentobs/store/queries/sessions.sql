@@ -2,8 +2,8 @@
 --
 -- $failed: true for sessions that failed, crashed, or whose end could not be written; false for the others; NULL for
 -- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
--- NULL. $cause: only sessions whose cause of failure contains this text in upper or lower case, or NULL. $limit: the
--- maximum number of rows, or NULL for all. cause is the summary in `failures`, or NULL.
+-- NULL. $cause: only sessions whose cause of failure contains this text in upper or lower case, or NULL. $session_ids:
+-- only these sessions, or NULL. $limit: the maximum number of rows, or NULL for all. cause is the summary in `failures`, or NULL.
 WITH listed AS (
     SELECT
         session_id,
@@ -37,6 +37,7 @@ WITH listed AS (
         ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
         AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+        AND ($session_ids::VARCHAR[] IS NULL OR session_id IN (SELECT unnest($session_ids::VARCHAR[])))
         AND (
             $cause::VARCHAR IS NULL
             OR session_id IN (SELECT session_id FROM failures WHERE contains(lower(summary), lower($cause::VARCHAR)))

@@ -215,6 +215,21 @@ SELECT
 FROM world_answers
 UNION ALL
 SELECT
+    session_id, interaction_id, turn, lane, NULL::VARCHAR, NULL::VARCHAR, NULL::BIGINT, session_sequence,
+    at_ns, 'score', name,
+    map_from_entries(list_filter([
+        {'k': 'value_type', 'v': value_type::VARCHAR},
+        {'k': 'label', 'v': label::VARCHAR},
+        {'k': 'source', 'v': source::VARCHAR},
+        {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR}
+    ], lambda e: e.v IS NOT NULL)),
+    map_from_entries(list_filter([
+        {'k': 'value', 'v': value::DOUBLE}
+    ], lambda e: e.v IS NOT NULL)),
+    1.0
+FROM scores
+UNION ALL
+SELECT
     session_id, NULL::VARCHAR, NULL::BIGINT, NULL::VARCHAR, NULL::VARCHAR, NULL::VARCHAR, NULL::BIGINT, session_sequence,
     at_ns, 'gap', kind,
     map_from_entries(list_filter([

@@ -19,6 +19,12 @@ WITH wanted AS (
     UNION ALL
     SELECT [error_type], session_id, segment_id, ended_ns FROM span_ends
     UNION ALL
+    SELECT [title], session_id, segment_id, at_ns FROM session_titles
+    UNION ALL
+    SELECT [repository, branch, directory, lane], session_id, segment_id, at_ns FROM git_states
+    UNION ALL
+    SELECT [name, label, comment, tool_use_id, lane], session_id, segment_id, at_ns FROM scores
+    UNION ALL
     SELECT [kind, label, lane], session_id, segment_id, at_ns FROM events
     UNION ALL
     SELECT list_concat(map_keys(labels), map_values(labels)), session_id, segment_id, at_ns

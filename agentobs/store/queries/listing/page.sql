@@ -1,8 +1,8 @@
 -- Which sessions are on one page of the list?
 --
--- $text, $digest: only sessions whose searchable text contains one of these, in lower case. $model, $status,
--- $signature: only sessions with this value. $cost_from, $cost_to: only sessions whose cost is in this range, US
--- dollars. $since_ns, $until_ns: only sessions that started from the first time on and before the second. NULL means no
+-- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or whose ID
+-- is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
+-- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and before the second. NULL means no
 -- filter.
 --
 -- $sort: the column, as in the URL of the page. $descending: whether the largest values come first. $limit, $offset:
@@ -26,7 +26,8 @@ WITH found AS (
     FROM app.listing AS listing
     LEFT JOIN found USING (session_id)
     WHERE
-        ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR))
+        ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR)
+        OR ($found::VARCHAR[] IS NOT NULL AND session_id IN (SELECT unnest($found::VARCHAR[]))))
         AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
         AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)
         AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.found_signatures WHERE signature = $signature::VARCHAR))

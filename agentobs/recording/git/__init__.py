@@ -1,0 +1,1 @@
+"""The git repository in which a session runs."""

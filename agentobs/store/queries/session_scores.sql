@@ -1,0 +1,7 @@
+-- Which scores have a session, its turns and its tool calls, the last value of each?
+--
+-- $session_id: the session. given is the number of values, including earlier ones.
+SELECT name, value_type, value, label, lane, turn, tool_use_id, comment, source, at_ns, given
+FROM latest_scores
+WHERE session_id = $session_id::VARCHAR
+ORDER BY tool_use_id IS NOT NULL, turn IS NOT NULL, lane, turn, at_ns, name;
