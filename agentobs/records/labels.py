@@ -60,6 +60,11 @@ class Label(str):
             raise ValueError("a reviewed label needs a reason why it cannot contain content")
         return str.__new__(cls, text)
 
+    @classmethod
+    def accepted(cls, text: str) -> Label:
+        """Return a text that `clear_text` accepts as a label, regardless of its characters."""
+        return str.__new__(cls, text)
+
 
 @functools.lru_cache(maxsize=4096)
 def constant_label(text: str) -> Label:
@@ -98,12 +103,7 @@ def prefixed(prefix: str, label: Label) -> Label:
     remains unchecked.
     """
     text = f"{prefix}{label}"
-    return accepted(text) if isinstance(label, Label) else unchecked(text)
-
-
-def accepted(text: str) -> Label:
-    """Return a text that `clear_text` accepts as a label, regardless of its characters."""
-    return str.__new__(Label, text)
+    return Label.accepted(text) if isinstance(label, Label) else unchecked(text)
 
 
 def unchecked(text: str) -> Label:

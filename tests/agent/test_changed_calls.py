@@ -372,7 +372,9 @@ def test_hooks_see_calls_that_are_refused(tmp_path: Path) -> None:
     ]
     replies = [
         calling(
-            call("a", "transfer", to="Ann"), call("b", "pay", to=3), call("c", "greet", to="X")
+            call("toolu_a", "transfer", to="Ann"),
+            call("toolu_b", "pay", to=3),
+            call("toolu_c", "greet", to="X"),
         ),
         DONE,
     ]
@@ -392,7 +394,7 @@ def test_hooks_see_calls_that_are_refused(tmp_path: Path) -> None:
     sql = (
         "SELECT labels['event'], labels['tool_use_id'] FROM events WHERE kind = 'hook' ORDER BY ALL"
     )
-    assert done.rows(sql) == [("invalid_tool_call", each) for each in "abc"]
+    assert done.rows(sql) == [("invalid_tool_call", f"toolu_{each}") for each in "abc"]
     replays(done, tmp_path)
 
 

@@ -79,7 +79,7 @@ from agentobs.records.facts import (
     ToolResult,
     settled,
 )
-from agentobs.records.labels import Label, accepted, digest_label, is_label, prefixed, unchecked
+from agentobs.records.labels import Label, digest_label, is_label, prefixed, unchecked
 from agentobs.records.record_factory import maker
 from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
@@ -531,11 +531,11 @@ class Interpreter:
             is_known = may_stay(*key, _NOTHING)
             return Label(text) if is_known else self._digest_in(fact, field, text, texts)
         if may_stay(*key, self._terms):
-            known = self._without_secret(accepted(text))
+            known = self._without_secret(Label.accepted(text))
             _remember(self._readable, key, known, KNOWN_LABELS)
             return known
         if may_stay(*key, self._declared_in(fact.session_id)):
-            return self._without_secret(accepted(text))
+            return self._without_secret(Label.accepted(text))
         return self._digest_in(fact, field, text, texts)
 
     def _digest_in(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
