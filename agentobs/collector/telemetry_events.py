@@ -1,7 +1,8 @@
 """Telemetry events: turns a record of telemetry into an event, which contains no text of people or models.
 
-Numbers and booleans are kept. Of strings, only IDs in known forms and values from the closed sets below are kept; the
-others are counted. Prompts, commands, e-mail addresses, accounts and file names in telemetry are therefore not stored.
+Numbers and booleans are kept if their attribute is in the closed sets below. Of strings, only IDs in known forms and
+values from closed sets are kept. All other attributes are counted. Prompts, commands, e-mail addresses, accounts and
+file names in telemetry are therefore not stored, not even as the names of attributes.
 
 The names are those of Claude Code 2.1.332 (https://code.claude.com/docs/en/monitoring-usage) and of OpenTelemetry's
 conventions for generative AI 1.41 (https://opentelemetry.io/docs/specs/semconv/gen-ai/).
@@ -127,14 +128,46 @@ _NUMBERS_IN_TEXT = frozenset(
     ("duration_ms", "prompt_length", "tool_input_size_bytes", "tool_result_size_bytes", "pre_tokens", "post_tokens",
      "num_hooks", "num_success", "num_blocking", "num_non_blocking_error", "num_cancelled", "total_duration_ms",
      "status_code", "attempt", "total_attempts", "total_retry_duration_ms", "system_prompt_length", "cost_usd",
-     "input_tokens", "output_tokens", "cache_read_tokens", "cache_creation_tokens")
+     "input_tokens", "output_tokens", "cache_read_tokens", "cache_creation_tokens", "user_prompt_length",
+     "num_outputs_persisted", "stdout_chars", "additional_context_chars", "system_message_chars",
+     "initial_user_message_chars")
 )  # fmt: skip
 """Attributes that some versions of Claude Code send as texts."""
-_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?\Z")
-_KEY = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
+NUMBERS = _NUMBERS_IN_TEXT | frozenset(
+    ("agent_path_count", "anthropic.custom_base_url", "cache_creation_1h_tokens", "cache_creation_5m_tokens",
+     "command_path_count", "cost_usd_micros", "event.sequence", "first_content_ms", "has_hooks", "has_mcp",
+     "host_owned_mcp", "interaction.duration_ms", "interaction.sequence", "is_async", "is_built_in", "is_plugin",
+     "managed_only", "model_swapped", "queued_sends", "response_length", "safe_mode", "server_fallback_hop",
+     "skill_path_count", "success", "total_tokens", "total_tool_uses", "ttft_ms", "http.response.status_code",
+     "server.port", "gen_ai.embeddings.dimension.count", "gen_ai.evaluation.score.value",
+     "gen_ai.request.choice.count", "gen_ai.request.frequency_penalty", "gen_ai.request.max_tokens",
+     "gen_ai.request.presence_penalty", "gen_ai.request.seed", "gen_ai.request.stream",
+     "gen_ai.request.temperature", "gen_ai.request.top_k", "gen_ai.request.top_p",
+     "gen_ai.response.time_to_first_chunk", "gen_ai.usage.cache_creation.input_tokens",
+     "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_write.input_tokens",
+     "gen_ai.usage.completion_tokens", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens",
+     "gen_ai.usage.prompt_tokens", "gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion",
+     "llm.token_count.prompt", "llm.token_count.prompt_details.cache_read",
+     "llm.token_count.prompt_details.cache_write", "llm.token_count.total")
+)  # fmt: skip
+"""Attributes with a number or a boolean: those of Claude Code, of the conventions, and the token counts of
+OpenInference. The name of another attribute can be a text of a person, and its number a telephone number.
+"""
+_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?(?:e[+-]?\d{1,2})?\Z")
+"""A number as JavaScript writes it."""
 _MODEL = re.compile(
-    r"(?:[a-z]{2,10}\.){0,2}(?:anthropic[./])?claude-[a-z0-9.:@-]{1,60}(?:\[1m\])?\Z"
+    r"(?:[a-z]{2,10}\.){0,2}(?:anthropic[./])?claude-[a-z0-9.-]{1,60}(?:@(?:\d{8}|default|latest))?(?::\d{1,2})?"
+    r"(?:\[1m\])?\Z"
 )
+_HEX_ID = re.compile(
+    r"[0-9a-f]{16,64}\Z|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE
+)
+_DIGITS_ID = re.compile(
+    r"[a-z]+[_-](?:[a-z]{2,6}[_-])?"
+    r"(?:[A-Za-z0-9]*\d[A-Za-z0-9]*(?:-[A-Za-z0-9]*\d[A-Za-z0-9]*)*|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})\Z"
+)
+"""An ID of a provider, with a digit in each of its parts after the prefix, so that they are not words."""
+_ANY_TRACE, _ANY_SPAN = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{16}\Z")
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}\Z")
 
 
@@ -142,7 +175,7 @@ def client_session(record: TelemetryRecord) -> str | None:
     """Return the client's ID of the session of a record; None if it has none in a known form."""
     for name in SESSION_ATTRIBUTES:
         value = record.attributes.get(name)
-        if isinstance(value, str) and is_id(value) and is_label(value):
+        if isinstance(value, str) and _is_id(value):
             return value
     return None
 
@@ -162,15 +195,19 @@ def telemetry_event(record: TelemetryRecord, session_id: str, received_ns: int) 
     client_id = client_session(record)
     if client_id is not None:
         labels["client_session"] = Label(client_id)
-    for name, value in (
-        ("trace_id", record.trace_id),
-        ("span_id", record.span_id),
-        ("parent_span_id", record.parent_span_id),
-        ("series", record.series_id),
-    ):
-        if value:
-            labels[name] = Label(value)
+    if record.series_id:
+        labels["series"] = Label(record.series_id)
     left_out = _add_attributes(record.attributes, labels, numbers)
+    for name, value, form in (
+        ("trace_id", record.trace_id, _ANY_TRACE),
+        ("span_id", record.span_id, _ANY_SPAN),
+        ("parent_span_id", record.parent_span_id, _ANY_SPAN),
+    ):
+        # The bytes of another length can be a text.
+        if form.match(value):
+            labels[name] = Label(value)
+        elif value:
+            left_out += 1
     if left_out:
         numbers["left_out"] = left_out
     return Event(
@@ -202,18 +239,25 @@ def _add_attributes(
                 numbers.setdefault(key, float(value))
             else:
                 left_out += 1
-        elif _KEY.match(key) and math.isfinite(value) and len(numbers) < NUMBERS_MAX:
+        elif key in NUMBERS and math.isfinite(value) and len(numbers) < NUMBERS_MAX:
             numbers.setdefault(key, float(value))
         else:
             left_out += 1
     return left_out
 
 
+def _is_id(value: str) -> bool:
+    """Return whether a text is an ID in a known form, and not words in this form, such as `call_ada-about-rome`."""
+    if not is_label(value):
+        return False
+    return bool(_HEX_ID.match(value) or (is_id(value) and _DIGITS_ID.match(value)))
+
+
 def _label(key: str, value: str) -> tuple[str, Label] | None:
     """Return the label of an attribute; None if its text is not kept."""
     is_known = (
         (key in _CHOICES and (value in _WORDS or value in terms()))
-        or (key in _IDS and is_id(value))
+        or (key in _IDS and _is_id(value))
         or (key in _MODELS and _MODEL.match(value))
         or (key in _TOOLS and value in TOOLS)
         or (key == "service.version" and _VERSION.match(value))

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     "--failed", is_flag=True, help="Only sessions that failed, crashed, or have no recorded end."
 )
 @click.option(
+    "--telemetry",
+    is_flag=True,
+    help="Also list the sessions that only contain received telemetry.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
@@ -39,13 +44,15 @@ if TYPE_CHECKING:
 )
 @form_options
 @click.pass_context
-def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> None:
+def sessions(context: click.Context, failed: bool, telemetry: bool, limit: int, form: Form) -> None:
     """List sessions."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
 
     with open_store(context) as store:
-        rows = rows_of(store, "sessions", failed=failed or None, limit=limit)
+        rows = rows_of(
+            store, "sessions", failed=failed or None, telemetry=telemetry or None, limit=limit
+        )
         print_rows(_with_status_notes(rows) if form == "table" else rows, _SESSIONS, form)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
