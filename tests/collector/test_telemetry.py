@@ -178,13 +178,19 @@ def test_lists_of_sessions_leave_telemetry_out(
     with collecting(tmp_path) as collector:
         other = log("user_prompt")
         other["attributes"] = other["attributes"][1:]  # without the client's ID
-        assert send(collector.url, "/v1/logs", logs(api_request("req_1"), other)).is_success
+        late = {**log("user_prompt"), "timeUnixNano": str(2**61)}
+        records = (late, api_request("req_1"), other)
+        assert send(collector.url, "/v1/logs", logs(*records)).is_success
+    query = "SELECT max(last_activity_ns) < 2000000000000000000 FROM sessions"
+    assert rows(tmp_path, query) == [(True,)]
     shell = Shell(tmp_path, capsys)
     [listed] = json_lines(shell("sessions", "--json").out)
     assert (listed["turns"], listed["is_telemetry"]) == (1, False)
     every = json_lines(shell("sessions", "--json", "--telemetry").out)
     assert sorted(each["is_telemetry"] for each in every) == [False, True, True]
-    assert "completed without a recorded request" not in shell("doctor").out
+    found = shell("doctor").out
+    assert "completed without a recorded request" not in found
+    assert "the wall clock did not jump" in found
     assert "telemetry" in shell("show", "telemetry").out
     with open_store(Home(tmp_path)) as store:
         [day] = store.rows("sessions_by_day").rows

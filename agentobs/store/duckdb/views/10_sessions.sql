@@ -360,7 +360,8 @@ WITH ids AS (
 ), activity AS (
     SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
     UNION ALL SELECT session_id, max(result_ns) FROM tool_results GROUP BY session_id
-    UNION ALL SELECT session_id, max(at_ns) FROM events GROUP BY session_id
+    -- Telemetry has the times of the client, which can be wrong.
+    UNION ALL SELECT session_id, max(at_ns) FROM events WHERE kind <> 'telemetry' GROUP BY session_id
     UNION ALL SELECT session_id, max(started_ns) FROM span_starts GROUP BY session_id
     UNION ALL SELECT session_id, max(ended_ns) FROM span_ends GROUP BY session_id
     UNION ALL SELECT session_id, max(started_ns + duration_ns) FROM world_answers GROUP BY session_id
