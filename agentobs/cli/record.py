@@ -283,19 +283,15 @@ def _telemetry_summary(
     received = sum(collector.sessions.records.values())
     if not received:
         return (
-            "no telemetry was received; only Claude Code sends it without further settings, unless its settings "
-            "send it elsewhere"
+            "no telemetry was received; `env` in the settings of Claude Code can send it elsewhere"
         )
     records = f"{received} record{'s' * (received != 1)} of telemetry"
     found = compared(home, session_ids, list(collector.sessions.client_ids), started_ns)
     if not found.requests:
         return f"{records}: no request can be compared"
-    counted = f"{found.requests} request{'s' * (found.requests != 1)}"
-    verb = "differs" if found.differences == 1 else "differ"
     without = f", {found.unidentified} without a request ID" if found.unidentified else ""
-    return (
-        f"{records}: {found.differences} of {counted} {verb}{without} (view telemetry_differences)"
-    )
+    counted = f"{found.differences} of {found.requests} requests differ"
+    return f"{records}: {counted}{without} (view telemetry_differences)"
 
 
 def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:

@@ -399,11 +399,26 @@ def test_a_recorded_command_with_telemetry(tmp_path: Path, cost_usd: float | Non
     answer = play(streamed(text("Hi")))
     with raw_provider([answer]) as provider:
         ended = run_record(tmp_path / "home", provider.url, stdin)
-    found = "0 of 1 request differ" if cost_usd is None else "1 of 1 request differs"
+    found = "0 of 1 requests differ" if cost_usd is None else "1 of 1 requests differ"
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.splitlines()[-1] == (
         f"agentobs: 1 record of telemetry: {found} (view telemetry_differences)"
     )
+
+
+def test_telemetry_that_cannot_be_compared(tmp_path: Path) -> None:
+    """Without telemetry, and without requests in it, the last line does not say that both agree."""
+    answer = play(streamed(text("Hi")))
+    for record, found in (
+        ([], "no telemetry was received; `env` in the settings of Claude Code can send it elsewhere"),
+        ([log("user_prompt", session__id="2ae82282-bc28-429c-8dac-000000000000")],
+         "1 record of telemetry: no request can be compared"),
+    ):  # fmt: skip
+        with raw_provider([answer]) as provider:
+            stdin = json.dumps([CLIENT_SESSION, BODY, logs(*record)])
+            ended = run_record(tmp_path, provider.url, stdin)
+        assert ended.returncode == 0
+        assert ended.stderr.splitlines()[-1] == f"agentobs: {found}"
 
 
 def test_telemetry_that_is_already_sent_elsewhere(tmp_path: Path) -> None:
