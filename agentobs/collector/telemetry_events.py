@@ -24,8 +24,10 @@ from agentobs.records.labels import Label, is_label
 KIND = Label("telemetry")
 NUMBERS_MAX = 64
 """The maximum number of numbers of an event. Our choice: Claude Code sends at most 20."""
-LATEST_NS = 2**62
-"""Later times are replaced by the time of receipt, because sums of them would exceed 64 bits."""
+AHEAD_NS = 86_400 * 10**9
+"""Times that are later than the receipt by more than this are replaced by the time of receipt. Our choice: a session
+with such a time would never be old enough to be pruned.
+"""
 
 SESSION_ATTRIBUTES = ("session.id", "gen_ai.conversation.id")
 """The attributes with the client's ID of a session, in the order in which they are used."""
@@ -215,7 +217,7 @@ def telemetry_event(record: TelemetryRecord, session_id: str, received_ns: int) 
         None,
         Label("main"),
         None,
-        record.at_ns if 0 < record.at_ns < LATEST_NS else received_ns,
+        record.at_ns if 0 < record.at_ns <= received_ns + AHEAD_NS else received_ns,
         KIND,
         Label(record.name) if record.name in NAMES else None,
         numbers,

@@ -197,6 +197,20 @@ def test_lists_of_sessions_leave_telemetry_out(
     assert day[1] == 1
 
 
+def test_telemetry_with_wrong_times_is_pruned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A time in the distant future is replaced by the time of receipt, so that old telemetry can be deleted."""
+    with collecting(tmp_path) as collector:
+        late = [{**log("user_prompt"), "timeUnixNano": str(each)} for each in (2**61, 2**64 - 1)]
+        assert send(collector.url, "/v1/logs", logs(*late)).is_success
+    query = "SELECT max(at_ns) <= max(ended_ns) FROM telemetry JOIN session_ends USING (session_id)"
+    assert rows(tmp_path, query) == [(True,)]
+    ended = Shell(tmp_path, capsys)("prune", "--older-than", "2040-01-01")
+    assert "pruned 1 sessions" in ended.out
+    assert rows(tmp_path, "FROM telemetry") == []
+
+
 def json_lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
