@@ -48,6 +48,11 @@ if TYPE_CHECKING:
     help="Only sessions whose cause of failure contains this text, such as ValueError or a tool.",
 )
 @click.option(
+    "--telemetry",
+    is_flag=True,
+    help="Also list the sessions that only contain received telemetry.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
@@ -72,6 +77,7 @@ def sessions(
     context: click.Context,
     failed: bool,
     cause: str | None,
+    telemetry: bool,
     limit: int,
     where: str | None,
     search: str | None,
@@ -94,7 +100,13 @@ def sessions(
             found = _search(texts, search, all_text)
             chosen = found if chosen is None else [each for each in chosen if each in set(found)]
         rows = rows_of(
-            store, "sessions", failed=failed or None, cause=cause, session_ids=chosen, limit=limit
+            store,
+            "sessions",
+            failed=failed or None,
+            cause=cause,
+            session_ids=chosen,
+            telemetry=telemetry or None,
+            limit=limit,
         )
         rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
         shown = _FAILED_SESSIONS if failed or cause else _SESSIONS
