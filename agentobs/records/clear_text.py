@@ -67,7 +67,7 @@ _OWN_ID = re.compile(
 )
 """Hexadecimal IDs, digests, UUIDs, a `traceparent`, and a letter with a number."""
 _PROVIDER_ID = re.compile(
-    r"(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container|compl)_(?:(?:bdrk|vrtx)_)?01[A-Za-z0-9]{22}\Z"
+    r"(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container|compl)_(?:(?:bdrk|vrtx)_)?01[A-Za-z0-9]{20,28}\Z"
     r"|(?:sesn|sevt|sthr|outc)_01[A-Za-z0-9]{22}\Z"
     r"|tooluse_[A-Za-z0-9_-]{22}\Z"
     r"|call_[A-Za-z0-9]{24}\Z|chatcmpl-[A-Za-z0-9]{29}\Z|gen-\d{10}-[A-Za-z0-9]{20}\Z"
@@ -75,10 +75,11 @@ _PROVIDER_ID = re.compile(
     rf"|(?:(?:msg|toolu|call|req|resp|gen|chatcmpl)[_-])?(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|{_UUID})\Z"
     r"|(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|call)_(?:[A-Za-z]|[A-Za-z]?\d{1,6})(?:[_.]\d{1,4}){0,3}[A-Z]?\Z"
     r"|(?:sesn|sevt|sthr|outc)_\d{1,6}\Z"
+    r"|(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container)_REDACTED(?:_\d{1,6})?\Z"
     r"|[a-z]\d{1,4}(?:_\d{1,4})?\Z"
 )
 """IDs of Anthropic (with the infix of a platform), of Bedrock's Converse, of gateways, and numbers of test servers,
-which are too short for a name.
+which are too short for a name, and of traffic whose IDs were removed.
 
 Source: the IDs in recorded traffic; platform.claude.com/docs/en/api, 2026-11; OpenAI's and OpenRouter's references.
 """

@@ -263,8 +263,9 @@ def test_texts_in_the_form_of_keys_ids_and_models(tmp_path: Path, values: dict[s
 @pytest.mark.parametrize(
     "text",
     [
-        "req_011CVYyyyyyyyyyyyyyyyyyy", "toolu_vrtx_01AbC", "chatcmpl-2ae82282-bc28-429c-8dac-9320dd02b2d7",
-        "gen-1795692307-A1b2", "2AE82282-bc28-429c-8dac-9320dd02b2d7", "a029ce327deb14cbf",
+        "req_011CVYyyyyyyyyyyyyyyyyyy", "toolu_vrtx_01AbCdEfGhJkLmNpQrStUvWx",
+        "chatcmpl-2ae82282-bc28-429c-8dac-9320dd02b2d7", "gen-1795692307-A1b2C3d4E5f6G7h8J9k0",
+        "a029ce327deb14cbf",
     ],
 )  # fmt: skip
 def test_ids_that_are_kept(tmp_path: Path, text: str) -> None:

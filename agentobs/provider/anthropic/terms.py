@@ -86,6 +86,21 @@ _ERRORS = frozenset(
 )  # fmt: skip
 """The types of errors. Source: anthropic 2.12, `types/shared/error_type.py` and the types of `error_details`."""
 
+_SERVER_RESULTS = frozenset(
+    (
+        "advisor_tool_result", "bash_code_execution_tool_result", "code_execution_tool_result", "mcp_tool_result",
+        "text_editor_code_execution_tool_result", "tool_result", "tool_search_tool_result", "web_fetch_tool_result",
+        "web_search_tool_result", "agent.mcp_tool_result", "agent.tool_result", "user.custom_tool_result",
+        "user.tool_result", "content_too_large", "execution_time_exceeded", "file_not_found", "invalid_tool_input",
+        "max_uses_exceeded", "output_file_too_large", "query_too_long", "request_too_large", "too_many_requests",
+        "unavailable", "unsupported_content_type", "url_not_accessible", "url_not_allowed",
+        "url_not_in_prior_context", "url_too_long", "workspace_policy_violation",
+    )
+)  # fmt: skip
+"""The types of results of tools that the provider runs, and their error codes. Source: anthropic 2.12,
+`types/*_tool_result*.py` and the events of `types/beta/sessions`.
+"""
+
 _CACHE_MISSES = frozenset(
     (
         "messages_changed", "model_changed", "system_changed", "tools_changed", "previous_message_not_found",
@@ -118,6 +133,7 @@ _PARAMETER_NAMES = frozenset(
 TERMS = (
     _WORDS
     | _ERRORS
+    | _SERVER_RESULTS
     | _CACHE_MISSES
     | _COUNTS
     | _PARAMETER_NAMES

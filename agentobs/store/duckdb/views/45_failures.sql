@@ -164,7 +164,7 @@ SELECT
             WHEN id IS NOT NULL THEN concat_ws(
                 ' ',
                 coalesce(step_class, outcome),
-                '(' || concat_ws(', ', step_status, limit_hit || ' limit') || ')',
+                nullif('(' || concat_ws(', ', step_status, limit_hit || ' limit') || ')', '()'),
                 CASE WHEN kind = 'attempt' THEN 'from ' ELSE 'in ' END || name,
                 'at ' || step_file || ':' || step_line
             )
