@@ -27,11 +27,11 @@ from agentobs.collector.collected_sessions import CollectedSessions, NotWritten
 from agentobs.collector.otlp_requests import MalformedRequest, Signal, parse_request, records_in
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""The longest body, before and after decompression; the same as the default of the OpenTelemetry Collector's gRPC
-receiver times 16. Our choice.
+"""The maximum length of a body, before and after decompression. Our choice: 16 times the default of the OpenTelemetry
+Collector's gRPC receiver.
 """
 RETRY_SECONDS = 1
-"""After how many seconds a client should send records again that were not written. Our choice."""
+"""After how many seconds a client should resend records that were not written. Our choice."""
 BINARY, JSON = "application/x-protobuf", "application/json"
 RESPONSES: dict[Signal, Any] = {
     "log": ExportLogsServiceResponse,

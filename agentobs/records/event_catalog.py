@@ -135,7 +135,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
             "web_search_requests": "Web searches so far.",
             "web_fetch_requests": "Pages fetched so far.",
             "active_seconds": "How long the agent has run so far. [s]",
-            "list_cost_cents": "The provider's list price of all this so far. [0.01 USD]",
+            "list_cost_cents": "The provider's list price of the usage so far. [0.01 USD]",
         },
         {
             "managed_session_id": "The provider's ID of the agent's session.",

@@ -148,7 +148,7 @@ def test_the_doctor_tells_the_age_of_logs(
         f"the oldest {age} days old; it deletes them after 30 days (cleanupPeriodDays: default)"
         in found.found
     )
-    assert f"1 are not archived, the first is deleted in {left}" in found.found
+    assert f"1 are not archived, the first of which will be deleted in {left}" in found.found
     assert ("agentobs archive claude-code" in found.todo) == (level == "note")
 
     assert shell("archive", "claude-code", str(tmp_path / "projects")).code == 0

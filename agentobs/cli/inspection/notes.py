@@ -1,4 +1,4 @@
-"""Commands that write about sessions: `score`, `title`."""
+"""Commands that annotate sessions: `score`, `title`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="The score is for this turn.")
 @click.option("--tool-call", metavar="ID", help="The score is for the tool call with this ID.")
 @click.option("--lane", help="The lane of the turn or of the tool call. Default for turns: main.")
-@click.option("--comment", metavar="TEXT", help="A comment. It is content, and never exported.")
+@click.option("--comment", metavar="TEXT", help="A comment. It is stored as content and never exported.")
 @click.pass_context
 def score(
     context: click.Context,
@@ -36,7 +36,8 @@ def score(
 ) -> None:
     """Give a score. SESSION is an ID, a suffix of it, or a name. VALUE is a number, true, false, or one word.
 
-    The last score with a name applies; earlier ones are kept in the table `scores`. Put `--` before a negative number.
+    If several scores have the same name, the last one applies; earlier ones are kept in the table `scores`. Put `--`
+    before a negative number.
     """
     from agentobs.recording.journal.home import existing_home
     from agentobs.session_notes import give_score
@@ -63,7 +64,7 @@ def score(
     click.echo(f"scored {session_id}  {what}: {name} = {value}")
 
 
-@click.command(help="Set the title of a session, which local commands and pages show.")
+@click.command(help="Set the title of a session. Local commands and pages show it.")
 @click.argument("session")
 @click.argument("text")
 @click.pass_context

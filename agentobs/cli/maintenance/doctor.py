@@ -148,9 +148,9 @@ def claude_code_logs(home: Path, variables: Mapping[str, str], now_ns: int) -> I
         yield _finding("claude_code", "ok", f"{found}; all are archived", str(projects), "")
         return
     left = kept.days - (now_ns / 1e9 - missing[0][0]) / SECONDS_PER_DAY
-    found += f"; {len(missing)} are not archived, the first is deleted in {max(left, 0):.0f} days"
+    found += f"; {len(missing)} are not archived, the first of which will be deleted in {max(left, 0):.0f} days"
     level: Level = "note" if left < WARNING_DAYS else "ok"
-    todo = f"`agentobs archive claude-code` keeps them, or set {log_archive.SETTING} to more days"
+    todo = f"Run `agentobs archive claude-code` to keep them, or set {log_archive.SETTING} to more days"
     yield _finding("claude_code", level, found, str(projects), todo if level == "note" else "")
 
 
