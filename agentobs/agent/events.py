@@ -294,7 +294,7 @@ class Degraded:
 
 @dataclass(frozen=True, slots=True)
 class ToolWithdrawn:
-    """A tool is not used any more in this conversation, because it failed too often in a row."""
+    """A tool is no longer used in this conversation, because it failed too often in a row."""
 
     turn: int
     tool: str

@@ -29,7 +29,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _CONDITION = re.compile(
-    r"""\s*(score\.[A-Za-z0-9_.:+-]{1,128}|[a-z_]+)\s*(<=|>=|!=|==|=|<|>)\s*
+    r"""\s*(score\.[A-Za-z0-9_.:-]{1,128}|[a-z_]+)\s*(<=|>=|!=|==|=|<|>)\s*
     ("[^"]*"|'[^']*'|[^\s"']+)\s*""",
     re.VERBOSE,
 )

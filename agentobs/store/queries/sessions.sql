@@ -3,7 +3,8 @@
 -- $failed: true for sessions that failed, crashed, or whose end could not be written; false for the others; NULL for
 -- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
 -- NULL. $cause: only sessions whose cause of failure contains this text in upper or lower case, or NULL. $session_ids:
--- only these sessions, or NULL. $limit: the maximum number of rows, or NULL for all. cause is the summary in `failures`, or NULL.
+-- only these sessions, or NULL. $limit: the maximum number of rows, or NULL for all. cause is the summary in `failures`,
+-- or NULL.
 WITH listed AS (
     SELECT
         session_id,
