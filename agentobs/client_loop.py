@@ -117,7 +117,7 @@ class ClientLoop:
                 raise UsageError(
                     "another agent uses the client in another event loop",
                     where="client",
-                    todo="Pass a client of its own to this agent, or run both agents in one event loop",
+                    todo="Pass a separate client to this agent, or run both agents in one event loop",
                 )
             self._uses = self._uses + 1 if earlier is here else 1
             self._loop = here
