@@ -198,7 +198,7 @@ class State:
 
 
 def client_loop(client: Any) -> ClientLoop:
-    """Return the event loop in which a client is used. Copies that share its connections share it, too.
+    """Return the event loop in which a client is used. Copies that share its connections also share the event loop.
 
     Objects that cannot be referenced weakly, such as a client that a test has written, share one event loop.
     """

@@ -142,7 +142,7 @@ Facts, SQL, exports and reports without content contain numbers, times, and only
 | strings | examples |
 | --- | --- |
 | values of closed sets | stop reasons, types of errors, service tiers, counts, words of the provider's paths |
-| IDs in an exact form of agentobs or of a provider | `toolu_01` and 22 letters and digits, UUIDs, `toolu_12` (test servers) |
+| IDs in an exact form of agentobs or of a provider | `toolu_01` and 22 characters, UUIDs, `toolu_12` (test servers) |
 | versions | of agentobs, the SDK and Python; the platform, such as `linux` |
 | names that the program declares | see the table below |
 | labels of your program | `agentobs.Label("berlin-2")`, `agentobs.Label.reviewed(...)` |

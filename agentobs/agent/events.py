@@ -306,7 +306,7 @@ class ToolWithdrawn:
 
 
 BreakerState = Literal["opened", "half_open", "closed"]
-"""A change of a circuit breaker: it blocks all calls, lets one call through, or blocks nothing any more."""
+"""A change of a circuit breaker: it blocks all calls, lets one call through, or no longer blocks calls."""
 
 
 @dataclass(frozen=True, slots=True)

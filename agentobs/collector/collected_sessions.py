@@ -21,7 +21,7 @@ NAME = "telemetry"
 TELEMETRY_TAG = "telemetry_session"
 """The tag of a session with the client's ID of the session that the telemetry is about."""
 SESSIONS_MAX = 1000
-"""How many sessions are open; beyond that, the one with the oldest record ends. Our choice."""
+"""The maximum number of open sessions; the session with the oldest record is ended if there are more. Our choice."""
 RECORDS_PER_FLUSH = 1000
 """How many records are recorded before they are written. Our choice: the queue of the recorder is never full."""
 FLUSH_SECONDS = 10.0
