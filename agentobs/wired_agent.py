@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Agent:
     """An agent with one conversation, which each run continues.
 
-    It serves one run at a time. `fresh` returns another agent of the same kind, for a concurrent conversation. To end
+    It serves one run at a time. `fresh` returns an agent with the same parts, for a concurrent conversation. To end
     the conversation, with its background agents and the hooks for its end, use the agent as a context manager (sync or
     async), or call `end` or `end_sync`.
     """
@@ -148,7 +148,7 @@ class Agent:
         return self._options
 
     async def run(self, prompt: Prompt) -> Result:
-        """Answer a prompt in the conversation, and return the result, also of a run that failed.
+        """Answer a prompt in the conversation, and return the result, even if the run failed.
 
         Args:
             prompt: a text, or content blocks.
@@ -165,7 +165,7 @@ class Agent:
         """Answer a prompt in the conversation, and yield the events; the last one is the `Result`.
 
         When the `Result` is yielded, the run has ended. If you leave the loop earlier, close the generator
-        (`contextlib.aclosing`): the agent is running until then, or until `async with agent` ends.
+        (`contextlib.aclosing`): until then, or until `async with agent` ends, the agent counts as running.
 
         Args:
             prompt: a text, or content blocks.
@@ -179,7 +179,7 @@ class Agent:
         """Answer a prompt in the conversation, and wait for the result, without an event loop.
 
         The run takes place in a background event loop, which all agents with the same client share. Background agents
-        and background hooks are awaited, too; `abort` ends that.
+        and background hooks are awaited, too; `abort` ends this wait.
 
         Args:
             prompt: a text, or content blocks.
@@ -224,7 +224,7 @@ class Agent:
         return self._continue("fork", session_id, turn)
 
     def fresh(self) -> Self:
-        """Return another agent of the same kind, with an empty conversation."""
+        """Return an agent with the same parts and an empty conversation."""
         other = copy.copy(self)
         other._start_over()
         return other

@@ -173,6 +173,7 @@ def _tried(home: Home, names: dict[str, str]) -> CorpusFindings:
                     str(row["times"]),
                 )
                 for row in rows
+                if row["signature"] != "failure"  # the cause of a failure is not a signature
             ),
         )
 
@@ -253,17 +254,17 @@ _HEAD = """\
 Change those, not this file. -->
 
 `agentobs diagnose SESSION` explains why a session failed, and lists the failure signatures found in it. If the session
-failed, crashed, or has no recorded end, the output begins with the cause, the step that failed with its error, and the
-steps just before it. For each signature, it prints the evidence, how far the value exceeds the threshold, and a
-suggested fix:
+failed, crashed, or has no recorded end, the output begins with the cause, the failed step with its error, and the steps
+just before it. For each signature, it prints the evidence, how far the value exceeds the threshold, and a suggested
+fix:
 
 """
 
 _COMMANDS = """
 - `agentobs diagnose --all --since 7d` prints a table of all sessions, with a row `failure` for each session that
   failed. On a store with millions of calls, use `--since`; the command then takes about a second.
-- `agentobs sessions --failed` lists the failed sessions with their causes, and `--cause TEXT` selects them by it. In
-  SQL, the views `failures` and `errors` contain the cause of each failure, and all errors.
+- `agentobs sessions --failed` lists the failed sessions with their causes, and `--cause TEXT` selects sessions by
+  their causes. In SQL, the view `failures` contains the cause of each failure, and `errors` contains all errors.
 - With `--fail`, both commands exit with status 1 if they find a signature, for use in CI.
 - With `--json`, both commands print one JSON object per line.
 - `agentobs diagnose SESSION --judge MODEL` asks a model whether the final responses contradict the tool results since

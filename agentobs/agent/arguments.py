@@ -1,4 +1,4 @@
-"""Checks of arguments, so that a value of the wrong kind is one error that names the argument and what to pass."""
+"""Checks of arguments, so that a value of the wrong kind raises one error that names the argument and what to pass."""
 
 from __future__ import annotations
 

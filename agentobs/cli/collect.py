@@ -14,7 +14,7 @@ from agentobs.cli.record import needed_packages
 from agentobs.cli.terminal.home_option import home_option
 
 
-@click.command(help="Receive the telemetry (OTLP) of Claude Code and other programs.")
+@click.command(short_help="Receive the telemetry (OTLP) of Claude Code and other programs.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -32,7 +32,7 @@ from agentobs.cli.terminal.home_option import home_option
 @click.option("--no-grpc", is_flag=True, help="Receive only OTLP over HTTP.")
 @click.pass_context
 def collect(context: click.Context, port: int, grpc_port: int, no_grpc: bool) -> None:
-    """Serve until Ctrl-C on this machine, and print the variables that direct Claude Code to the collector.
+    """Receive telemetry (OTLP) on this machine until Ctrl-C. The variables to set for Claude Code are printed first.
 
     Log records, spans and metrics become events next to the recorded requests. Only numbers, IDs and known words are
     stored. The views `telemetry`, `telemetry_requests` and `telemetry_differences` show them.

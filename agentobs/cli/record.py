@@ -257,7 +257,7 @@ def _telemetry_receiver(environment: dict[str, str]) -> Collector:
     """Return a collector, and direct the telemetry of Claude Code to it.
 
     Raises:
-        UsageError: the telemetry is already sent elsewhere, or a package is not installed.
+        UsageError: the telemetry is already sent to another receiver, or a package is not installed.
     """
     with needed_packages("the collector", "otlp,proxy"):
         from agentobs.collector.telemetry_collector import Collector, claude_code_variables
@@ -265,9 +265,9 @@ def _telemetry_receiver(environment: dict[str, str]) -> Collector:
     taken = [name for name in environment if name.startswith("OTEL_EXPORTER_OTLP")]
     if taken:
         raise UsageError(
-            "the telemetry is already sent elsewhere",
+            "the telemetry is already sent to another receiver",
             where=sorted(taken)[0],
-            todo="Unset it, or send the telemetry to `agentobs collect` as well",
+            todo="Unset this variable, or configure that receiver to forward the telemetry to `agentobs collect`",
         )
     collector = Collector(grpc_port=None)
     environment |= claude_code_variables(collector.url)

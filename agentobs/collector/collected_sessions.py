@@ -25,7 +25,7 @@ TELEMETRY_TAG = "telemetry_session"
 """
 UNKNOWN = "unknown"
 SESSIONS_MAX = 1000
-"""How many sessions are open; beyond that, the one with the oldest record ends. Our choice."""
+"""The maximum number of open sessions; the session with the oldest record is ended if there are more. Our choice."""
 RECORDS_PER_FLUSH = 1000
 """How many records are recorded before they are written. Our choice: the queue of the recorder is never full."""
 FLUSH_SECONDS = 10.0

@@ -41,7 +41,7 @@ Collector's HTTP receiver, because Claude Code can send the bodies of its reques
 SMALL_BYTES = 1024 * 1024
 """Longer bodies are received one after another, so that not many of them are in memory. Our choice."""
 RETRY_SECONDS = 1
-"""After how many seconds a client should send records again that were not written. Our choice."""
+"""After how many seconds a client should resend records that were not written. Our choice."""
 BINARY, JSON = "application/x-protobuf", "application/json"
 RESPONSES: dict[Signal, Any] = {
     "log": ExportLogsServiceResponse,

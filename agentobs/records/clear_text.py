@@ -154,7 +154,7 @@ def error_label(error: BaseException) -> Label:
 
 
 def declared_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags with their names as labels; a value only is a label if the program passes one."""
+    """Return tags with their names as labels; a value is a label only if the program passes a label."""
     return {
         declared_label(str(name)): value if isinstance(value, Label) else str(value)
         for name, value in tags.items()
@@ -249,7 +249,7 @@ def _signature(text: str, _: Set[str]) -> bool:
 
 
 def is_lane_segment(segment: str) -> bool:
-    """Return whether nobody chose a part of a lane: `main`, an ID, a digest, `kind:digest` or `compaction:number`."""
+    """Return whether a part of a lane was generated: `main`, an ID, a digest, `kind:digest` or `compaction:number`."""
     return (
         segment == "main"
         or _PROVIDER_ID.match(segment) is not None

@@ -443,5 +443,5 @@ def test_telemetry_that_is_already_sent_elsewhere(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert ended.stderr.startswith(
-        "error: OTEL_EXPORTER_OTLP_ENDPOINT: the telemetry is already sent elsewhere. Unset it"
+        "error: OTEL_EXPORTER_OTLP_ENDPOINT: the telemetry is already sent to another receiver. Unset this variable"
     )

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     "--all-text",
     is_flag=True,
     help="With --search: also search prompts, responses, and inputs and results of tools. The first search reads all "
-    "content and keeps its texts in the home.",
+    "content, and keeps its texts in the file texts.sqlite in the home.",
 )
 @form_options
 @click.pass_context

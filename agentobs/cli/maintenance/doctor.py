@@ -160,7 +160,7 @@ def claude_code_logs(home: Path, variables: Mapping[str, str], now_ns: int) -> I
     left = max(kept.days - _days(missing, now_ns), 0)
     found += f"; {len(missing)} not archived or changed since then, the first is deleted in {left:.0f} days"
     level: Level = "note" if left < WARNING_DAYS else "ok"
-    todo = f"`agentobs archive claude-code` keeps them, or set {log_archive.SETTING} to more days"
+    todo = f"Run `agentobs archive claude-code` to keep them, or set {log_archive.SETTING} to more days"
     yield _finding("claude_code", level, found, str(projects), todo if level == "note" else "")
 
 

@@ -18,11 +18,11 @@ def archive() -> None:
     """Keep the session logs that other programs delete."""
 
 
-@archive.command("claude-code", help="Keep Claude Code's session logs.")
+@archive.command("claude-code", short_help="Keep Claude Code's session logs.")
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.pass_context
 def claude_code(context: click.Context, folder: Path | None) -> None:
-    """Copy new and grown logs from FOLDER (default: ~/.claude/projects) into the home, without the secrets in them.
+    """Copy new and grown logs from FOLDER (default: ~/.claude/projects) into the home.
 
     Claude Code deletes its logs after 30 days by default. Run this command more often than that, for example daily from
     cron. The copies can be imported with `agentobs import claude-code`.

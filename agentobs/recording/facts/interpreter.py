@@ -560,8 +560,8 @@ class Interpreter:
 
         Args:
             text: the parts, joined by `/`.
-            as_readable: returns the part of a part that may have to be replaced, and the rest.
-            texts: is extended by the texts that digests replace.
+            as_readable: splits a part into the text that a digest must replace (empty if there is none), and the rest.
+            texts: the replaced texts are added to it, by digest.
         """
         parts = []
         for part in text.split("/"):

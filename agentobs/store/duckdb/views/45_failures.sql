@@ -50,7 +50,7 @@ COMMENT ON COLUMN errors.lane IS 'The lane: `main`, or the lane of a sub-agent; 
 COMMENT ON COLUMN errors.turn IS 'The turn within the lane, from 1, or NULL.';
 COMMENT ON COLUMN errors.kind IS 'What failed: `tool_call`, `attempt`, `interaction` or `session`.';
 COMMENT ON COLUMN errors.name IS 'The tool; for an attempt, the model or the endpoint; else NULL.';
-COMMENT ON COLUMN errors.error_origin IS 'How it failed. Of a tool call, as in tool_results: `raised`, `returned`, `refused` or `stopped`. Of an attempt: `returned` if the provider responded, else `raised`. NULL if unknown.';
+COMMENT ON COLUMN errors.error_origin IS 'How it failed. For a tool call, as in tool_results: `raised`, `returned`, `refused` or `stopped`. For an attempt: `returned` if the provider responded, else `raised`. NULL if unknown.';
 COMMENT ON COLUMN errors.error_class IS 'The class of the exception, or the error type of the provider; NULL if unknown.';
 COMMENT ON COLUMN errors.error_file IS 'The file of the program''s own code that raised the exception, as in tool_results; NULL if unknown.';
 COMMENT ON COLUMN errors.error_line IS 'The line in that file; NULL if unknown.';

@@ -1,4 +1,4 @@
--- Telemetry: what other programs say about their requests, and where that differs from the recorded requests.
+-- Telemetry: what other programs report about their requests, and where it differs from the recorded requests.
 
 CREATE OR REPLACE VIEW telemetry AS
 SELECT
