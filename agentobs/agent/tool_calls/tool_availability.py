@@ -73,6 +73,7 @@ class ToolAvailability:
         elif tool is not plan.tool:
             assert bound is not None
             plan.tool, plan.bound = tool, bound
+            plan.call = plan.decision = None  # Both are about the called tool.
             plan.question = replace(plan.question, name=tool.name)
             self.use_tool(plan, tool, bound)
 
