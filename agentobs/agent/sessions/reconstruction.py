@@ -472,14 +472,19 @@ class _Records:
         return hook_history.results_after_hooks(executed, self._questions(lane, last.started_ns))
 
     def _sent_results(self, last: ModelExchange) -> dict[str, Json]:
-        """Return the tool results in the request after `last`, by tool call ID; empty if there is no such request."""
-        following = self.requests(last.place.lane, later=True)[:1]
-        bodies = [_body(self.recording, each) for each in following if each.question.body]
-        messages = [message for body in bodies for message in body["messages"]]
+        """Return the stored tool results of the request after `last`, by tool call ID; empty if there is none.
+
+        Hooks may have changed the results in the request itself.
+        """
+        messages: list[Json] = []
+        for each in self.requests(last.place.lane, later=True)[:1]:
+            if each.question.body:
+                sent = _body(self.recording, each)["messages"]
+                messages += self._stored(tuple(map(without_breakpoints, sent)), each)
         return {
             block["tool_use_id"]: block
             for message in messages
-            for block in tool_results(without_breakpoints(message))
+            for block in tool_results(message)
             if isinstance(block.get("tool_use_id"), str)
         }
 
