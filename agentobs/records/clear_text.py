@@ -241,7 +241,7 @@ def _signature(text: str, _: Set[str]) -> bool:
 
 
 def is_lane_segment(segment: str) -> bool:
-    """Return whether nobody chose a part of a lane: `main`, an ID, a digest, or `kind:digest`."""
+    """Return whether nobody chose a part of a lane: `main`, an ID, a digest, `kind:digest`, or `compaction:number`."""
     return (
         segment == "main"
         or _PROVIDER_ID.match(segment) is not None
@@ -254,6 +254,7 @@ _SEGMENT = re.compile(
     rf"\.[0-9a-f]{{16}}\Z|(?:{'|'.join(sorted(ANSWERED_INSIDE))}):\.?[0-9a-f]{{16}}\Z"
     r"|(?:agent-)?(?:acompact-)?(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,40}(?:\.\d{1,4})?\Z"
     r"|(?:agent-)?(?:[a-z]|[a-z]?\d{1,4})(?:\.\d{1,4})?\Z"
+    r"|compaction:\d{1,6}\Z"
 )
 
 
