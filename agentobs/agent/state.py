@@ -88,7 +88,8 @@ class Options:
     speed: Speed | None = None
     """The speed of responses; None for the provider's default. Some models require the beta `fast-mode-2026-02-01` in
     `betas` (SDK 2.12, `messages.create`). If the provider requests a wait of more than 20 seconds in fast mode,
-    requests are sent at standard speed until the wait has passed.
+    requests are sent at standard speed until the wait has passed. Requests to the fallback model, and requests of
+    sub-agents with another model, have no speed, because not every model has a fast mode.
     """
     max_retries: int = 10
     """Maximum retries of one LLM request after a transient failure; at most 10."""

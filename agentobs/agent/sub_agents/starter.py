@@ -353,11 +353,15 @@ def _child_inputs(
 
 
 def _agent_options(options: Options, agent: AgentDefinition) -> Options:
+    model = agent.model or options.model
     return replace(
         options,
         agent=agent.name,
         system=agent.system,
-        model=agent.model or options.model,
+        model=model,
+        # Another model may have no fast mode, and a model is not its own fallback.
+        speed=options.speed if model == options.model else None,
+        fallback_model=None if model == options.fallback_model else options.fallback_model,
         max_turns=options.max_turns if agent.max_turns is None else agent.max_turns,
         output=None,
         token_budget=None,  # Only the main agent is prompted to continue.
