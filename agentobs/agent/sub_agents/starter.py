@@ -33,7 +33,8 @@ from agentobs.agent.tools.tool import Tool, declared, invalid_input_result
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
-from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, child_lane
+from agentobs.records.clear_text import lane_of_call
+from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion
 from agentobs.world import Abort, no_message
 
 NAME = "agent"
@@ -151,7 +152,7 @@ class Starter:
             return invalid_input_result(tool, conversation)
         in_background = bool(arguments.get("run_in_background"))
         hand_down(trust, conversation)
-        lane = child_lane(place.lane if place else self.run.inputs.lane, question.tool_use_id)
+        lane = lane_of_call(place.lane if place else self.run.inputs.lane, question.tool_use_id)
         inputs = _child_inputs(self.run, agent, self.tools, lane, abort, in_background)
         child = Run(inputs, conversation, initial_state(conversation, arguments["prompt"]))
         agent_run = _AgentRun(question.tool_use_id, agent.name, _agent_place(place, lane), child)
