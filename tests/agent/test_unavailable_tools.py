@@ -97,7 +97,7 @@ def test_a_failing_tool_is_withdrawn(tmp_path: Path) -> None:
     assert len(RAN) == 2
     assert done.results[0]["is_error"] is True
     assert done.results[0]["content"] == (
-        "lookup was withdrawn for this session, because it failed 2 times in a row. "
+        "lookup was withdrawn for the rest of this conversation, because it failed 2 times in a row. "
         "Continue without it, or report what you could not do."
     )
     assert changes(done.events) == [ToolWithdrawn(2, "lookup", 2, None)]
@@ -170,8 +170,8 @@ def test_a_fallback_whose_input_does_not_fit(tmp_path: Path) -> None:
         ("third", "unavailable"),
     ]
     contents = [content for *_, content in outcomes(done.events)]
-    assert contents[2].startswith("first was withdrawn for this session")
-    assert "second was withdrawn for this session" in contents[2]
+    assert contents[2].startswith("first was withdrawn for the rest of this conversation")
+    assert "second was withdrawn for the rest of this conversation" in contents[2]
     assert "find would be used instead, but not for this input:\nwho: required" in contents[4]
     check_replay(done, tmp_path)
 
