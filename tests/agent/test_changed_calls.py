@@ -231,6 +231,22 @@ def test_an_approval_for_the_session_covers_the_changed_call(tmp_path: Path) -> 
     replays(done, tmp_path)
 
 
+def test_a_changed_input_that_a_permission_request_hook_vetoes(tmp_path: Path) -> None:
+    """The hooks for approval requests also see the changed input, and can veto it, but not request approval again."""
+
+    def guard(payload: dict[str, Any]) -> Any:
+        SEEN.append(payload["tool_input"]["to"])
+        return {"decision": "deny"} if payload["tool_input"]["to"] == "Mallory" else None
+
+    hook = Hook("permission_request", guard, name="guard")
+    done = record(tmp_path, [PAYS, DONE], agent_with(hook, person=changing(to="Mallory")))
+    assert (RAN, SEEN) == ([], ["Ann", {"to": "Ann", "amount": 5}, "Mallory"])
+    assert [each[2] for each in outcomes(done.events)] == ["blocked"]
+    replays(done, tmp_path)
+    done = record(tmp_path, [PAYS, DONE], agent_with(hook, person=changing(to="Bob")))
+    assert RAN == [("Bob", 1)]
+
+
 def test_a_person_sees_what_hooks_change_after_the_person(tmp_path: Path) -> None:
     """If hooks change the input after the person, and a rule requires approval for it, approval is requested again."""
     rules = Permissions(rules=(Rule.parse("pay(Mallory)", "ask", "user"),))

@@ -289,11 +289,17 @@ class CallDecider:
             plan.decision = replace(of_rules, reason=reason)
             return None
         has_seen = plan.question.input == changed
-        if of_rules.behavior == "ask" and of_rules.rule is not None and not has_seen:
-            plan.decision = of_rules
-            await self.request_approval(plan, of_rules, changes)
-            return None
-        pending = of_rules if of_rules.behavior == "ask" else pending
+        if of_rules.behavior == "ask":
+            if of_rules.rule is not None and not has_seen:
+                plan.decision = of_rules
+                await self.request_approval(plan, of_rules, changes)
+                return None
+            pending, facts = of_rules, {"reason": of_rules.reason}
+            verdict = await self.run_hooks("permission_request", plan, facts, _suffix(changes))
+            of_hooks = approval_decision(pending, verdict or Verdict(), plan.call.tool)
+            if of_hooks is not None and of_hooks.behavior == "deny":
+                plan.decision = of_hooks
+                return None
         if not has_seen:  # A person cannot approve further calls that they have not seen.
             answer = {**answer, "scope": "once"}
         plan.decision, grant = consented(pending, answer, plan.call)
