@@ -64,6 +64,11 @@ def lookup(who: str) -> str:
     return f"{who} is known"
 
 
+def find(who: str) -> str:
+    """Find someone."""
+    return f"{who} was found"
+
+
 def refuse(payload: dict[str, Any]) -> dict[str, str]:
     return {"outcome": "blocking", "reason": "no payments"}
 
@@ -188,6 +193,14 @@ def test_tools_given_to_the_world_only() -> None:
         "the model would not know these tools of the world: lookup, pay",
         world=lambda client: live_world(client, [pay, lookup]),
     )
+
+
+def test_a_fallback_given_to_the_world_only() -> None:
+    """The fallback of a tool must be among the tools of the run, because its calls are decided there."""
+    search = tool(read_only=True, withdraw_after=1, fallback=lookup)(find)
+    world = live_world(anthropic.AsyncAnthropic(api_key="made-up"), [search, lookup])
+    with pytest.raises(UsageError, match="there is no tool 'lookup'"):
+        asyncio.run(complete("Go", world=world, options=options(), tools=[search]))
 
 
 def test_other_tools_with_the_same_names() -> None:
@@ -465,6 +478,7 @@ ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
         (lambda: Budget(session_turns=-1), "^Budget.session_turns: -1 is not a valid number"),
         (lambda: Budget(session_turns="4"), "^Budget.session_turns: '4' is not a valid"),  # type: ignore[arg-type]
         (lambda: Budget(runaway="yes"), "^Budget.runaway: got a value of type str"),  # type: ignore[arg-type]
+        (lambda: Hook("stop", refuse, once="no"), "^hook stop: its once is 'no'"),  # type: ignore[arg-type]
         (lambda: Context(kept_results="5"), "^Context.kept_results: got a value of type str"),  # type: ignore[arg-type]
         (lambda: Context(window_tokens="9"), "^Context.window_tokens: got a value of type str"),  # type: ignore[arg-type]
         (lambda: Context(is_automatic=0), "^Context.is_automatic: got a value of type int"),  # type: ignore[arg-type]

@@ -236,6 +236,8 @@ async def run(
     check_options(options)
     if isinstance(tools, Tool) or not callable(tools):
         check_declarations(tools, options)  # type: ignore[arg-type]  # it refuses a single tool
+        if source == "main":  # an agent of a hook may have only some of the tools
+            check_fallbacks(tools)  # type: ignore[arg-type]
     check_client(world.client)
     check_wiring(world, options, None if callable(tools) else tools)
     conversation = Conversation() if conversation is None else conversation
