@@ -196,17 +196,17 @@ def test_shares_of_the_budget_and_the_window_are_printed(
         "@tool(read_only=True)\ndef look() -> str:\n    'Look.'\n    return 'nothing'\n\n"
         "TOOLS = [look]\n"
     )
-    model = "claude-sonnet-4-5"
+    model = "claude-haiku-4-5"
     usage = {"input_tokens": 165_000, "output_tokens": 1}
     looks = message(call("t1", "look"), model=model, usage=usage)
     with Provider([streamed(looks), streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         ended = shell(
-            "run", "Hello", "--model", model, "--tools", "looking:TOOLS", "--max-usd", "0.6"
+            "run", "Hello", "--model", model, "--tools", "looking:TOOLS", "--max-usd", "0.2"
         )
     assert ended.out == "Done.\n"
     lines = [line for line in ended.err.splitlines() if "%" in line]
     assert lines == [
-        "[80% of the budget interaction_usd is spent: $0.4950 of $0.6]",
+        "[80% of the budget interaction_usd is spent: $0.1650 of $0.2]",
         "[80% of the context window is used: 165,017 of 200,000 tokens]",
     ]
