@@ -86,9 +86,9 @@ def apply_hook_decision(
     """Combine the decision of the rules on a call with the decision of the hooks that run before the call.
 
     Hooks may require an approval. They may also allow a call that needs an approval, unless a rule requires that
-    approval. If hooks and the mode require an approval, it counts as required by a hook, so that a classifier cannot give
-    it. A call that the rules, the safety checks or the mode deny stays denied. In the mode `dontAsk` no approval is
-    requested, so a call for which a hook requires an approval is denied.
+    approval. If hooks and the mode require an approval, it counts as required by a hook, so that a classifier cannot
+    give it. A call that the rules, the safety checks or the mode deny stays denied. In the mode `dontAsk` no approval
+    is requested, so a call for which a hook requires an approval is denied.
 
     Args:
         decision: the decision of the rules.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from agentobs.world import World
 from tests.cli.test_commands import Shell
 
 from .agent_runs import ALLOW_ALL, of_kind
-from .provider import call, message, streamed, text
+from .provider import call, cut_after, message, streamed, text
 from .recorded_agents import DONE, Conversation, calling, options, outcomes, record
 
 RAN: list[tuple[str, Any]] = []
@@ -301,6 +302,26 @@ def test_a_resumed_session_continues_the_state(tmp_path: Path) -> None:
         ServiceBreaker(6, "jira", "opened", 3),
     ]
     check_replay(second, tmp_path)
+
+
+def test_calls_of_a_response_that_broke_off_count(tmp_path: Path) -> None:
+    """A call that failed before its response broke off counts. If it was stopped instead, another call runs."""
+    hold = threading.Event()
+
+    @tool(read_only=True, withdraw_after=2)
+    async def read(what: str) -> str:
+        """Read."""
+        hold.set()
+        raise OSError("the server is down")
+
+    reads = message(call("t1", "read", what="x"), stop_reason="tool_use")
+    count = len(streamed(reads).chunks) - 1
+    broken = dataclasses.replace(cut_after(reads, count), hold=hold)
+    replies = [broken, *turns("read", "read", "read")]
+    done = record(tmp_path, replies, start_with(read))
+    assert [each.answer.outcome for each in done.tools].count("failed") == 2
+    assert ends(done)[-1] == ("read", "unavailable")
+    check_replay(done, tmp_path)
 
 
 def test_failures_of_sub_agents_count(tmp_path: Path) -> None:
