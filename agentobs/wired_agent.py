@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
-from agentobs.agent.arguments import check_list
+from agentobs.agent.arguments import check_list, check_prompt
 from agentobs.agent.background_events import BackgroundListener
 from agentobs.agent.events import Event, HookRan
 from agentobs.agent.execution.classifier import Classifier
@@ -154,8 +154,8 @@ class Agent:
             prompt: a text, or content blocks.
 
         Raises:
-            UsageError: the agent is already running, the client was closed, or another agent uses it in another event
-                loop.
+            UsageError: the prompt is blank or neither a text nor a list of content blocks, the agent is already
+                running, the client was closed, or another agent uses it in another event loop.
             RecordingError: the session to resume or fork cannot be read; see `agentobs.agent.resumed`.
             ReplayEnd: a replay differs from its recording.
         """
@@ -242,12 +242,19 @@ class Agent:
         """Send a message to the agent, from any thread.
 
         The model sees it after the running tools; calls that have not started are skipped. Without a run, the next run
-        delivers the message.
+        delivers the message. A blank message is ignored.
+
+        Raises:
+            UsageError: the message is not a text.
         """
         self._inbox.steer(text)
 
     def follow_up(self, text: str) -> None:
-        """Queue a message, from any thread, until the agent is about to stop; the agent then continues with it."""
+        """Queue a message, from any thread, until the agent is about to stop; the agent then continues with it.
+
+        Raises:
+            UsageError: the message is not a text.
+        """
         self._inbox.follow_up(text)
 
     async def end(self) -> tuple[HookRan, ...]:
@@ -361,6 +368,7 @@ class Agent:
             prompt: the prompt.
             settles: whether to wait for background agents and background hooks before the result is yielded.
         """
+        check_prompt(prompt)
         result, activity = None, await self._begin()
         try:
             world = self._current_world()

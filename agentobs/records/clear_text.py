@@ -19,7 +19,14 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, get_args
 
 from agentobs.records.event_catalog import ROW_KINDS, is_built_in
-from agentobs.records.exchanges import ANSWERED_INSIDE, AskKind, QuerySource, ToolOutcome
+from agentobs.records.exchanges import (
+    ANSWERED_INSIDE,
+    AskKind,
+    QuerySource,
+    ToolOutcome,
+    child_lane,
+    short_digest,
+)
 from agentobs.records.facts import (
     RESULT,
     Attempt,
@@ -256,6 +263,16 @@ def is_lane_segment(segment: str) -> bool:
         or _PROVIDER_ID.match(segment.rpartition(".")[0]) is not None
         or _SEGMENT.match(segment) is not None
     )
+
+
+def lane_of_call(parent: str, tool_use_id: str) -> str:
+    """Return the name of the lane of an agent that a tool call starts.
+
+    It is the same in the agent, in its recording and in a replay. Therefore an ID of an unknown form is replaced here,
+    and not by the recorder, whose digests depend on a key.
+    """
+    is_known = is_lane_segment(tool_use_id)
+    return child_lane(parent, tool_use_id if is_known else short_digest(tool_use_id))
 
 
 _SEGMENT = re.compile(

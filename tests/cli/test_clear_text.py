@@ -194,7 +194,7 @@ def test_the_loop_leaves_no_digest_of_its_own_words(tmp_path: Path) -> None:
 
 ATTACKS = [
     "ada", "Lovelace", "Ada", "decade", "cafe", "ada_lovelace", "ada-lovelace", "grace.hopper", "diary.txt",
-    "ada:byron",
+    "ada:byron", "compaction:ada",
     "/home/ada/diary.txt", "home/ada/diary.txt", "~/diary", "C:/diary", "ada@example.org", "ada.byron@example.org",
     "toolu_ada", "toolu_adalovelace", "msg_ada-lovelace", "req_Ada1815", "call_ada", "file_tax-return", "gen-ada",
     "msgbatch_01/ada", "0612345678", "+31612345678", "claude-ada", "anthropic/ada", "claude-ada-4-5", "AdaError",
@@ -215,6 +215,12 @@ def test_no_field_accepts_a_text_that_somebody_wrote(text: str) -> None:
     ]
     assert accepting == []
     assert not is_lane_segment(text)
+
+
+def test_the_lanes_of_summaries_are_readable() -> None:
+    """The agent loop numbers the lanes of its summaries, and a replay needs their names."""
+    assert is_lane_segment("compaction:1")
+    assert is_lane_segment("compaction:27")
 
 
 @pytest.mark.parametrize(
