@@ -351,7 +351,12 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Gap: {"kind": _never, "reason": _never},
     InteractionStart: _PLACES,
-    InteractionEnd: {**_PLACES, "result": _one_of(*get_args(InteractionResult))},
+    InteractionEnd: {
+        **_PLACES,
+        "result": _one_of(
+            *get_args(InteractionResult), "budget_reached", "retries_exhausted", "terminated"
+        ),
+    },
     Attempt: {
         **_PLACES,
         "reported_lane": _lane,
@@ -365,6 +370,8 @@ RULES: dict[type, dict[str, Rule]] = {
         "request_id": _provider_id,
         "origin": _one_of("live", "replayed"),
         "parameters": _term,
+        "limit_hit": _never,
+        "rate_limits": _never,
     },
     UsageRow: {
         "kind": _term,
@@ -411,6 +418,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "label": _event_label,
         "label.compaction_kept": _kept,
         "labels.tool_use_id": _provider_id,
+        "labels.attempt_id": _own_id,
         **dict.fromkeys(_MANAGED_IDS, _provider_id),
         **dict.fromkeys(_MANAGED_TERMS, _term),
         "labels": lambda text, declared: text in _LABEL_NAMES or _tool(text, declared),
