@@ -286,3 +286,14 @@ def test_the_page_begins_with_the_cause(client: Client) -> None:
     assert page.html.index('id="failure"') < page.html.index('id="totals"')
     assert f"ValueError in send at {PATH}:7" in client.get(f"/sessions/{session_id(3)}").words
     assert 'id="failure"' not in client.get(f"/sessions/{session_id(7)}").html
+
+
+def test_calls_that_the_provider_ran_have_scores_and_are_no_errors_of_the_client(
+    home: Home, shell: Shell
+) -> None:
+    """A score of such a call is accepted; the columns of a turn about tools count the calls of the client."""
+    assert shell("score", "searched", "useful", "false", "--tool-call", "srvtoolu_1").code == 0
+    assert "srvtoolu_1" in shell("show", "searched").out
+    with open_store(home) as store:
+        [turn] = store.rows("session_turns", session_id=session_id(8)).dicts()
+        assert (turn["tool_use_count"], turn["tool_errors"], turn["tools_ns"]) == (0, 0, None)

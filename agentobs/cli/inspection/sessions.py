@@ -307,7 +307,7 @@ def _print_conversation(rows: Rows) -> None:
     )
 
 
-_SCORES = ("score", "value", "of", "given", "at", "comment")
+_SCORES = ("score", "value", "of", "given", "last (UTC)", "comment")
 
 
 def _print_scores(rows: Rows) -> None:
