@@ -129,7 +129,7 @@ WITH ended AS (
     JOIN failed ON steps.session_id = failed.session_id
     LEFT JOIN responded ON steps.session_id = responded.session_id
     -- An exception is explained by an error of its class, or by an error that no response followed. After the error of
-    -- a tool of the provider, the same response goes on.
+    -- a tool of the provider, the same response continues.
     WHERE
         failed.cause NOT IN ('exception', 'crash', 'unknown') OR steps.error_class = failed.error_class
         OR (steps.at_ns > coalesce(responded.at_ns, 0) AND steps.runs_on IS DISTINCT FROM 'provider')
