@@ -14,6 +14,7 @@ from anthropic import Anthropic
 
 import agentobs
 from agentobs.provider.registry import terms
+from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
@@ -24,6 +25,7 @@ from agentobs.store.duckdb.schema import create_tables
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.named_queries import bare_text
 from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import serving
 from tests.provider_script import script, streamed
 from tests.replay.agents import KEY, MODEL
 
@@ -88,6 +90,19 @@ def test_local_views_show_the_texts(shell: Shell) -> None:
     [listed] = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     assert (listed["name"], listed["reason"]) == (CUSTOMER, REASON)
     assert listed["tags"] == {"customer": CUSTOMER, "file": PATH, "env": "production"}
+
+
+def test_pages_and_comparisons_show_the_texts(home: Path, shell: Shell) -> None:
+    """No digest is shown whose text is in the vault: in the steps of a session, the evidence and a comparison."""
+    [session_id] = [row[0] for row in agentobs.query("SELECT session_id FROM sessions", home=home)]
+    with serving(existing_home(home)) as client:
+        page = client.get(f"/sessions/{session_id}").words
+        compared = client.get(f"/compare?a={session_id}&b={session_id}").words
+    for text in (page, compared, shell("diff", session_id, session_id).out):
+        assert CUSTOMER in text
+        assert "digest:" not in text
+    assert INVENTED in page
+    assert INVENTED in compared
 
 
 def test_filters_accept_the_texts(shell: Shell) -> None:
