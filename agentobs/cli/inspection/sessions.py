@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cause",
     metavar="TEXT",
-    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool.",
+    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool, ignoring case.",
 )
 @click.option(
     "--limit",
