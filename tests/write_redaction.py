@@ -158,6 +158,8 @@ may contain other readable text:
 | place | why |
 | --- | --- |
 | name of a session | an argument of `agentobs.session`, if it matches `[A-Za-z0-9_.:-]{{1,128}}` |
+| name of a score | an argument of `agentobs.score`, or of the command with this name |
+| names of git repository and branch | only with `Options(git="names")` |
 | keys of tags; names of the values in events and spans | keyword arguments in the code |
 | name of an agent, a hook, a span, a custom event | declared by the code |
 | name of a tool | if a request of the session declares it, or the provider or Claude Code defines it |

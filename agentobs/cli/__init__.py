@@ -48,7 +48,7 @@ _COMMANDS = {
     ),
     "diagnose": (
         "agentobs.cli.inspection.diagnosis",
-        "Report the failure signatures of a session, and what to do about them.",
+        "Report why a session failed, its failure signatures, and what to do about them.",
     ),
     "time": (
         "agentobs.cli.inspection.time_use",
@@ -80,8 +80,8 @@ _COMMANDS = {
     ),
     "cost": (
         "agentobs.cli.inspection.cost_commands",
-        "Show costs by model, session, day, agent or source; compare them with the provider's "
-        "report.",
+        "Show costs by model, session, day, agent, source, branch, commit or repository; compare them with the "
+        "provider's report.",
     ),
     "reprice": (
         "agentobs.cli.inspection.cost_commands",

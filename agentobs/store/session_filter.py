@@ -80,7 +80,7 @@ def parse_filter(text: str) -> tuple[Condition, ...]:
 
 def matching_sessions(store: Store, conditions: Sequence[Condition]) -> list[str]:
     """Return the IDs of the sessions that satisfy all conditions, newest first."""
-    listed = store.rows("sessions").dicts()
+    listed = store.rows("sessions", causes=False).dicts()
     ids = [str(row["session_id"]) for row in listed]
     about_sessions = [each for each in conditions if not each.field.startswith("score.")]
     chosen = {

@@ -200,6 +200,22 @@ def forget_texts(home: Home, session_ids: Collection[str]) -> None:
         delete_index(home)
 
 
+def index_damage(home: Home) -> str | None:
+    """Return what is wrong with the index of a home; None if it is intact, or if there is none."""
+    path = home.path.absolute() / NAME
+    if not path.exists() or path.with_name(f"{NAME}-journal").exists():
+        return None  # a journal belongs to a write in progress, or the next search rolls it back
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
+        try:
+            [(found,)] = connection.execute("PRAGMA quick_check(1)").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        return str(error)
+    return None if found == "ok" else str(found)
+
+
 def delete_index(home: Home) -> None:
     """Delete the index of a home, if it has one."""
     for name in (NAME, f"{NAME}-journal"):

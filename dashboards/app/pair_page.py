@@ -62,7 +62,7 @@ def _form(request: Request, view: View, names: Sequence[str], error: UsageError 
         a=names[0],
         b=names[1],
         error=error,
-        latest=view.named("sessions", limit=MOST_OFFERED),
+        latest=view.named("sessions", limit=MOST_OFFERED, causes=False),
     )
 
 

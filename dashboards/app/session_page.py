@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -26,6 +26,7 @@ from dashboards.panels.session_outcomes import (
     scores_of,
     steps_of,
     verdicts_of,
+    with_texts,
 )
 from dashboards.panels.templates import segment
 
@@ -112,6 +113,19 @@ def session(request: Request) -> Response:
         cache = EndedSessionCache.of(site_of(request).home, view, about)
         parameters = {"from": str(window[0]), "to": str(window[1])} if window else {}
         parameters |= {"failed": "1"} if "failed" in query else {}
+        listed = page_of(
+            [
+                step
+                for step in cache.get("steps", lambda: steps_of(view.store, session_id))
+                if step["is_failed"] or "failed" not in query
+            ],
+            query.get("page"),
+            parameters,
+            PAGE_SIZE,
+        )
+        # Texts are read for each request, because they may be deleted while the steps are cached.
+        steps = replace(listed, rows=view.texts.replace_in_dicts(listed.rows))
+        verdicts = cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
         return page_response(
             request,
             "session.html",
@@ -128,7 +142,7 @@ def session(request: Request) -> Response:
             conversation=view.named(
                 "listing/conversation", conversation_id=about["conversation_id"]
             ),
-            verdicts=cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS)),
+            verdicts=with_texts(verdicts, view.texts.replace_in_dicts),
             panels=cache.get(
                 ("panels", time_range),
                 lambda: session_panels(
@@ -141,16 +155,7 @@ def session(request: Request) -> Response:
             turns=len(turns),
             window=window,
             windows=_windows(len(turns), window),
-            steps=page_of(
-                [
-                    step
-                    for step in cache.get("steps", lambda: steps_of(view.store, session_id))
-                    if step["is_failed"] or "failed" not in query
-                ],
-                query.get("page"),
-                parameters,
-                PAGE_SIZE,
-            ),
+            steps=steps,
             only_failed="failed" in query,
             parameters={**parameters, **({"page": query["page"]} if "page" in query else {})},
             link=_link,

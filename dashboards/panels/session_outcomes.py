@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from agentobs.records.display import score_value, scored_part
@@ -47,6 +47,14 @@ def verdicts_of(store: Store, session_id: str, most: int) -> Verdicts:
         [each.signature for each in verdicts if not each.is_found and not each.unknown_reason],
         [each for each in verdicts if each.unknown_reason],
     )
+
+
+def with_texts(verdicts: Verdicts, restore_names: RestoreNames) -> Verdicts:
+    """Return a diagnosis whose evidence has the original texts in place of digests."""
+    found = [
+        each._replace(evidence=restore_names(each.evidence)) for each in verdicts.found_signatures
+    ]
+    return replace(verdicts, found_signatures=found)
 
 
 def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 from pathlib import Path
+from typing import Any, get_type_hints
 
+import duckdb
 import pytest
 from anthropic import Anthropic
 
 import agentobs
 from agentobs.provider.registry import terms
+from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.clear_text import RULES, may_stay
 from agentobs.records.facts import TABLES, SessionEnd, SessionStart, ToolUse, UsageRow
 from agentobs.store.backend import open_store
+from agentobs.store.duckdb.schema import create_tables
 from agentobs.store.label_texts import LabelTexts
+from agentobs.store.named_queries import bare_text
 from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import serving
 from tests.provider_script import script, streamed
 from tests.replay.agents import KEY, MODEL
 
@@ -84,6 +92,19 @@ def test_local_views_show_the_texts(shell: Shell) -> None:
     assert listed["tags"] == {"customer": CUSTOMER, "file": PATH, "env": "production"}
 
 
+def test_pages_and_comparisons_show_the_texts(home: Path, shell: Shell) -> None:
+    """No digest is shown whose text is in the vault: in the steps of a session, the evidence and a comparison."""
+    [session_id] = [row[0] for row in agentobs.query("SELECT session_id FROM sessions", home=home)]
+    with serving(existing_home(home)) as client:
+        page = client.get(f"/sessions/{session_id}").words
+        compared = client.get(f"/compare?a={session_id}&b={session_id}").words
+    for text in (page, compared, shell("diff", session_id, session_id).out):
+        assert CUSTOMER in text
+        assert "digest:" not in text
+    assert INVENTED in page
+    assert INVENTED in compared
+
+
 def test_filters_accept_the_texts(shell: Shell) -> None:
     """The argument of a filter is compared as its digest."""
     for name, value in (("customer", CUSTOMER), ("file", PATH), ("env", "production")):
@@ -130,3 +151,66 @@ def test_facts_have_the_rules_of_the_documentation() -> None:
 def test_each_class_of_facts_has_rules() -> None:
     """A class without rules could not be recorded."""
     assert set(RULES) == set(TABLES)
+
+
+NEVER_TEXTS = frozenset(
+    (
+        "attempts.endpoint", "attempts.limit_hit", "attempts.origin", "attempts.parameters keys",
+        "attempts.query_source", "attempts.rate_limits keys", "events.numbers keys", "events.query_source",
+        "exports.destination", "exports.profile", "gaps.kind", "gaps.reason", "interaction_ends.query_source",
+        "interaction_starts.query_source", "permissions.query_source", "permissions.reason_type",
+        "permissions.resolver", "permissions.source", "provider_tool_results.outcome",
+        "provider_tool_results.query_source", "provider_tool_uses.query_source", "session_starts.content",
+        "session_starts.continues_session_id", "session_starts.live_exports keys",
+        "session_starts.live_exports values", "session_starts.source", "span_starts.labels keys",
+        "span_starts.labels values", "span_starts.numbers keys", "span_starts.query_source",
+        "tool_results.error_kind", "tool_results.outcome", "tool_results.query_source", "tool_uses.query_source",
+        "usage.certainty", "world_answers.kind", "world_answers.query_source",
+    )
+)  # fmt: skip
+"""The labels of facts that come from closed sets of agentobs or from the code of the program, and so have no digest."""
+
+
+def _a_digest(place: str) -> str:
+    return f"digest:{hashlib.sha256(place.encode()).hexdigest()[:24]}"
+
+
+def _rows_with_digests(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """Insert a row into each table with a digest in each field that may contain one; return the fields by digest."""
+    fields: dict[str, str] = {}
+    for kind, table in TABLES.items():
+        row: dict[str, Any] = {"session_id": "s", "segment_id": "g"}
+        for field in dataclasses.fields(kind):
+            hint = str(get_type_hints(kind)[field.name])
+            ruled = {name.partition(".")[0] for name in RULES[kind]}
+            place = f"{table}.{field.name}"
+            if field.name.endswith("_content"):
+                row[field.name] = "content"
+            elif "Mapping" in hint:
+                fields[_a_digest(f"{place} keys")] = f"{place} keys"
+                row[field.name] = {_a_digest(f"{place} keys"): 1.0}
+                if "float]" not in hint and "int]" not in hint:
+                    fields[_a_digest(f"{place} values")] = f"{place} values"
+                    row[field.name] = {_a_digest(f"{place} keys"): _a_digest(f"{place} values")}
+            elif "Label" in hint or field.name in ruled:
+                fields[_a_digest(place)] = place
+                row[field.name] = _a_digest(place)
+        if table != "prunings":
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
+            connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", [*row.values()])
+    return fields
+
+
+def test_every_text_of_a_fact_is_found_by_local_views_and_by_parameters_of_queries() -> None:
+    """A new field must be in both queries, or in the list above."""
+    with duckdb.connect() as connection:
+        create_tables(connection)
+        fields = _rows_with_digests(connection)
+        assert len(fields) > 100
+
+        def missing(query: str, **parameters: Any) -> set[str]:
+            found = {row[0] for row in connection.execute(bare_text(query), parameters).fetchall()}
+            return {place for digest, place in fields.items() if digest not in found}
+
+        assert missing("internal/label_texts", digests=[*fields], most=3) == NEVER_TEXTS
+        assert missing("internal/stored_texts", texts=[*fields]) == NEVER_TEXTS

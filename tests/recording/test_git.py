@@ -246,6 +246,9 @@ def test_names_are_shown_locally(
     costs = shell("cost", "--by", "branch", "--json").out.splitlines()
     by_branch = {row["branch"]: row["calls"] for row in map(json.loads, costs)}
     assert by_branch == {"canary-branch": 2, "second": 4}
+    sql = "SELECT count(DISTINCT session_id) AS n FROM git_states WHERE branch = $branch"
+    selected = shell("sql", sql, "--param", "branch=canary-branch", "--json").out
+    assert json.loads(selected) == {"n": 1}
     [row] = map(json.loads, shell("cost", "--by", "repository", "--json").out.splitlines())
     assert (row["repository"], row["calls"]) == ("example.com/team/shop", 6)
     commits = [

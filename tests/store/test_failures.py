@@ -12,7 +12,12 @@ import pytest
 import agentobs
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ErrorCause, Place, ToolAnswer, ToolExchange, ToolQuestion
-from agentobs.records.facts import InteractionEnd, InteractionStart
+from agentobs.records.facts import (
+    InteractionEnd,
+    InteractionStart,
+    ProviderToolResult,
+    ProviderToolUse,
+)
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
 from agentobs.store.analysis.failure import STEPS_BEFORE, explain_failure
@@ -66,6 +71,48 @@ def named(records: list[Record], number: int, name: str) -> list[Record]:
     return [start(number, name), *records[1:]]
 
 
+def search(number: int, code: str) -> list[Record]:
+    """Return a session whose first response contains a web search that fails, and goes on after it."""
+    first = attempt(number, 1)
+    place: dict[str, Any] = {
+        "session_id": session_id(number),
+        "interaction_id": None,
+        "lane": Label("main"),
+        "turn": 1,
+        "attempt_id": first.attempt_id,
+        "tool_use_id": Label("srvtoolu_1"),
+        "ordinal": 1,
+    }
+    called = ProviderToolUse(
+        **place,
+        name=Label("web_search"),
+        server=None,
+        requested_ns=first.started_ns + 2,
+        is_timed=True,
+        input_bytes=9,
+        use=1,
+        max_uses=None,
+        max_result_tokens=None,
+        caller_id=None,
+    )
+    failed = ProviderToolResult(
+        **place,
+        result_attempt_id=first.attempt_id,
+        type=Label("web_search_tool_result"),
+        result_ns=first.started_ns + first.ended_ns - 1,
+        duration_ns=9,
+        outcome=Label("failed"),
+        is_error=True,
+        error_code=Label(code),
+        result_bytes=9,
+        items=None,
+        return_code=None,
+        stop_reason=None,
+        iteration=None,
+    )
+    return [start(number), first, called, failed, failed]
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home with one session for each cause of a failure, and one that completed."""
@@ -90,6 +137,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     crashed.calls(("look", {}))
     record(home, named(crashed.records, 6, "crashed"))
     record(home, [*named(talk(7, RAISED, goes_on=True), 7, "completed"), end(7)])
+    reason = ended(8, "no_results", "declared:no_results")
+    record(home, [*named(search(8, "unavailable"), 8, "searched"), reason])
+    record(
+        home,
+        [
+            *named(search(9, "max_uses_exceeded"), 9, "own_code_later"),
+            replace(own, session_id=session_id(9)),
+        ],
+    )
     return home
 
 
@@ -108,6 +164,8 @@ SUMMARIES = {
     "raised": ("exception", "KeyError in send at shop/orders.py:12"),
     "own_code": ("exception", "TypeError at shop/main.py:3"),
     "declared": ("declared", f"declared: no_refund; ValueError in send at {PATH}:7"),
+    "searched": ("declared", "declared: no_results; unavailable in web_search"),
+    "own_code_later": ("exception", "TypeError at shop/main.py:3"),
     "provider": ("exception", "Overloaded; overloaded_error (529) from claude-sonnet-5-5"),
     "result": ("result", "result: error_max_turns"),
     "crashed": (
@@ -158,11 +216,18 @@ def test_the_failed_step_has_its_facts(home: Home) -> None:
         "attempt", 529, "overloaded_error", "returned",
     )  # fmt: skip
     assert found["own_code"].facts == {}
+    searched = found["searched"].facts
+    assert (searched["name"], searched["origin"], searched["id"]) == (
+        "web_search", "returned", "srvtoolu_1",
+    )  # fmt: skip
+    assert [step["kind"] for step in found["searched"].before] == ["request"]
+    count = "SELECT count(*) FROM errors WHERE session_id = $1 AND runs_on = 'provider'"
+    assert agentobs.query(count, [session_id(8)], home=home.path) == [(1,)]
     assert len(found["own_code"].before) == STEPS_BEFORE
     assert found["crashed"].facts["outcome"] == "unfinished"
 
 
-def test_failed_sessions_are_listed_with_their_cause(shell: Shell) -> None:
+def test_failed_sessions_are_listed_with_their_cause(home: Home, shell: Shell) -> None:
     """`sessions --failed` shows the cause of each session, and `--cause` selects sessions by it."""
     rows = [json.loads(line) for line in shell("sessions", "--failed", "--json").out.splitlines()]
     assert {row["name"]: row["cause"] for row in rows} == {
@@ -173,9 +238,14 @@ def test_failed_sessions_are_listed_with_their_cause(shell: Shell) -> None:
     assert "cause" in table.splitlines()[0]
     chosen = shell("sessions", "--cause", "keyerror", "--json").out.splitlines()
     assert [json.loads(line)["name"] for line in chosen] == ["raised"]
+    # The facts contain only a digest of this path.
+    hidden = shell("sessions", "--failed", "--cause", "in send at SECRET FOLDER/", "--json").out
+    assert [json.loads(line)["name"] for line in hidden.splitlines()] == ["declared"]
     assert shell("sessions", "--cause", "nothing like it", "--json").out == ""
     everything = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     assert [row["cause"] for row in everything if row["name"] == "completed"] == [None]
+    with open_store(home) as store:
+        assert {row["cause"] for row in store.rows("sessions", causes=False).dicts()} == {None}
 
 
 @pytest.mark.parametrize("command", ["show", "diagnose"])
@@ -216,3 +286,14 @@ def test_the_page_begins_with_the_cause(client: Client) -> None:
     assert page.html.index('id="failure"') < page.html.index('id="totals"')
     assert f"ValueError in send at {PATH}:7" in client.get(f"/sessions/{session_id(3)}").words
     assert 'id="failure"' not in client.get(f"/sessions/{session_id(7)}").html
+
+
+def test_calls_that_the_provider_ran_have_scores_and_are_no_errors_of_the_client(
+    home: Home, shell: Shell
+) -> None:
+    """A score of such a call is accepted; the columns of a turn about tools count the calls of the client."""
+    assert shell("score", "searched", "useful", "false", "--tool-call", "srvtoolu_1").code == 0
+    assert "srvtoolu_1" in shell("show", "searched").out
+    with open_store(home) as store:
+        [turn] = store.rows("session_turns", session_id=session_id(8)).dicts()
+        assert (turn["tool_use_count"], turn["tool_errors"], turn["tools_ns"]) == (0, 0, None)

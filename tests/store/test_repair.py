@@ -14,6 +14,8 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
 from agentobs.store.duckdb.verification import verify
+from agentobs.store.text_index import NAME as TEXTS
+from agentobs.store.text_index import IndexedText, TextIndex
 from tests.store.recordings import (
     a_home,
     conversation,
@@ -167,3 +169,21 @@ def test_a_damaged_generation(tmp_path: Path) -> None:
     assert (
         home.database.read_bytes() == published
     )  # without segments, it is the only copy of the facts
+
+
+def test_a_damaged_index_of_texts(tmp_path: Path) -> None:
+    """`verify` reports it without a change, and `repair` deletes it, because the next search creates it again."""
+    home, session_id = made(tmp_path, is_ingested=True)
+    with TextIndex(home) as index:
+        index.put("title", [IndexedText(session_id, "1", "a title")])
+    assert verify(home).ok
+    path = home.path / TEXTS
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"x" * 900 + data[4996:])
+    before = path.read_bytes()
+    [finding] = verify(home).findings
+    assert (finding.path, finding.lost[:8]) == (path, "nothing.")
+    assert path.read_bytes() == before
+    assert [line for line in repair(home).lines() if line.startswith(TEXTS)]
+    assert not path.exists()
+    assert verify(home).ok

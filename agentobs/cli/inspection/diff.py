@@ -201,6 +201,7 @@ def _facts_of(
     rows: Sequence[dict[str, Any]] = [row for row in listed if row["runs_on"] != "provider"]
     if labels is not None:
         rows = labels.replace_in_dicts(rows)
+        [summary] = labels.replace_in_dicts([summary])
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = stable_lane_names(list(dict.fromkeys(row["lane"] for row in rows)), calls)
     fields = Part.__dataclass_fields__

@@ -34,6 +34,8 @@ from agentobs.records.display import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.port import Store
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cause",
     metavar="TEXT",
-    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool.",
+    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool, ignoring case.",
 )
 @click.option(
     "--telemetry",
@@ -95,21 +97,26 @@ def sessions(
     conditions = parse_filter(where) if where is not None else ()
     with open_store(context) as store:
         texts = SessionTexts(store)
-        chosen = matching_sessions(store, conditions) if conditions else None
+        selections: list[Collection[str]] = []
+        if conditions:
+            selections.append(matching_sessions(store, conditions))
         if search is not None:
-            found = _search(texts, search, all_text)
-            chosen = found if chosen is None else [each for each in chosen if each in set(found)]
+            selections.append(_search(texts, search, all_text))
+        if cause is not None:
+            selections.append(_with_cause(store, cause))
+        chosen = list(set.intersection(*map(set, selections))) if selections else None
+        has_causes = failed or cause is not None or form != "table"
         rows = rows_of(
             store,
             "sessions",
             failed=failed or None,
-            cause=cause,
             session_ids=chosen,
             telemetry=telemetry or None,
             limit=limit,
+            causes=has_causes,
         )
         rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
-        shown = _FAILED_SESSIONS if failed or cause else _SESSIONS
+        shown = _FAILED_SESSIONS if failed or cause is not None else _SESSIONS
         print_rows(_with_status_notes(rows) if form == "table" else rows, shown, form)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
@@ -153,7 +160,7 @@ _SESSIONS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
 )  # fmt: skip
 _FAILED_SESSIONS = (
-    "session_id", "name", "status", "cause", "started_ns", "duration_ns", "turns", "tool_calls",
+    "session_id", "name", "title", "status", "cause", "started_ns", "duration_ns", "turns", "tool_calls",
     "cost_usd",
 )  # fmt: skip
 _TURNS = (
@@ -190,6 +197,13 @@ def _search(texts: SessionTexts, text: str, all_text: bool) -> list[str]:
             err=True,
         )
     return list(found.session_ids)
+
+
+def _with_cause(store: Store, cause: str) -> list[str]:
+    """Return the failed sessions whose cause, as it is shown, contains a text, ignoring case."""
+    needle = cause.casefold()
+    causes = as_dicts(rows_of(store, "internal/causes"))
+    return [row["session_id"] for row in causes if needle in str(row["summary"]).casefold()]
 
 
 def _with_titles(rows: Rows, texts: SessionTexts, width: int | None) -> Rows:
@@ -300,7 +314,7 @@ def _print_conversation(rows: Rows) -> None:
     )
 
 
-_SCORES = ("score", "value", "of", "given", "at", "comment")
+_SCORES = ("score", "value", "of", "given", "last (UTC)", "comment")
 
 
 def _print_scores(rows: Rows) -> None:

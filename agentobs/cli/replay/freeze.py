@@ -169,7 +169,7 @@ def _matches(home: str | None, where: str) -> tuple[str, ...]:
     conditions = parse_filter(where)
     with open_store(home) as store:
         found = matching_sessions(store, conditions)
-        listed = store.rows("sessions", session_ids=found).dicts()
+        listed = store.rows("sessions", session_ids=found, causes=False).dicts()
     running = {row["session_id"] for row in listed if row["status"] == "running"}
     ended = tuple(each for each in found if each not in running)
     if not 0 < len(ended) <= MATCHES_MAX:

@@ -113,16 +113,15 @@ _MANAGED_AGENTS = frozenset(
         "span.outcome_evaluation_start", "system.message", "user.define_outcome", "user.interrupt", "user.message",
         "user.tool_confirmation", "workflow_run.created", "workflow_run.error", "workflow_run.phase_ended",
         "workflow_run.phase_started", "workflow_run.status_ended", "workflow_run.status_idle",
-        "workflow_run.status_running",
-        "compaction_limit_reached_error", "credential_host_unreachable_error", "max_workflow_runs_error",
-        "mcp_authentication_failed_error", "mcp_connection_failed_error", "model_overloaded_error",
-        "model_rate_limited_error", "model_request_failed_error", "program_error",
+        "workflow_run.status_running", "compaction_limit_reached_error", "credential_host_unreachable_error",
+        "max_workflow_runs_error", "mcp_authentication_failed_error", "mcp_connection_failed_error",
+        "model_overloaded_error", "model_rate_limited_error", "model_request_failed_error", "program_error",
         "repository_authentication_error", "repository_checkout_error", "repository_clone_error",
         "repository_forbidden_error", "repository_not_found_error", "thread_limit_error",
-        "tool_use_limit_reached_error", "unknown_error",
-        "budget_reached", "requires_action", "retries_exhausted",
+        "tool_use_limit_reached_error", "unknown_error", "budget_reached", "requires_action", "retries_exhausted",
         "exhausted", "retrying", "terminal", "allow", "always_allow", "always_ask", "ask", "deny",
-        "outcome_evaluation", "satisfied", "needs_revision", "max_iterations_reached", "failed", "interrupted", "canceled", "completed",
+        "outcome_evaluation", "satisfied", "needs_revision", "max_iterations_reached", "failed", "interrupted",
+        "canceled", "completed",
     )
 )  # fmt: skip
 """The types of events of managed agents, of their errors, and of the reasons, verdicts and decisions in them. Source:

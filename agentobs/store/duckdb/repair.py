@@ -43,6 +43,8 @@ from agentobs.store.duckdb.schema import SETTINGS
 from agentobs.store.duckdb.segment_compression import replace
 from agentobs.store.duckdb.segment_rewrite import without
 from agentobs.store.duckdb.verification import is_store_intact, is_store_readable
+from agentobs.store.text_index import NAME as TEXTS
+from agentobs.store.text_index import delete_index, index_damage
 
 Known = Mapping[int, tuple[str, bytes]]
 """Kind and JSON of records, by number."""
@@ -81,6 +83,9 @@ def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
             for segment_id in segment_ids(home):
                 _repair_segment(home, segment_id, stored, report)
         _move_orphaned_content(home, report)
+        if damage := index_damage(home):
+            delete_index(home)
+            report.done.append(f"{TEXTS}: {damage}; deleted, the next search creates it again")
         if not is_store_readable(home):
             generations.refuse_without_segments(home)
         is_rebuildable = home.database.exists() and bool(segment_ids(home))

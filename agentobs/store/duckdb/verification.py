@@ -39,6 +39,8 @@ from agentobs.store.duckdb.journal_tail import Mark
 from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.schema import SETTINGS
 from agentobs.store.duckdb.segment_rewrite import FRAME, session_of
+from agentobs.store.text_index import NAME as TEXTS
+from agentobs.store.text_index import index_damage
 
 _TABLES = frozenset(TABLES.values())
 _CONTENT_FIELDS = {
@@ -130,6 +132,9 @@ def verify(home: Home) -> VerifyReport:
     report = VerifyReport()
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
+    if damage := index_damage(home):
+        lost = "nothing. Delete the file; the next search creates it again"
+        report.findings.append(Finding(home.path / TEXTS, None, damage, lost))
     # List the content files before the segments: a writer creates the facts file first, so the segment of each of these
     # files is in the later list, even if an agent starts in the meantime.
     contents = sorted(home.segments.glob("*.content*"))

@@ -1,6 +1,7 @@
 -- What did each turn of a session do, how long did it take, and what did it cost?
 --
--- $session_id: the session.
+-- $session_id: the session. tool_use_count, tools_ns and tool_errors are about the tools that the client ran; tools of the
+-- provider run within the response.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -17,7 +18,7 @@ WITH spent AS (
 ), ran AS (
     SELECT attempt_id, sum(duration_ns) AS tools_ns, count(*) FILTER (WHERE is_error) AS tool_errors
     FROM tool_calls
-    WHERE session_id = $session_id::VARCHAR
+    WHERE session_id = $session_id::VARCHAR AND runs_on = 'client'
     GROUP BY attempt_id
 )
 SELECT

@@ -17,30 +17,48 @@ SELECT
     NULL::VARCHAR AS request_id,
     NULL::VARCHAR AS limit_hit,
     coalesce(calls.attempt_id, results.attempt_id) AS attempt_id,
-    results.tool_use_id AS id
+    results.tool_use_id AS id,
+    'client' AS runs_on
 FROM tool_results AS results
 LEFT JOIN answered_calls AS answered
-    ON results.segment_id = answered.segment_id AND results.sequence = answered.sequence
+    ON results.session_id = answered.session_id AND results.segment_id = answered.segment_id
+    AND results.sequence = answered.sequence
 LEFT JOIN tool_uses AS calls
     ON answered.session_id = calls.session_id AND answered.attempt_id = calls.attempt_id
     AND answered.ordinal = calls.ordinal
 WHERE results.is_error
 UNION ALL
 SELECT
+    results.session_id, results.result_ns, coalesce(calls.lane, results.lane), coalesce(calls.turn, results.turn),
+    'tool_call', calls.name, 'returned', results.error_code, NULL, NULL, results.outcome, NULL, NULL, NULL,
+    coalesce(results.attempt_id, results.result_attempt_id), results.tool_use_id,
+    CASE WHEN results.by_client THEN 'client' ELSE 'provider' END
+FROM provider_tool_results AS results
+LEFT JOIN provider_tool_uses AS calls
+    ON results.session_id = calls.session_id AND results.attempt_id = calls.attempt_id
+    AND results.ordinal = calls.ordinal
+WHERE results.is_error
+-- Several streams of a managed agent may contain the same result.
+QUALIFY results.ordinal IS NULL OR row_number() OVER (
+    PARTITION BY results.session_id, results.attempt_id, results.ordinal
+    ORDER BY results.result_ns, results.segment_id, results.sequence
+) = 1
+UNION ALL
+SELECT
     session_id, started_ns + duration_ns, lane, turn, 'attempt', coalesce(model, model_requested, endpoint),
     CASE WHEN status IS NULL THEN 'raised' ELSE 'returned' END, error_type, NULL, NULL, outcome,
-    status, request_id, limit_hit, attempt_id, attempt_id
+    status, request_id, limit_hit, attempt_id, attempt_id, NULL
 FROM attempts
 WHERE outcome NOT IN ('ok', 'cancelled')
 UNION ALL
 SELECT
-    session_id, ended_ns, lane, NULL, 'interaction', NULL, NULL, NULL, NULL, NULL, result, NULL, NULL, NULL, NULL, interaction_id
+    session_id, ended_ns, lane, NULL, 'interaction', NULL, NULL, NULL, NULL, NULL, result, NULL, NULL, NULL, NULL, interaction_id, NULL
 FROM interaction_ends
 WHERE is_error
 UNION ALL
 SELECT
     session_id, ended_ns, NULL, NULL, 'session', NULL, CASE WHEN error_class IS NOT NULL THEN 'raised' END,
-    error_class, error_file, error_line, reason, NULL, NULL, NULL, NULL, session_id
+    error_class, error_file, error_line, reason, NULL, NULL, NULL, NULL, session_id, NULL
 FROM session_ends
 WHERE outcome = 'failed';
 COMMENT ON VIEW errors IS 'One row for each error: of a tool call, of an attempt, of an interaction and of a session. The messages of errors are content and are not in the store.';
@@ -50,8 +68,8 @@ COMMENT ON COLUMN errors.lane IS 'The lane: `main`, or the lane of a sub-agent; 
 COMMENT ON COLUMN errors.turn IS 'The turn within the lane, from 1, or NULL.';
 COMMENT ON COLUMN errors.kind IS 'What failed: `tool_call`, `attempt`, `interaction` or `session`.';
 COMMENT ON COLUMN errors.name IS 'The tool; for an attempt, the model or the endpoint; else NULL.';
-COMMENT ON COLUMN errors.error_origin IS 'How it failed. For a tool call, as in tool_results: `raised`, `returned`, `refused` or `stopped`. For an attempt: `returned` if the provider responded, else `raised`. NULL if unknown.';
-COMMENT ON COLUMN errors.error_class IS 'The class of the exception, or the error type of the provider; NULL if unknown.';
+COMMENT ON COLUMN errors.error_origin IS 'How it failed. Of a tool call, as in tool_results: `raised`, `returned`, `refused` or `stopped`. Of a call that the provider ran: `returned`. Of an attempt: `returned` if the provider responded, else `raised`. NULL if unknown.';
+COMMENT ON COLUMN errors.error_class IS 'The class of the exception, the error type of the provider, or the error code of a tool that the provider ran, such as `max_uses_exceeded`; NULL if unknown.';
 COMMENT ON COLUMN errors.error_file IS 'The file of the program''s own code that raised the exception, as in tool_results; NULL if unknown.';
 COMMENT ON COLUMN errors.error_line IS 'The line in that file; NULL if unknown.';
 COMMENT ON COLUMN errors.outcome IS 'The outcome, as in tool_results or attempts; the result of the interaction; the reason of the session.';
@@ -60,6 +78,7 @@ COMMENT ON COLUMN errors.request_id IS 'The provider''s ID of the request of an 
 COMMENT ON COLUMN errors.limit_hit IS 'The rate limit that the request of an attempt exceeded, as in attempts; NULL if there is none.';
 COMMENT ON COLUMN errors.attempt_id IS 'The attempt that failed, or whose response contains the call; NULL if there is none.';
 COMMENT ON COLUMN errors.id IS 'The ID of the tool call, the attempt, the interaction or the session.';
+COMMENT ON COLUMN errors.runs_on IS 'Where the tool of a call ran, as in tool_calls: `client` or `provider`; NULL for other errors.';
 
 CREATE OR REPLACE VIEW failures AS
 WITH ended AS (
@@ -109,15 +128,16 @@ WITH ended AS (
     FROM steps
     JOIN failed ON steps.session_id = failed.session_id
     LEFT JOIN responded ON steps.session_id = responded.session_id
-    -- An exception is explained by an error of its class, or by an error that no response followed.
+    -- An exception is explained by an error of its class, or by an error that no response followed. After the error of
+    -- a tool of the provider, the same response continues.
     WHERE
         failed.cause NOT IN ('exception', 'crash', 'unknown') OR steps.error_class = failed.error_class
-        OR steps.at_ns > coalesce(responded.at_ns, 0)
+        OR (steps.at_ns > coalesce(responded.at_ns, 0) AND steps.runs_on IS DISTINCT FROM 'provider')
     QUALIFY row_number() OVER (PARTITION BY steps.session_id ORDER BY is_same DESC, steps.at_ns DESC, steps.id) = 1
 ), described AS (
     SELECT
         failed.*,
-        chosen.* EXCLUDE (session_id, at_ns, error_class, error_file, error_line, status),
+        chosen.* EXCLUDE (session_id, at_ns, error_class, error_file, error_line, status, runs_on),
         chosen.at_ns AS step_at_ns,
         chosen.status AS step_status,
         chosen.error_class AS step_class,
@@ -164,7 +184,7 @@ SELECT
             WHEN id IS NOT NULL THEN concat_ws(
                 ' ',
                 coalesce(step_class, outcome),
-                nullif('(' || concat_ws(', ', step_status, limit_hit || ' limit') || ')', '()'),
+                '(' || nullif(concat_ws(', ', step_status, limit_hit || ' limit'), '') || ')',
                 CASE WHEN kind = 'attempt' THEN 'from ' ELSE 'in ' END || name,
                 'at ' || step_file || ':' || step_line
             )
@@ -188,7 +208,7 @@ COMMENT ON COLUMN failures.step_id IS 'The ID of the tool call or the attempt; N
 COMMENT ON COLUMN failures.step_attempt_id IS 'The attempt that failed, or whose response contains the call; NULL if unknown.';
 COMMENT ON COLUMN failures.step_at_ns IS 'When the step ended, or started if it is unfinished; NULL if no step failed. [ns since 1970 UTC]';
 COMMENT ON COLUMN failures.step_origin IS 'How the step failed, as in errors; NULL if unknown.';
-COMMENT ON COLUMN failures.step_class IS 'The class of the exception, or the error type of the provider; NULL if unknown.';
+COMMENT ON COLUMN failures.step_class IS 'The error of the step, as in errors.error_class; NULL if unknown.';
 COMMENT ON COLUMN failures.step_file IS 'The file of the program''s own code that raised the exception; NULL if unknown.';
 COMMENT ON COLUMN failures.step_line IS 'The line in that file; NULL if unknown.';
 COMMENT ON COLUMN failures.step_outcome IS 'The outcome of the step, as in errors; `unfinished` for a tool call that was open when the process ended.';

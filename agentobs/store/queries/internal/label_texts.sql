@@ -21,7 +21,7 @@ WITH wanted AS (
     UNION ALL
     SELECT [title], session_id, segment_id, at_ns FROM session_titles
     UNION ALL
-    SELECT [repository, branch, directory, lane], session_id, segment_id, at_ns FROM git_states
+    SELECT [repository, branch, commit, directory, lane], session_id, segment_id, at_ns FROM git_states
     UNION ALL
     SELECT [name, label, comment, tool_use_id, lane], session_id, segment_id, at_ns FROM scores
     UNION ALL

@@ -1,31 +1,67 @@
 -- Which of the given digests occur in the facts in place of a text, such as a name, a tag, a reason, a model or an ID?
 --
--- $texts: a list of digests.
-WITH fields(text) AS (
-    SELECT unnest(list_concat([name, entry], map_keys(tags), map_values(tags))) FROM session_starts
+-- $texts: a list of digests. The fields are those of internal/label_texts, and the names, tags and reasons of sessions.
+WITH fields(texts) AS (
+    SELECT list_concat([name], map_values(tags)) FROM session_starts
     UNION ALL
-    SELECT unnest([reason, signature, result_type]) FROM session_ends
+    SELECT [reason] FROM session_ends
     UNION ALL
-    SELECT unnest([name, tool_use_id]) FROM tool_uses
+    SELECT [name, tool_use_id, lane] FROM tool_uses
     UNION ALL
-    SELECT unnest([tool, tool_use_id]) FROM tool_results
+    SELECT [tool, tool_use_id, lane, error_class, error_file] FROM tool_results
     UNION ALL
-    SELECT unnest([name, server, tool_use_id, caller_id]) FROM provider_tool_uses
+    SELECT [error_class, error_file] FROM session_ends
     UNION ALL
-    SELECT unnest([type, tool_use_id, error_code, stop_reason]) FROM provider_tool_results
+    SELECT [name, server, tool_use_id, caller_id, lane] FROM provider_tool_uses
     UNION ALL
-    SELECT unnest([name, label]) FROM span_starts
+    SELECT [type, tool_use_id, error_code, stop_reason, lane]
+    FROM provider_tool_results
     UNION ALL
-    SELECT error_type FROM span_ends
+    SELECT [name, label, lane] FROM span_starts
     UNION ALL
-    SELECT unnest(list_concat([kind, label], map_values(labels))) FROM events
+    SELECT [error_type] FROM span_ends
     UNION ALL
-    SELECT unnest([rule, tool, tool_use_id]) FROM permissions
+    SELECT [title] FROM session_titles
     UNION ALL
-    SELECT key FROM world_answers
+    SELECT [repository, branch, commit, directory, lane] FROM git_states
     UNION ALL
-    SELECT unnest([model, service_tier, inference_geo, speed, kind, batch_result_id]) FROM usage
+    SELECT [name, label, comment, tool_use_id, lane] FROM scores
     UNION ALL
-    SELECT unnest([model, model_requested, error_type, stop_reason, message_id, request_id]) FROM attempts
+    SELECT [kind, label, lane] FROM events
+    UNION ALL
+    SELECT list_concat(map_keys(labels), map_values(labels))
+    FROM events WHERE labels IS NOT NULL
+    UNION ALL
+    SELECT [rule, tool, tool_use_id, lane] FROM permissions
+    UNION ALL
+    SELECT [key, lane] FROM world_answers
+    UNION ALL
+    SELECT [result, lane] FROM interaction_ends
+    UNION ALL
+    SELECT [lane] FROM interaction_starts
+    UNION ALL
+    SELECT [miss_reason] FROM prefixes
+    UNION ALL
+    SELECT [model, service_tier, inference_geo, speed, kind, note, batch_result_id]
+    FROM usage
+    UNION ALL
+    SELECT list_concat(map_keys(server_requests), map_keys(other_counts))
+    FROM usage WHERE server_requests IS NOT NULL OR other_counts IS NOT NULL
+    UNION ALL
+    SELECT
+        [model, model_requested, method, error_type, stop_reason, message_id, request_id, lane, reported_lane]
+    FROM attempts
+    UNION ALL
+    SELECT map_values(parameters) FROM attempts WHERE parameters IS NOT NULL
+    UNION ALL
+    SELECT
+        list_concat([entry, agentobs_version, sdk_version, python_version, platform], map_keys(tags))
+    FROM session_starts
+    UNION ALL
+    SELECT [signature, result_type] FROM session_ends
+), written(text) AS (
+    SELECT unnest(regexp_extract_all(text, 'digest:[0-9a-f]{24}'))
+    FROM (SELECT unnest(texts) AS text FROM fields)
+    WHERE contains(text, 'digest:')
 )
-SELECT DISTINCT text FROM fields WHERE list_contains($texts::VARCHAR[], text);
+SELECT DISTINCT text FROM written WHERE list_contains($texts::VARCHAR[], text);
