@@ -172,9 +172,9 @@ FROM audited_costs WHERE cache_read_tokens = 0
 ## Views
 
 `costs` has one row for each billed call. A row contains the six parts of the cost (uncached input, output, cache reads,
-cache writes for 5 minutes, cache writes for 1 hour, tools of the provider) and the price of each unit. The parts add up to
-`cost_usd` exactly. The views below aggregate `costs`. Days and times are in UTC. [tables.md](tables.md) describes all
-columns.
+cache writes for 5 minutes, cache writes for 1 hour, tools of the provider) and the price of each unit. The parts add
+up to `cost_usd` exactly. The views below aggregate `costs`. Days and times are in UTC. [tables.md](tables.md) describes
+all columns.
 
 `cost_by_session` shows the cost of each session, including its sub-agents.
 
