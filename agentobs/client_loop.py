@@ -117,7 +117,7 @@ class ClientLoop:
                 raise UsageError(
                     "another agent uses the client in another event loop",
                     where="client",
-                    todo="Pass a client of its own to this agent, or run both agents in one event loop",
+                    todo="Pass a separate client to this agent, or run both agents in one event loop",
                 )
             self._uses = self._uses + 1 if earlier is here else 1
             self._loop = here
@@ -198,7 +198,7 @@ class State:
 
 
 def client_loop(client: Any) -> ClientLoop:
-    """Return the event loop in which a client is used. Copies that share its connections share it, too.
+    """Return the event loop in which a client is used. Copies that share its connections also share the event loop.
 
     Objects that cannot be referenced weakly, such as a client that a test has written, share one event loop.
     """

@@ -102,11 +102,11 @@ def score(
         agentobs.score("correct", 0.8, comment="the total is right, the date is not")
         agentobs.score("grade", agentobs.Label("B"), session=session_id, turn=3)
 
-    The last score with a name applies; earlier ones are kept. Outside a session and during a replay, nothing is
-    recorded. A score is exported as an event, without its comment.
+    If a session, a turn or a tool call gets several scores with the same name, the last one applies. Outside a session
+    and during a replay, nothing is recorded. A score is exported as an event, without its comment.
 
     Args:
-        name: what is judged: letters, digits and `_.:+-`.
+        name: what is judged: letters, digits and `_.:-`.
         value: a finite number, a boolean, or a label.
         comment: any text. It is content: it is written to the vault, and never exported.
         session: the full ID of another session, which may have ended; default the caller's session.
@@ -186,7 +186,7 @@ def _check(name: str, turn: int | None, tool_use_id: str | None, comment: str | 
         raise UsageError(
             f"{str(name)[:80]!r} is not the name of a score",
             where="score",
-            todo="Use at most 128 letters, digits and _.:+-; write a longer text into the comment",
+            todo="Use at most 128 letters, digits and _.:-; write a longer text into the comment",
         )
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 1):
         raise UsageError(

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from anthropic import AsyncAnthropic
 
 from agentobs import runtime, wiring
-from agentobs.agent.arguments import check_list
+from agentobs.agent.arguments import check_list, check_prompt
 from agentobs.agent.background_events import BackgroundListener
 from agentobs.agent.events import Event, HookRan
 from agentobs.agent.execution.classifier import Classifier
@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Agent:
     """An agent with one conversation, which each run continues.
 
-    It serves one run at a time. `fresh` returns another agent of the same kind, for a concurrent conversation. To end
+    It serves one run at a time. `fresh` returns an agent with the same parts, for a concurrent conversation. To end
     the conversation, with its background agents and the hooks for its end, use the agent as a context manager (sync or
     async), or call `end` or `end_sync`.
     """
@@ -148,14 +148,14 @@ class Agent:
         return self._options
 
     async def run(self, prompt: Prompt) -> Result:
-        """Answer a prompt in the conversation, and return the result, also of a run that failed.
+        """Answer a prompt in the conversation, and return the result, even if the run failed.
 
         Args:
             prompt: a text, or content blocks.
 
         Raises:
-            UsageError: the agent is already running, the client was closed, or another agent uses it in another event
-                loop.
+            UsageError: the prompt is blank or neither a text nor a list of content blocks, the agent is already
+                running, the client was closed, or another agent uses it in another event loop.
             RecordingError: the session to resume or fork cannot be read; see `agentobs.agent.resumed`.
             ReplayEnd: a replay differs from its recording.
         """
@@ -165,7 +165,7 @@ class Agent:
         """Answer a prompt in the conversation, and yield the events; the last one is the `Result`.
 
         When the `Result` is yielded, the run has ended. If you leave the loop earlier, close the generator
-        (`contextlib.aclosing`): the agent is running until then, or until `async with agent` ends.
+        (`contextlib.aclosing`): until then, or until `async with agent` ends, the agent counts as running.
 
         Args:
             prompt: a text, or content blocks.
@@ -179,7 +179,7 @@ class Agent:
         """Answer a prompt in the conversation, and wait for the result, without an event loop.
 
         The run takes place in a background event loop, which all agents with the same client share. Background agents
-        and background hooks are awaited, too; `abort` ends that.
+        and background hooks are awaited, too; `abort` ends this wait.
 
         Args:
             prompt: a text, or content blocks.
@@ -224,7 +224,7 @@ class Agent:
         return self._continue("fork", session_id, turn)
 
     def fresh(self) -> Self:
-        """Return another agent of the same kind, with an empty conversation."""
+        """Return an agent with the same parts and an empty conversation."""
         other = copy.copy(self)
         other._start_over()
         return other
@@ -242,12 +242,19 @@ class Agent:
         """Send a message to the agent, from any thread.
 
         The model sees it after the running tools; calls that have not started are skipped. Without a run, the next run
-        delivers the message.
+        delivers the message. A blank message is ignored.
+
+        Raises:
+            UsageError: the message is not a text.
         """
         self._inbox.steer(text)
 
     def follow_up(self, text: str) -> None:
-        """Queue a message, from any thread, until the agent is about to stop; the agent then continues with it."""
+        """Queue a message, from any thread, until the agent is about to stop; the agent then continues with it.
+
+        Raises:
+            UsageError: the message is not a text.
+        """
         self._inbox.follow_up(text)
 
     async def end(self) -> tuple[HookRan, ...]:
@@ -361,6 +368,7 @@ class Agent:
             prompt: the prompt.
             settles: whether to wait for background agents and background hooks before the result is yielded.
         """
+        check_prompt(prompt)
         result, activity = None, await self._begin()
         try:
             world = self._current_world()

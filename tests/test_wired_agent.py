@@ -20,6 +20,7 @@ from agentobs.agent import (
     Budget,
     BudgetReached,
     Consent,
+    Context,
     Conversation,
     Hook,
     Options,
@@ -33,6 +34,7 @@ from agentobs.agent import (
     ToolDone,
     complete,
     live_world,
+    preset,
     run,
     tool,
 )
@@ -60,6 +62,11 @@ def pay(to: str) -> str:
 def lookup(who: str) -> str:
     """Look someone up."""
     return f"{who} is known"
+
+
+def find(who: str) -> str:
+    """Find someone."""
+    return f"{who} was found"
 
 
 def refuse(payload: dict[str, Any]) -> dict[str, str]:
@@ -186,6 +193,14 @@ def test_tools_given_to_the_world_only() -> None:
         "the model would not know these tools of the world: lookup, pay",
         world=lambda client: live_world(client, [pay, lookup]),
     )
+
+
+def test_a_fallback_given_to_the_world_only() -> None:
+    """The fallback of a tool must be among the tools of the run, because its calls are decided there."""
+    search = tool(read_only=True, withdraw_after=1, fallback=lookup)(find)
+    world = live_world(anthropic.AsyncAnthropic(api_key="made-up"), [search, lookup])
+    with pytest.raises(UsageError, match="there is no tool 'lookup'"):
+        asyncio.run(complete("Go", world=world, options=options(), tools=[search]))
 
 
 def test_other_tools_with_the_same_names() -> None:
@@ -457,6 +472,51 @@ ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
 
 
 @pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Budget(at_limit="Stop"), "^Budget.at_limit: 'Stop' is not an action"),  # type: ignore[arg-type]
+        (lambda: Budget(session_turns=-1), "^Budget.session_turns: -1 is not a valid number"),
+        (lambda: Budget(session_turns="4"), "^Budget.session_turns: '4' is not a valid"),  # type: ignore[arg-type]
+        (lambda: Budget(runaway="yes"), "^Budget.runaway: got a value of type str"),  # type: ignore[arg-type]
+        (lambda: Hook("stop", refuse, once="no"), "^hook stop: its once is 'no'"),  # type: ignore[arg-type]
+        (lambda: Context(kept_results="5"), "^Context.kept_results: got a value of type str"),  # type: ignore[arg-type]
+        (lambda: Context(window_tokens="9"), "^Context.window_tokens: got a value of type str"),  # type: ignore[arg-type]
+        (lambda: Context(is_automatic=0), "^Context.is_automatic: got a value of type int"),  # type: ignore[arg-type]
+        (lambda: Context(instructions=["x"]), "^Context.instructions: got a value of type list"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_limits(make: Callable[[], Any], expected: str) -> None:
+    """A budget and a context with values of the wrong kind are refused when they are created."""
+    with pytest.raises(UsageError, match=expected):
+        make()
+
+
+@pytest.mark.parametrize("prompt", [None, 5, "", " ", [], ["x"], {"role": "user"}])
+def test_a_prompt_of_the_wrong_kind(prompt: Any) -> None:
+    """A prompt that cannot be sent is refused before anything is sent, and the agent can continue."""
+    with Provider([DONE]) as provider:
+
+        async def ask() -> str:
+            async with provider.client() as client:
+                agent = agentobs.Agent(client, options=options())
+                with pytest.raises(UsageError, match=r"^prompt: "):
+                    await agent.run(prompt)
+                return (await agent.run("Hello")).text
+
+        assert asyncio.run(ask()) == "Done."
+        assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("message", [None, 5, b"x", ["x"]])
+def test_a_message_of_the_wrong_kind(message: Any) -> None:
+    """A message to the agent that is not a text is refused."""
+    agent = agentobs.Agent(anthropic.AsyncAnthropic(api_key="made-up"), options=options())
+    for send in (agent.steer, agent.follow_up):
+        with pytest.raises(UsageError, match=r"^text: got "):
+            send(message)
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         ({"tools": [lookup, lookup]}, "'lookup' is already the name"),
@@ -541,6 +601,9 @@ ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
         ({"sub_agents": [AgentDefinition("a", "b", tools=("x",))]}, "unknown tools: x"),
         ({"options": MODEL}, "the options have the type str"),
         ({"options": options(max_turns=0)}, "0 is not a number of turns"),
+        ({"options": options(stream="no")}, "^Options.stream: got a value of type str"),
+        ({"options": options(unattended=1)}, "^Options.unattended: got a value of type int"),
+        ({"options": preset(model=MODEL)}, "the type Preset. Pass .*, or preset.options()"),
         ({"options": options(fallback_model=MODEL)}, "is its own fallback"),
         ({"options": options(stream=False, max_tokens=64_000)}, "too many without streaming"),
         ({"options": options(model=" ")}, "there is no model"),

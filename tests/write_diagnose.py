@@ -173,6 +173,7 @@ def _tried(home: Home, names: dict[str, str]) -> CorpusFindings:
                     str(row["times"]),
                 )
                 for row in rows
+                if row["signature"] != "failure"  # the cause of a failure is not a signature
             ),
         )
 
@@ -253,9 +254,9 @@ _HEAD = """\
 Change those, not this file. -->
 
 `agentobs diagnose SESSION` explains why a session failed, and lists the failure signatures found in it. If the session
-failed, crashed, or has no recorded end, the output begins with the cause, the step that failed with its error, and the
-steps just before it. For each signature, it prints the evidence, how far the value exceeds the threshold, and a
-suggested fix:
+failed, crashed, or has no recorded end, the output begins with the cause, the failed step with its error, and the steps
+just before it. For each signature, it prints the evidence, how far the value exceeds the threshold, and a suggested
+fix:
 
 """
 

@@ -281,9 +281,9 @@ It exits with status 0 if everything matches, and otherwise with status 1.
 
 `Budget` limits what the [agent loop](agent_object.md) spends: `interaction_usd`, `session_usd` and `day_usd`. When 80%
 and 95% of a limit are spent, the run emits an event `BudgetLevel`, records an event `budget_level`, and runs the hooks
-for `notification`. Each share is reported once: per run for `interaction_usd`, else per conversation. If agents share a
-budget, one of them reports it. `agentobs run` prints a line. At the limit, the run ends, asks or warns
-(`Budget.at_limit`).
+for `notification`. Each level is reported once: per run for `interaction_usd`, otherwise per conversation. If agents
+share a budget, only one of them reports it. `agentobs run` prints a line. At the limit, the run ends, requests approval
+or warns, as set by `Budget.at_limit`.
 
 ## Daily budgets
 

@@ -142,7 +142,7 @@ Facts, SQL, exports and reports without content contain numbers, times, and only
 | strings | examples |
 | --- | --- |
 | values of closed sets | stop reasons, types of errors, service tiers, counts, words of the provider's paths |
-| IDs in an exact form of agentobs or of a provider | `toolu_01` and 22 letters and digits, UUIDs, `toolu_12` |
+| IDs in an exact form of agentobs or of a provider | `toolu_01` and 22 characters, UUIDs, `toolu_12` (test servers) |
 | versions | of agentobs, the SDK and Python; the platform, such as `linux` |
 | names that the program declares | see the table below |
 | labels of your program | `agentobs.Label("berlin-2")`, `agentobs.Label.reviewed(...)` |
@@ -152,19 +152,19 @@ tags, reasons of `agentobs.fail()`, the `custom_id` of a batch, names of tools t
 IDs that a client chose, and terms that a server invents. The digest is keyed with the key of the home, so nobody can
 guess the text without it. Equal texts have equal digests in one home.
 
-A person writes values and a model writes names of tools that do not exist; a program declares its own names. Therefore
-only these places may contain another word in clear:
+Names that the program declares are not content, because no person or model chose them. Therefore only these places
+may contain other readable text:
 
 | place | why |
 | --- | --- |
 | name of a session | an argument of `agentobs.session`, if it matches `[A-Za-z0-9_.:-]{{1,128}}` |
 | name of a score | an argument of `agentobs.score`, or of the command with this name |
 | names of git repository and branch | only with `Options(git="names")` |
-| keys of tags, names of values of events and spans | keyword arguments in the code |
+| keys of tags; names of the values in events and spans | keyword arguments in the code |
 | name of an agent, a hook, a span, a custom event | declared by the code |
 | name of a tool | if a request of the session declares it, or the provider or Claude Code defines it |
 | model of a request | named by the program, and needed for its price |
-| model of a response | a Claude model, or the model of a request of the session with a release, such as `-2026-11-01` |
+| model of a response | a Claude model, or the name of a requested model, followed by a release such as `-2026-11-01` |
 | class of an exception or of a result, module and function | names in the source |
 | file where an exception was raised | if the path only repeats the name of an imported module |
 | entry point of a session | module and function, a relative path of a script, or the name of a command |
@@ -175,15 +175,16 @@ a label: `tags={{"env": agentobs.Label("production")}}`.
 
 Commands and pages on this machine show the texts, and find sessions by them, if the content of a session with that text
 still exists. If content is off, was deleted, or is encrypted and the key is missing, they show the digest. Prices in
-your price file apply to a model whose name is a digest as well.
+your price file also apply to models whose names are digests in the facts.
 
 The results of `agentobs sql` and of the SQL page contain digests, so that they can be shared. A query finds a text
 through a parameter, which is compared as a digest:
 `agentobs sql "SELECT * FROM sessions WHERE tags['customer'] = $who" --param who=ada@example.org`. A literal in the
 query is compared as it is.
 
-Digests of an imported bundle were made with the key of its home. Commands show their texts if the bundle contains the
-content, but names and parameters only find sessions of your own home.
+The digests in an imported bundle were created with the key of the home that it comes from. Commands show the texts if
+the bundle contains the content, but searches by name or parameter find only sessions that were recorded in your own
+home.
 
 ## In real traffic
 

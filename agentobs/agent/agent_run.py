@@ -93,6 +93,8 @@ class RunProgress:
     """The cut response of this turn, which is kept while the request is repeated with a higher token limit."""
     entering_agents: list[BackgroundAgent] = field(default_factory=list)
     """Background agents whose results become part of the conversation when the conversation is next stored."""
+    has_fallen_back: bool = False
+    """Whether the run uses the fallback model."""
     exceeded_limits: set[Limit] = field(default_factory=set)
     """Limits that were reached and reported, but do not end the run."""
     reported_settings: set[str] = field(default_factory=set)
@@ -179,11 +181,10 @@ class Run:
         else:
             self.totals.interaction_meter = parent.totals.interaction_meter
             self.progress.exceeded_limits = set(parent.progress.exceeded_limits)
-            if (
-                conversation.fast_resumes_ns is None
-                and parent.inputs.options.model == inputs.options.model
-            ):
-                conversation.fast_resumes_ns = parent.progress.conversation.fast_resumes_ns
+            if parent.inputs.options.model == inputs.options.model:
+                self.progress.has_fallen_back = parent.progress.has_fallen_back
+                if conversation.fast_resumes_ns is None:
+                    conversation.fast_resumes_ns = parent.progress.conversation.fast_resumes_ns
         self.hooks = ConversationHooks(
             inputs.world, inputs.options.hooks, conversation, self.count_hook_usage
         )
@@ -238,10 +239,14 @@ class Run:
         """Use another model for the rest of the run; there is no second fallback."""
         options = replace(self.inputs.options, model=model, fallback_model=None)
         self.inputs = replace(self.inputs, options=options)
+        self.progress.has_fallen_back = True
 
     def at_current_speed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a request, at standard speed if fast mode is suspended."""
-        if self.progress.conversation.fast_resumes_ns is None:
+        """Return the arguments of a request, at standard speed if fast mode is suspended or a fallback model is used,
+        which may have no fast mode.
+        """
+        progress = self.progress
+        if progress.conversation.fast_resumes_ns is None and not progress.has_fallen_back:
             return arguments
         return output_limits.without_field(arguments, "speed")
 

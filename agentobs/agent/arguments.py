@@ -1,9 +1,9 @@
-"""Checks of arguments, so that a value of the wrong kind is one error that names the argument and what to pass."""
+"""Checks of arguments, so that a value of the wrong kind raises one error that names the argument and what to pass."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentobs.errors import UsageError
@@ -49,6 +49,22 @@ def check_value(is_valid: bool, value: Any, name: str, todo: str) -> None:
     """
     if not is_valid:
         raise UsageError(f"got {described(value)}", where=name, todo=todo)
+
+
+def check_prompt(prompt: Any) -> None:
+    """Check that a prompt is a text that is not blank, or a list of content blocks.
+
+    Raises:
+        UsageError: it is not.
+    """
+    todo = "Pass a text, or a list of content blocks"
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise UsageError("the prompt is blank", where="prompt", todo=todo)
+        return
+    check_list(prompt, "prompt", Mapping, todo)
+    if not prompt:
+        raise UsageError("the list is empty", where="prompt", todo=todo)
 
 
 def check_functions(**values: Any) -> None:

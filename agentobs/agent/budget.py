@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, get_args
 
+from agentobs.agent.arguments import check_value
 from agentobs.agent.events import Limit
 from agentobs.errors import UsageError
 from agentobs.ledger import Runaway
 
 MoneyLimit = Literal["interaction_usd", "session_usd", "day_usd"]
 """The limits in money."""
+
+AtLimit = Literal["stop", "ask", "warn"]
+"""The actions at a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,15 @@ class Budget:
     A message from a person starts a new count. Our choice: such an agent makes no progress, but a tool may
     be polled several times.
     """
-    at_limit: Literal["stop", "ask", "warn"] = "stop"
+    at_limit: AtLimit = "stop"
     """Action at a limit: end the run, ask a person whether to continue, or only emit an event."""
 
     def __post_init__(self) -> None:
-        """Check that amounts of money are exact and not negative.
+        """Check the values.
 
         Raises:
-            UsageError: an amount is inexact or negative, or a number of turns is too small.
+            UsageError: an amount is inexact or negative, a number of turns is too small, or a value is of the wrong
+                kind.
         """
         for name in ("interaction_usd", "session_usd", "day_usd"):
             value = getattr(self, name)
@@ -60,6 +65,22 @@ class Budget:
                     where=f"Budget.{name}",
                     todo='Set an exact amount in USD that is not negative, such as Decimal("0.50")',
                 )
+        turns = self.session_turns
+        if turns is not None and not (type(turns) is int and turns >= 0):
+            raise UsageError(
+                f"{turns!r} is not a valid number of turns",
+                where="Budget.session_turns",
+                todo="Set 0 or more, or None for no limit",
+            )
+        check_value(
+            isinstance(self.runaway, bool), self.runaway, "Budget.runaway", "Pass True or False"
+        )
+        if self.at_limit not in get_args(AtLimit):
+            raise UsageError(
+                f"{self.at_limit!r} is not an action at a limit",
+                where="Budget.at_limit",
+                todo=f"Use one of {', '.join(get_args(AtLimit))}",
+            )
         repeated = self.repeated_turns
         if repeated is not None and not (type(repeated) is int and repeated >= 2):
             raise UsageError(

@@ -86,7 +86,8 @@ def apply_hook_decision(
     """Combine the decision of the rules on a call with the decision of the hooks that run before the call.
 
     Hooks may require an approval. They may also allow a call that needs an approval, unless a rule requires that
-    approval. A call that the rules, the safety checks or the mode deny stays denied. In the mode `dontAsk` no approval
+    approval. If hooks and the mode require an approval, it counts as required by a hook, so that a classifier cannot
+    give it. A call that the rules, the safety checks or the mode deny stays denied. In the mode `dontAsk` no approval
     is requested, so a call for which a hook requires an approval is denied.
 
     Args:
@@ -95,13 +96,14 @@ def apply_hook_decision(
         tool: the name of the tool.
         mode: the permission mode.
     """
-    if hook_behavior == "ask" and decision.behavior == "allow":
+    is_asked_by_mode = decision.behavior == "ask" and decision.rule is None
+    if hook_behavior == "ask" and (decision.behavior == "allow" or is_asked_by_mode):
         if mode == "dontAsk":
             return denied_by_hook(
                 tool, "It needs a person's approval, and nobody is available to approve it."
             )
         return _hook_decision("ask", f"A hook requires approval for this call of {tool}.")
-    if hook_behavior == "allow" and decision.behavior == "ask" and decision.rule is None:
+    if hook_behavior == "allow" and is_asked_by_mode:
         return _hook_decision("allow", f"A hook allows this call of {tool}.")
     return decision
 

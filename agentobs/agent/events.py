@@ -294,7 +294,7 @@ class Degraded:
 
 @dataclass(frozen=True, slots=True)
 class ToolWithdrawn:
-    """A tool is not used any more in this conversation, because it failed too often in a row."""
+    """A tool is no longer used in this conversation, because it failed too often in a row."""
 
     turn: int
     tool: str
@@ -306,7 +306,7 @@ class ToolWithdrawn:
 
 
 BreakerState = Literal["opened", "half_open", "closed"]
-"""A change of a circuit breaker: it blocks all calls, lets one call through, or blocks nothing any more."""
+"""A change of a circuit breaker: it blocks all calls, lets one call through, or no longer blocks calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from anthropic import AsyncAnthropic
 from agentobs import runtime
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run, RunInputs
-from agentobs.agent.arguments import check_functions, check_list, check_value
+from agentobs.agent.arguments import check_functions, check_list, check_prompt, check_value
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
 from agentobs.agent.compaction.overflow import send_fitting_request
@@ -230,14 +230,17 @@ async def run(
         source: the source of the LLM requests.
 
     Raises:
-        UsageError: the client is synchronous or closed, two tools have the same name, the output
-            cannot be declared to the model, an option is invalid, tools or hooks were given to the
-            run or to the world only, or another run is using the conversation.
+        UsageError: the client is synchronous or closed, the prompt is blank or neither a text nor a list, two tools
+            have the same name, the output cannot be declared to the model, an option is invalid, tools or hooks were
+            given to the run or to the world only, or another run is using the conversation.
         ReplayEnd: a replay differs from its recording. Raised unchanged, without a result.
     """
+    check_prompt(prompt)
     check_options(options)
     if isinstance(tools, Tool) or not callable(tools):
         check_declarations(tools, options)  # type: ignore[arg-type]  # it refuses a single tool
+        if source == "main":  # an agent of a hook may have only some of the tools
+            check_fallbacks(tools)  # type: ignore[arg-type]
     check_client(world.client)
     check_wiring(world, options, None if callable(tools) else tools)
     conversation = Conversation() if conversation is None else conversation

@@ -60,7 +60,7 @@ def check_options(options: Any) -> None:
         raise UsageError(
             f"the options have the type {type(options).__name__}",
             where="options",
-            todo='Pass agentobs.agent.Options("MODEL")',
+            todo='Pass agentobs.agent.Options("MODEL"), or preset.options()',
         )
     for name, is_valid, todo in _kinds(options):
         check_value(is_valid, getattr(options, name), f"Options.{name}", todo)
@@ -81,6 +81,8 @@ def _kinds(options: Options) -> Sequence[tuple[str, bool, str]]:
     prompts = (str, list, SystemPrompt, Rendered, type(None))
     return (
         ("system", isinstance(system, prompts), "Pass a text, content blocks or a SystemPrompt"),
+        ("stream", isinstance(options.stream, bool), "Pass True or False"),
+        ("unattended", isinstance(options.unattended, bool), "Pass True or False"),
         ("cache", options.cache in (None, "5m", "1h"), 'Pass "5m", "1h" or None'),
         (
             "thinking",

@@ -169,7 +169,7 @@ class TurnLimit(RunFailed):
 
 
 class BudgetExceeded(RunFailed):
-    """A limit in money was reached, or cannot be enforced because a model has no price."""
+    """A cost limit was reached, or cannot be enforced because a model has no price."""
 
 
 class OutputMissing(RunFailed):

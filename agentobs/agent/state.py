@@ -34,6 +34,7 @@ from agentobs.ledger import Meter
 from agentobs.provider.anthropic.messages import is_blank, response_without_thinking, tool_uses
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
+from agentobs.runtime import process
 from agentobs.world import Abort
 
 Prompt = str | list[Json]
@@ -88,7 +89,8 @@ class Options:
     speed: Speed | None = None
     """The speed of responses; None for the provider's default. Some models require the beta `fast-mode-2026-02-01` in
     `betas` (SDK 2.12, `messages.create`). If the provider requests a wait of more than 20 seconds in fast mode,
-    requests are sent at standard speed until the wait has passed.
+    requests are sent at standard speed until the wait has passed. Requests to the fallback model, and requests of
+    sub-agents with another model, have no speed, because not every model has a fast mode.
     """
     max_retries: int = 10
     """Maximum retries of one LLM request after a transient failure; at most 10."""
@@ -120,10 +122,14 @@ class Options:
         object.__setattr__(self, "hooks", table(self.hooks))
 
 
-_CLAIMING = threading.Lock()
-"""Held while a conversation is claimed, because two threads could claim it at the same time."""
-_CLAIMED: set[int] = set()
-"""The conversations (by `id()`) that a run is using. They are not marked themselves, because a copy is not in use."""
+class _Claims:
+    """The conversations that runs are using. They are not marked themselves, because a copy is not in use."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held while a conversation is claimed, because two threads could claim it at the same time."""
+        self.conversations: set[int] = set()
+        """The `id()` of each of them."""
 
 
 @dataclass(slots=True)
@@ -194,18 +200,19 @@ class Conversation:
         Raises:
             UsageError: another run is using it.
         """
-        with _CLAIMING:
-            if id(self) in _CLAIMED:
+        claims = process.state(_Claims)
+        with claims.lock:
+            if id(self) in claims.conversations:
                 raise UsageError(
                     "another run of this conversation is still in progress",
                     where="conversation",
                     todo="Await its end, or close its events; use one Conversation for each concurrent run",
                 )
-            _CLAIMED.add(id(self))
+            claims.conversations.add(id(self))
         try:
             yield
         finally:
-            _CLAIMED.discard(id(self))
+            claims.conversations.discard(id(self))
 
     def unlatch(self) -> None:
         """Unlatch all settings and sections, so that the next request uses the current options."""

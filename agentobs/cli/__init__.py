@@ -44,7 +44,7 @@ _COMMANDS = {
     ),
     "title": (
         "agentobs.cli.inspection.notes",
-        "Set the title of a session, which local commands and pages show.",
+        "Set the title of a session. Local commands and pages show it.",
     ),
     "diagnose": (
         "agentobs.cli.inspection.diagnosis",

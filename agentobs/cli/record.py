@@ -100,6 +100,7 @@ def record(
     variables = [client_variables.extra_variable(each) for each in extra]
     found = client_variables.upstreams(environment, variables)
     turns = recorded_sessions.TurnCounter()
+    started_ns = world.now()
     home = _start(home_option(context), content, turns)
     names = [each.name for each in variables]
     sessions = recorded_sessions.client_sessions(
@@ -132,7 +133,8 @@ def record(
                 collector.sessions.close()
             stop_recorder()
             if collector is not None:
-                lines.append(_telemetry_summary(home, collector))
+                ids = [each.session_id for each in recorded]
+                lines.append(_telemetry_summary(home, collector, ids, started_ns))
             lines += [f"no response from {each}" for each in proxy.counts.unreachable.values()]
         except Exception as error:  # the exit code of the command counts, whatever happens here
             lines = [f"the end of the recording failed: {error_kind(error)}"]
@@ -255,7 +257,7 @@ def _telemetry_receiver(environment: dict[str, str]) -> Collector:
     """Return a collector, and direct the telemetry of Claude Code to it.
 
     Raises:
-        UsageError: the telemetry is already sent elsewhere, or a package is not installed.
+        UsageError: the telemetry is already sent to another receiver, or a package is not installed.
     """
     with needed_packages("the collector", "otlp,proxy"):
         from agentobs.collector.telemetry_collector import Collector, claude_code_variables
@@ -263,28 +265,33 @@ def _telemetry_receiver(environment: dict[str, str]) -> Collector:
     taken = [name for name in environment if name.startswith("OTEL_EXPORTER_OTLP")]
     if taken:
         raise UsageError(
-            "the telemetry is already sent elsewhere",
+            "the telemetry is already sent to another receiver",
             where=sorted(taken)[0],
-            todo="Unset it, or send the telemetry to `agentobs collect` as well",
+            todo="Unset this variable, or configure that receiver to forward the telemetry to `agentobs collect`",
         )
     collector = Collector(grpc_port=None)
     environment |= claude_code_variables(collector.url)
     return collector
 
 
-def _telemetry_summary(home: Home, collector: Collector) -> str:
+def _telemetry_summary(
+    home: Home, collector: Collector, session_ids: Sequence[str], started_ns: int
+) -> str:
     """Return one line about the received telemetry."""
-    from agentobs.collector.collected_sessions import differences
+    from agentobs.collector.collected_sessions import compared
 
     received = sum(collector.sessions.records.values())
     if not received:
-        return "no telemetry was received"
-    number = differences(home, list(collector.sessions.client_ids))
-    found = {0: "no request differs", 1: "1 request differs"}.get(
-        number, f"{number} requests differ"
-    )
+        return (
+            "no telemetry was received; `env` in the settings of Claude Code can send it elsewhere"
+        )
     records = f"{received} record{'s' * (received != 1)} of telemetry"
-    return f"{records}: {found} (view telemetry_differences)"
+    found = compared(home, session_ids, list(collector.sessions.client_ids), started_ns)
+    if not found.requests:
+        return f"{records}: no request can be compared"
+    without = f", {found.unidentified} without a request ID" if found.unidentified else ""
+    counted = f"{found.differences} of {found.requests} requests differ"
+    return f"{records}: {counted}{without} (view telemetry_differences)"
 
 
 def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:

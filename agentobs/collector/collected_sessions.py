@@ -11,17 +11,21 @@ from agentobs import world
 from agentobs.collector.otlp_requests import TelemetryRecord
 from agentobs.collector.telemetry_events import client_session, telemetry_event
 from agentobs.recording.journal.home import Home
-from agentobs.recording.session import Session, flush
+from agentobs.recording.session import Session, current_recorder, flush
 from agentobs.records.clear_text import id_label
+from agentobs.records.labels import Label
 from agentobs.sink import sink
 from agentobs.store.backend import open_store
 
 NAME = "telemetry"
 """The name of the sessions."""
 TELEMETRY_TAG = "telemetry_session"
-"""The tag of a session with the client's ID of the session that the telemetry is about."""
+"""The tag of a session with the client's ID of the session that the telemetry is about, or `UNKNOWN`. The view
+`sessions` recognizes such sessions by it.
+"""
+UNKNOWN = "unknown"
 SESSIONS_MAX = 1000
-"""How many sessions are open; beyond that, the one with the oldest record ends. Our choice."""
+"""The maximum number of open sessions; the session with the oldest record is ended if there are more. Our choice."""
 RECORDS_PER_FLUSH = 1000
 """How many records are recorded before they are written. Our choice: the queue of the recorder is never full."""
 FLUSH_SECONDS = 10.0
@@ -60,16 +64,19 @@ class CollectedSessions:
             NotWritten: it is not in the journal.
         """
         count = 0
+        used: set[str] = set()
         with self._lock:
             now = world.now()
             for record in records:
-                session = self._session(client_session(record) or "")
+                client_id = client_session(record) or ""
+                session = self._session(client_id)
+                used.add(client_id)
                 sink.emit(telemetry_event(record, session.session_id, now))
                 self.records[record.signal] += 1
                 count += 1
                 if count % RECORDS_PER_FLUSH == 0:
-                    self._write()
-            self._write()
+                    self._write(used)
+            self._write(used)
         return count
 
     def close_idle(self, seconds: float) -> None:
@@ -92,8 +99,20 @@ class CollectedSessions:
         with self._lock:
             return [each.session for each in self._opened.values()]
 
-    def _write(self) -> None:
-        if not self.write(FLUSH_SECONDS):
+    def _write(self, used: set[str]) -> None:
+        """Wait until all records of the used sessions are in the journal.
+
+        Raises:
+            NotWritten: they are not. After a failed write, a session accepts no further records, so it is closed.
+        """
+        is_written = self.write(FLUSH_SECONDS)
+        recorder = current_recorder()
+        for client_id in used:
+            opened = self._opened.get(client_id)
+            if opened and (recorder is None or recorder.is_stopped(opened.session.session_id)):
+                is_written = False
+                self._opened.pop(client_id).session.close()
+        if not is_written:
             raise NotWritten
 
     def _session(self, client_id: str) -> Session:
@@ -101,7 +120,7 @@ class CollectedSessions:
         if opened is None:
             if len(self._opened) >= SESSIONS_MAX:
                 self._opened.pop(next(iter(self._opened))).session.close()
-            tags = {TELEMETRY_TAG: id_label(client_id)} if client_id else {}
+            tags = {TELEMETRY_TAG: id_label(client_id) if client_id else Label(UNKNOWN)}
             if client_id and len(self.client_ids) < SESSIONS_MAX:
                 self.client_ids[client_id] = None
             session = Session(NAME, tags, None, content="off")
@@ -112,9 +131,34 @@ class CollectedSessions:
         return opened.session
 
 
-def differences(home: Home, client_ids: Sequence[str]) -> int:
-    """Return the number of requests of client sessions about which records and telemetry disagree."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many requests of a recording differ from its telemetry."""
+
+    requests: int
+    """The requests that were recorded in sessions with telemetry, and those that only the telemetry mentions."""
+    differences: int
+    """The requests about which both disagree."""
+    unidentified: int
+    """The recorded requests without a request ID, which cannot be compared."""
+
+
+def compared(
+    home: Home, session_ids: Sequence[str], client_ids: Sequence[str], since_ns: int
+) -> Comparison:
+    """Compare a recording with its telemetry.
+
+    Args:
+        home: the home with both.
+        session_ids: the recorded sessions.
+        client_ids: the client's IDs of the sessions with telemetry.
+        since_ns: the start of the recording, nanoseconds since 1970.
+    """
     with open_store(home) as store:
-        return int(
-            store.rows("internal/telemetry_differences", client_ids=list(client_ids)).rows[0][0]
-        )
+        [(requests, differences, unidentified)] = store.rows(
+            "internal/telemetry_differences",
+            session_ids=list(session_ids),
+            client_ids=list(client_ids),
+            since_ns=since_ns,
+        ).rows
+    return Comparison(int(requests), int(differences), int(unidentified))

@@ -12,7 +12,14 @@ import grpc
 
 from agentobs.collector.collected_sessions import CollectedSessions, NotWritten
 from agentobs.collector.http_receiver import BODY_BYTES_MAX, RESPONSES
-from agentobs.collector.otlp_requests import REQUESTS, Signal, records_in
+from agentobs.collector.otlp_requests import (
+    RECORDS_MAX,
+    MalformedRequest,
+    Signal,
+    TooManyRecords,
+    parse_request,
+    records_in,
+)
 from agentobs.errors import UsageError
 
 THREADS = 4
@@ -45,7 +52,6 @@ def grpc_server(sessions: CollectedSessions, port: int) -> tuple[grpc.Server, in
     for signal, service in _SERVICES.items():
         handler = grpc.unary_unary_rpc_method_handler(
             _export(sessions, signal),
-            request_deserializer=REQUESTS[signal].FromString,
             response_serializer=RESPONSES[signal].SerializeToString,
         )
         server.add_generic_rpc_handlers(
@@ -66,9 +72,17 @@ def grpc_server(sessions: CollectedSessions, port: int) -> tuple[grpc.Server, in
 
 
 def _export(sessions: CollectedSessions, signal: Signal) -> Any:
-    def export(request: Any, context: grpc.ServicerContext) -> Any:
+    # The body is parsed here, because grpc would log a malformed one with its traceback.
+    def export(body: bytes, context: grpc.ServicerContext) -> Any:
         try:
-            sessions.add(records_in(signal, request))
+            sessions.add(records_in(signal, parse_request(signal, body, is_json=False)))
+        except MalformedRequest as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except TooManyRecords:
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the request has more than {RECORDS_MAX:,} records",
+            )
         except NotWritten:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the records were not written")
         return RESPONSES[signal]()

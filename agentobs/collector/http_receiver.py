@@ -6,6 +6,7 @@ Source: https://opentelemetry.io/docs/specs/otlp/#otlphttp.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from typing import Any
 
@@ -24,14 +25,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentobs.collector.collected_sessions import CollectedSessions, NotWritten
-from agentobs.collector.otlp_requests import MalformedRequest, Signal, parse_request, records_in
+from agentobs.collector.otlp_requests import (
+    RECORDS_MAX,
+    MalformedRequest,
+    Signal,
+    TooManyRecords,
+    parse_request,
+    records_in,
+)
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""The longest body, before and after decompression; the same as the default of the OpenTelemetry Collector's gRPC
-receiver times 16. Our choice.
+"""The longest body, before and after decompression. Our choice: three times the default of the OpenTelemetry
+Collector's HTTP receiver, because Claude Code can send the bodies of its requests.
 """
+SMALL_BYTES = 1024 * 1024
+"""Longer bodies are received one after another, so that not many of them are in memory. Our choice."""
 RETRY_SECONDS = 1
-"""After how many seconds a client should send records again that were not written. Our choice."""
+"""After how many seconds a client should resend records that were not written. Our choice."""
 BINARY, JSON = "application/x-protobuf", "application/json"
 RESPONSES: dict[Signal, Any] = {
     "log": ExportLogsServiceResponse,
@@ -54,6 +64,8 @@ class _Refused(Exception):
 
 def application(sessions: CollectedSessions) -> Starlette:
     """Return the server. It responds when the records are in the journal."""
+    # A parsed body needs up to 30 times its size, so one request is parsed at a time.
+    long_bodies, parsing = asyncio.Lock(), asyncio.Lock()
 
     async def receive(request: Request) -> Response:
         signal = _PATHS[request.url.path]
@@ -61,8 +73,13 @@ def application(sessions: CollectedSessions) -> Starlette:
         try:
             if encoding not in (BINARY, JSON):
                 raise _Refused(415, f"send {BINARY} or {JSON}")
-            body = await _body(request)
-            await asyncio.to_thread(_record, sessions, signal, body, encoding == JSON)
+            is_compressed = _is_compressed(request)
+            async with contextlib.AsyncExitStack() as turn:
+                body = await _body(request, long_bodies, turn)
+                await turn.enter_async_context(parsing)
+                await asyncio.to_thread(
+                    _record, sessions, signal, body, encoding == JSON, is_compressed
+                )
         except _Refused as refusal:
             return _refusal(refusal.status, str(refusal), encoding)
         except ClientDisconnect:
@@ -75,35 +92,67 @@ def application(sessions: CollectedSessions) -> Starlette:
     return Starlette(routes=routes, middleware=[hosts])
 
 
-def _record(sessions: CollectedSessions, signal: Signal, body: bytes, is_json: bool) -> None:
+def _record(
+    sessions: CollectedSessions,
+    signal: Signal,
+    body: bytes | bytearray,
+    is_json: bool,
+    is_compressed: bool,
+) -> None:
+    """Record the telemetry in a body.
+
+    Raises:
+        _Refused: the body is malformed or too long, or the records were not written.
+    """
+    body = _decompressed(body) if is_compressed else bytes(body)
     try:
         sessions.add(records_in(signal, parse_request(signal, body, is_json=is_json)))
     except MalformedRequest as error:
         raise _Refused(400, str(error)) from error
+    except TooManyRecords as error:
+        raise _Refused(413, f"the request has more than {RECORDS_MAX:,} records") from error
     except NotWritten as error:
         raise _Refused(503, "the records were not written; send them again") from error
 
 
-async def _body(request: Request) -> bytes:
-    """Return the body, decompressed.
+def _is_compressed(request: Request) -> bool:
+    """Return whether the body is compressed with gzip.
 
     Raises:
-        _Refused: it is too long, damaged, or compressed in another way than gzip.
+        _Refused: it is compressed in another way.
     """
     compression = request.headers.get("content-encoding", "identity").strip().lower()
     if compression not in ("gzip", "identity", ""):
         raise _Refused(415, "the body may only be compressed with gzip")
+    return compression == "gzip"
+
+
+async def _body(
+    request: Request, long_bodies: asyncio.Lock, turn: contextlib.AsyncExitStack
+) -> bytearray:
+    """Return the body as it was sent.
+
+    Args:
+        request: the request.
+        long_bodies: held from the point at which the body is no longer small.
+        turn: releases the lock.
+
+    Raises:
+        _Refused: it is too long.
+    """
     body = bytearray()
+    is_long = False
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
             raise _Refused(413, f"the body is longer than {BODY_BYTES_MAX:,} bytes")
-    if compression != "gzip":
-        return bytes(body)
-    return await asyncio.to_thread(_decompressed, bytes(body))
+        if len(body) > SMALL_BYTES and not is_long:
+            is_long = True
+            await turn.enter_async_context(long_bodies)
+    return body
 
 
-def _decompressed(body: bytes) -> bytes:
+def _decompressed(body: bytes | bytearray) -> bytes:
     decompressor = zlib.decompressobj(wbits=31)
     try:
         plain = decompressor.decompress(body, BODY_BYTES_MAX + 1)
@@ -113,6 +162,8 @@ def _decompressed(body: bytes) -> bytes:
         raise _Refused(413, f"the decompressed body is longer than {BODY_BYTES_MAX:,} bytes")
     if not decompressor.eof:
         raise _Refused(400, "the compressed body is cut off")
+    if decompressor.unused_data:
+        raise _Refused(400, "the compressed body has more than one part")
     return plain
 
 

@@ -33,6 +33,14 @@ _NESTING_MAX = 60
 """How deeply the values of a JSON request may be nested. Our choice: attributes are flat."""
 
 
+RECORDS_MAX = 100_000
+"""The maximum number of records in a request. Our choice: exporters send at most some thousand."""
+
+
+class TooManyRecords(Exception):
+    """A request has more than `RECORDS_MAX` records."""
+
+
 class MalformedRequest(Exception):
     """A body that is not an export request; the message is readable and contains nothing of the body."""
 
@@ -86,7 +94,38 @@ def parse_request(signal: Signal, body: bytes, *, is_json: bool) -> Any:
 
 
 def records_in(signal: Signal, request: Any) -> Iterator[TelemetryRecord]:
-    """Yield the records of an export request."""
+    """Return the records of an export request.
+
+    Raises:
+        TooManyRecords: there are more than `RECORDS_MAX`.
+    """
+    if _count(signal, request) > RECORDS_MAX:
+        raise TooManyRecords
+    return _records(signal, request)
+
+
+def _count(signal: Signal, request: Any) -> int:
+    match signal:
+        case "log":
+            return sum(
+                len(scope.log_records)
+                for each in request.resource_logs
+                for scope in each.scope_logs
+            )
+        case "span":
+            return sum(
+                len(scope.spans) for each in request.resource_spans for scope in each.scope_spans
+            )
+        case "metric":
+            metrics = _each(request.resource_metrics, "scope_metrics", "metrics")
+            return sum(
+                len(getattr(metric, kind).data_points)
+                for _, metric in metrics
+                if (kind := metric.WhichOneof("data")) is not None
+            )
+
+
+def _records(signal: Signal, request: Any) -> Iterator[TelemetryRecord]:
     match signal:
         case "log":
             for resource, record in _each(request.resource_logs, "scope_logs", "log_records"):
@@ -142,7 +181,8 @@ def _data_points(resource: Any, metric: Any) -> Iterator[TelemetryRecord]:
     if kind is None:
         return
     data = getattr(metric, kind)
-    is_cumulative = getattr(data, "aggregation_temporality", 0) == CUMULATIVE
+    # A gauge and a summary have no temporality; each of their points replaces the previous one.
+    is_cumulative = getattr(data, "aggregation_temporality", CUMULATIVE) == CUMULATIVE
     for point in data.data_points:
         yield TelemetryRecord(
             _digest("metric", resource, point, metric.name),

@@ -19,7 +19,7 @@ HTTP_PORT, GRPC_PORT = 4318, 4317
 STOP_SECONDS = 2
 """How long requests in progress may continue when the collector is stopped. Our choice."""
 IDLE_SECONDS = 1800.0
-"""After which time without a record a session ends. Our choice."""
+"""A session ends after this time without a record, in seconds. Our choice."""
 CHECK_SECONDS = 60.0
 
 
@@ -74,7 +74,7 @@ class Collector:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop: requests in progress have a moment to end."""
+        """Stop; requests in progress have `STOP_SECONDS` to end."""
         self._server.should_exit = True
         stopped = None if self._grpc is None else self._grpc.stop(STOP_SECONDS)
         self._has_stopped.wait()

@@ -1,8 +1,9 @@
 """Telemetry events: turns a record of telemetry into an event, which contains no text of people or models.
 
-Numbers and booleans are kept. Of strings, only IDs and values from the closed sets below are kept; the others are
-counted. An ID in an unknown form becomes a digest, as in the recorded requests. Prompts, commands, e-mail addresses,
-accounts and file names in telemetry are therefore not stored.
+Numbers and booleans are kept if their attribute is in the closed sets below. Of strings, only IDs and values from
+closed sets are kept. All other attributes are counted. An ID in an unknown form becomes a digest, as in the recorded
+requests. Prompts, commands, e-mail addresses, accounts and file names in telemetry are therefore not stored, not even
+as the names of attributes.
 
 The names are those of Claude Code 2.1.332 (https://code.claude.com/docs/en/monitoring-usage) and of OpenTelemetry's
 conventions for generative AI 1.41 (https://opentelemetry.io/docs/specs/semconv/gen-ai/).
@@ -24,8 +25,10 @@ from agentobs.records.labels import Label, is_label, unchecked
 KIND = Label("telemetry")
 NUMBERS_MAX = 64
 """The maximum number of numbers of an event. Our choice: Claude Code sends at most 20."""
-LATEST_NS = 2**62
-"""Later times are replaced by the time of receipt, because sums of them would exceed 64 bits."""
+AHEAD_NS = 86_400 * 10**9
+"""Times that are later than the receipt by more than this are replaced by the time of receipt. Our choice: a session
+with such a time would never be old enough to be pruned.
+"""
 
 SESSION_ATTRIBUTES = ("session.id", "gen_ai.conversation.id")
 """The attributes with the client's ID of a session, in the order in which they are used."""
@@ -128,11 +131,34 @@ _NUMBERS_IN_TEXT = frozenset(
     ("duration_ms", "prompt_length", "tool_input_size_bytes", "tool_result_size_bytes", "pre_tokens", "post_tokens",
      "num_hooks", "num_success", "num_blocking", "num_non_blocking_error", "num_cancelled", "total_duration_ms",
      "status_code", "attempt", "total_attempts", "total_retry_duration_ms", "system_prompt_length", "cost_usd",
-     "input_tokens", "output_tokens", "cache_read_tokens", "cache_creation_tokens")
+     "input_tokens", "output_tokens", "cache_read_tokens", "cache_creation_tokens", "user_prompt_length",
+     "num_outputs_persisted", "stdout_chars", "additional_context_chars", "system_message_chars",
+     "initial_user_message_chars")
 )  # fmt: skip
 """Attributes that some versions of Claude Code send as texts."""
-_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?\Z")
-_KEY = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
+NUMBERS = _NUMBERS_IN_TEXT | frozenset(
+    ("agent_path_count", "anthropic.custom_base_url", "cache_creation_1h_tokens", "cache_creation_5m_tokens",
+     "command_path_count", "cost_usd_micros", "event.sequence", "first_content_ms", "has_hooks", "has_mcp",
+     "host_owned_mcp", "interaction.duration_ms", "interaction.sequence", "is_async", "is_built_in", "is_plugin",
+     "managed_only", "model_swapped", "queued_sends", "response_length", "safe_mode", "server_fallback_hop",
+     "skill_path_count", "success", "total_tokens", "total_tool_uses", "ttft_ms", "http.response.status_code",
+     "server.port", "gen_ai.embeddings.dimension.count", "gen_ai.evaluation.score.value",
+     "gen_ai.request.choice.count", "gen_ai.request.frequency_penalty", "gen_ai.request.max_tokens",
+     "gen_ai.request.presence_penalty", "gen_ai.request.seed", "gen_ai.request.stream",
+     "gen_ai.request.temperature", "gen_ai.request.top_k", "gen_ai.request.top_p",
+     "gen_ai.response.time_to_first_chunk", "gen_ai.usage.cache_creation.input_tokens",
+     "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_write.input_tokens",
+     "gen_ai.usage.completion_tokens", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens",
+     "gen_ai.usage.prompt_tokens", "gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion",
+     "llm.token_count.prompt", "llm.token_count.prompt_details.cache_read",
+     "llm.token_count.prompt_details.cache_write", "llm.token_count.total")
+)  # fmt: skip
+"""Attributes with a number or a boolean: those of Claude Code, of the conventions, and the token counts of
+OpenInference. The name of another attribute can be a text of a person, and its number a telephone number.
+"""
+_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?(?:e[+-]?\d{1,2})?\Z")
+"""A number as JavaScript writes it."""
+_ANY_TRACE, _ANY_SPAN = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{16}\Z")
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}\Z")
 
 
@@ -140,7 +166,7 @@ def client_session(record: TelemetryRecord) -> str | None:
     """Return the client's ID of the session of a record; None if it has none in a known form."""
     for name in SESSION_ATTRIBUTES:
         value = record.attributes.get(name)
-        if isinstance(value, str) and is_id(value) and is_label(value):
+        if isinstance(value, str) and is_id(value):
             return value
     return None
 
@@ -163,15 +189,19 @@ def telemetry_event(record: TelemetryRecord, session_id: str, received_ns: int) 
     client_id = client_session(record)
     if client_id is not None:
         labels[Label("client_session")] = Label(client_id)
-    for name, value in (
-        ("trace_id", record.trace_id),
-        ("span_id", record.span_id),
-        ("parent_span_id", record.parent_span_id),
-        ("series", record.series_id),
-    ):
-        if value:
-            labels[Label(name)] = Label(value)
+    if record.series_id:
+        labels[Label("series")] = Label(record.series_id)
     left_out = _add_attributes(record.attributes, labels, numbers)
+    for name, value, form in (
+        ("trace_id", record.trace_id, _ANY_TRACE),
+        ("span_id", record.span_id, _ANY_SPAN),
+        ("parent_span_id", record.parent_span_id, _ANY_SPAN),
+    ):
+        # The bytes of another length can be a text.
+        if form.match(value):
+            labels[Label(name)] = Label(value)
+        elif value:
+            left_out += 1
     if left_out:
         numbers[Label("left_out")] = left_out
     return Event(
@@ -179,7 +209,7 @@ def telemetry_event(record: TelemetryRecord, session_id: str, received_ns: int) 
         None,
         Label("main"),
         None,
-        record.at_ns if 0 < record.at_ns < LATEST_NS else received_ns,
+        record.at_ns if 0 < record.at_ns <= received_ns + AHEAD_NS else received_ns,
         KIND,
         Label(record.name) if record.name in NAMES else None,
         numbers,
@@ -203,7 +233,7 @@ def _add_attributes(
                 numbers.setdefault(Label(key), float(value))
             else:
                 left_out += 1
-        elif _KEY.match(key) and math.isfinite(value) and len(numbers) < NUMBERS_MAX:
+        elif key in NUMBERS and math.isfinite(value) and len(numbers) < NUMBERS_MAX:
             numbers.setdefault(Label(key), float(value))
         else:
             left_out += 1

@@ -148,7 +148,7 @@ class ProviderResult:
     return_code: int | None
     """The exit status of the program that a code execution ran."""
     stop_reason: str | None
-    """Why the model that the tool asked stopped."""
+    """Why the model that the tool consulted stopped."""
     iteration: int | None
     """The usage row of the response that has the tokens of the tool; None if the tool used none, or it is unknown."""
     after_ns: int | None

@@ -286,7 +286,7 @@ def session(
             Default: the options, else `AGENTOBS_CONTENT`, else `vault`.
         patch: parts of the standard library that return recorded values inside the session, so that a replay returns
             the same: `time` (with `datetime`), `uuid`, `random`. `agentobs.world_here` needs no patch.
-        title: a text that local commands and pages show to tell sessions apart; default the first prompt. It is
+        title: a text that local commands and pages show to distinguish sessions; default the first prompt. It is
             content, and never exported.
 
     Raises:

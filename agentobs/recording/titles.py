@@ -1,4 +1,4 @@
-"""Titles of sessions: texts that local commands and pages show to tell sessions apart."""
+"""Titles of sessions: texts that local commands and pages show to distinguish sessions."""
 
 from __future__ import annotations
 

@@ -19,7 +19,14 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, get_args
 
 from agentobs.records.event_catalog import ROW_KINDS, is_built_in
-from agentobs.records.exchanges import ANSWERED_INSIDE, AskKind, QuerySource, ToolOutcome
+from agentobs.records.exchanges import (
+    ANSWERED_INSIDE,
+    AskKind,
+    QuerySource,
+    ToolOutcome,
+    child_lane,
+    short_digest,
+)
 from agentobs.records.facts import (
     RESULT,
     Attempt,
@@ -67,7 +74,7 @@ _OWN_ID = re.compile(
 )
 """Hexadecimal IDs, digests, UUIDs, a `traceparent`, and a letter with a number."""
 _PROVIDER_ID = re.compile(
-    r"(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container|compl)_(?:(?:bdrk|vrtx)_)?01[A-Za-z0-9]{22}\Z"
+    r"(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container|compl)_(?:(?:bdrk|vrtx)_)?01[A-Za-z0-9]{20,28}\Z"
     r"|(?:sesn|sevt|sthr|outc)_01[A-Za-z0-9]{22}\Z"
     r"|tooluse_[A-Za-z0-9_-]{22}\Z"
     r"|call_[A-Za-z0-9]{24}\Z|chatcmpl-[A-Za-z0-9]{29}\Z|gen-\d{10}-[A-Za-z0-9]{20}\Z"
@@ -75,10 +82,11 @@ _PROVIDER_ID = re.compile(
     rf"|(?:(?:msg|toolu|call|req|resp|gen|chatcmpl)[_-])?(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|{_UUID})\Z"
     r"|(?:msg|req|toolu|srvtoolu|mcptoolu|tooluse|msgbatch|call)_(?:[A-Za-z]|[A-Za-z]?\d{1,6})(?:[_.]\d{1,4}){0,3}[A-Z]?\Z"
     r"|(?:sesn|sevt|sthr|outc)_\d{1,6}\Z"
+    r"|(?:msg|req|toolu|srvtoolu|mcptoolu|msgbatch|file|container)_REDACTED(?:_\d{1,6})?\Z"
     r"|[a-z]\d{1,4}(?:_\d{1,4})?\Z"
 )
 """IDs of Anthropic (with the infix of a platform), of Bedrock's Converse, of gateways, and numbers of test servers,
-which are too short for a name.
+which are too short for a name, and of traffic whose IDs were removed.
 
 Source: the IDs in recorded traffic; platform.claude.com/docs/en/api, 2026-11; OpenAI's and OpenRouter's references.
 """
@@ -153,7 +161,7 @@ def error_label(error: BaseException) -> Label:
 
 
 def declared_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags with their names as labels; a value only is a label if the program passes one."""
+    """Return tags with their names as labels; a value is a label only if the program passes a label."""
     return {
         declared_label(str(name)): value if isinstance(value, Label) else str(value)
         for name, value in tags.items()
@@ -248,13 +256,23 @@ def _signature(text: str, _: Set[str]) -> bool:
 
 
 def is_lane_segment(segment: str) -> bool:
-    """Return whether nobody chose a part of a lane: `main`, an ID, a digest, `kind:digest` or `compaction:number`."""
+    """Return whether a part of a lane was generated: `main`, an ID, a digest, `kind:digest` or `compaction:number`."""
     return (
         segment == "main"
         or _PROVIDER_ID.match(segment) is not None
         or _PROVIDER_ID.match(segment.rpartition(".")[0]) is not None
         or _SEGMENT.match(segment) is not None
     )
+
+
+def lane_of_call(parent: str, tool_use_id: str) -> str:
+    """Return the name of the lane of an agent that a tool call starts.
+
+    It is the same in the agent, in its recording and in a replay. Therefore an ID of an unknown form is replaced here,
+    and not by the recorder, whose digests depend on a key.
+    """
+    is_known = is_lane_segment(tool_use_id)
+    return child_lane(parent, tool_use_id if is_known else short_digest(tool_use_id))
 
 
 _SEGMENT = re.compile(
@@ -333,7 +351,12 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Gap: {"kind": _never, "reason": _never},
     InteractionStart: _PLACES,
-    InteractionEnd: {**_PLACES, "result": _one_of(*get_args(InteractionResult))},
+    InteractionEnd: {
+        **_PLACES,
+        "result": _one_of(
+            *get_args(InteractionResult), "budget_reached", "retries_exhausted", "terminated"
+        ),
+    },
     Attempt: {
         **_PLACES,
         "reported_lane": _lane,
@@ -347,6 +370,8 @@ RULES: dict[type, dict[str, Rule]] = {
         "request_id": _provider_id,
         "origin": _one_of("live", "replayed"),
         "parameters": _term,
+        "limit_hit": _never,
+        "rate_limits": _never,
     },
     UsageRow: {
         "kind": _term,
@@ -393,6 +418,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "label": _event_label,
         "label.compaction_kept": _kept,
         "labels.tool_use_id": _provider_id,
+        "labels.attempt_id": _own_id,
         **dict.fromkeys(_MANAGED_IDS, _provider_id),
         **dict.fromkeys(_MANAGED_TERMS, _term),
         "labels": lambda text, declared: text in _LABEL_NAMES or _tool(text, declared),

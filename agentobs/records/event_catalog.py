@@ -135,7 +135,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
             "web_search_requests": "Web searches so far.",
             "web_fetch_requests": "Pages fetched so far.",
             "active_seconds": "How long the agent has run so far. [s]",
-            "list_cost_cents": "The provider's list price of all this so far. [0.01 USD]",
+            "list_cost_cents": "The provider's list price of the usage so far. [0.01 USD]",
         },
         {
             "managed_session_id": "The provider's ID of the agent's session.",
@@ -177,7 +177,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
     ),
     "context_level": RowKind(
         "The conversation takes up a large share of the context window.",
-        "What follows: `none`, `compaction`, `emergency` if compaction was given up, or `off`.",
+        "The reaction: `none`, `compaction`, `emergency` if compaction was given up, or `off`.",
         {
             "percent": "The share that is reached: 80 or 95. [percent]",
             "tokens": _TOKENS,
@@ -261,7 +261,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         },
     ),
     "rate_limit_low": RowKind(
-        "Less than a tenth of a rate limit remains; once for each session, model and limit until more remains.",
+        "Less than a tenth of a rate limit remains. Recorded once per session, model and limit until more remains.",
         "The limit, such as `input_tokens`.",
         {
             "limit": "The limit, in requests or tokens; absent for unified limits.",
@@ -408,7 +408,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         },
     ),
     "tool_withdrawn": RowKind(
-        "A tool is not used any more in the session, because it failed too often in a row.",
+        "A tool is no longer used in the conversation, because it failed too often in a row.",
         "The name of the tool.",
         {"failures": "Number of consecutive failures."},
         {"fallback": "The name of the tool that gets its calls; absent if there is none."},

@@ -153,11 +153,11 @@ def child_lane(parent: str, started_by: str) -> str:
     replaced completely, but still shows whether the lane belongs to an answer of the world.
     """
     fits = _SEGMENT.fullmatch(started_by) is not None
-    name = f"{parent}/{started_by if fits else _short(started_by)}"
+    name = f"{parent}/{started_by if fits else short_digest(started_by)}"
     if is_label(name):
         return name
     kind = next((f"{kind}:" for kind in sorted(_kinds(name) & ANSWERED_INSIDE)), "")
-    return f"{parent.partition('/')[0]}/{kind}{_short(name)}"
+    return f"{parent.partition('/')[0]}/{kind}{short_digest(name)}"
 
 
 def answer_lane(parent: str, kind: AskKind, name: str) -> str:
@@ -166,7 +166,7 @@ def answer_lane(parent: str, kind: AskKind, name: str) -> str:
     A replay answers the question from the recording, so the requests of such a lane do not recur.
     """
     fits = _SEGMENT.fullmatch(f"{kind}:{name}") is not None
-    return child_lane(parent, f"{kind}:{name if fits else _short(name)}")
+    return child_lane(parent, f"{kind}:{name if fits else short_digest(name)}")
 
 
 def is_inside_answer(lane: str) -> bool:
@@ -187,8 +187,8 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
 """Valid text between two slashes of a lane's name."""
 
 
-def _short(text: str) -> str:
-    """Return the replacement for an ID that cannot be part of a lane's name.
+def short_digest(text: str) -> str:
+    """Return the replacement for an ID that cannot be part of a lane's name, or that has an unknown form.
 
     The digest is not keyed, because a lane has the same name in a recording, in a fixture and in each replay, which
     have no common home. Therefore never pass content here, only IDs and the keys of the agent loop: a turn, an event

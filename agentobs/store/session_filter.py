@@ -29,7 +29,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _CONDITION = re.compile(
-    r"""\s*(score\.[A-Za-z0-9_.:+-]{1,128}|[a-z_]+)\s*(<=|>=|!=|==|=|<|>)\s*
+    r"""\s*(score\.[A-Za-z0-9_.:-]{1,128}|[a-z_]+)\s*(<=|>=|!=|==|=|<|>)\s*
     ("[^"]*"|'[^']*'|[^\s"']+)\s*""",
     re.VERBOSE,
 )
@@ -140,6 +140,6 @@ def _error(text: str, why: str) -> UsageError:
     return UsageError(
         why,
         where=f"--where {text[:120]!r}",
-        todo=f"Join conditions by `and`: score.NAME or one of {', '.join(FIELDS)}, an operator (< <= > >= = !=), and a "
-        "number, true, false or a word",
+        todo=f"Join conditions with `and`: score.NAME or one of {', '.join(FIELDS)}, an operator (< <= > >= = !=), and "
+        "a number, true, false or a word",
     )

@@ -311,6 +311,17 @@ def test_a_hook_that_asks_requires_a_person() -> None:
     assert deciders(events) == [("deny", "unattended")]
 
 
+def test_a_hook_and_the_mode_that_ask_require_a_person() -> None:
+    """If a hook requires approval, the classifier is not called, although the mode alone would allow it to decide."""
+    hooks = table([Hook("pre_tool_use", lambda payload: {"decision": "ask"})])
+    with Provider([writes("a"), DONE]) as provider:
+        events = run_agent(
+            provider, tools=[write], hooks=hooks, permissions=DEFAULT_MODE, classifier=CLASSIFIER
+        )
+    assert deciders(events) == [("deny", "unattended")]
+    assert len(provider.requests) == 2
+
+
 def test_only_a_person_can_exceed_a_budget() -> None:
     """If approval is requested to exceed a budget, the classifier is not called."""
 

@@ -18,6 +18,7 @@ from agentobs.agent import (
     Retry,
     SettingHeld,
     SpeedChange,
+    SubAgent,
     Tool,
     compact,
     live_world,
@@ -146,6 +147,40 @@ def test_the_fallback_model_during_a_suspension() -> None:
         events = play(provider, asking(speed="fast", fallback_model=other))
     assert speeds(provider) == ["fast", None, None, None, None]
     assert [each.to_model for each in of_kind(events, Fallback)] == [other]
+
+
+def test_the_fallback_model_has_no_speed() -> None:
+    """Requests to the fallback model have no speed, also those of its sub-agents; fast mode does not continue."""
+    other, quick = "claude-other-1", error(529, "overloaded_error", retry_after_ms="1")
+    helper = AgentDefinition("helper", "Helps.", system="Help.")
+    starts = streamed(
+        message(call("s1", "agent", agent="helper", prompt="Help"), stop_reason="tool_use")
+    )
+    with Provider([quick, quick, quick, starts, DONE, DONE]) as provider:
+        events = play(
+            provider, asking(parts={"sub_agents": [helper]}, speed="fast", fallback_model=other)
+        )
+    assert [(request["model"], request.get("speed")) for request in provider.requests] == [
+        *[(MODEL, "fast")] * 3,
+        *[(other, None)] * 3,
+    ]
+    assert of_kind(events, SpeedChange) == of_kind(events, SettingHeld) == []
+
+
+def test_a_sub_agent_with_another_model() -> None:
+    """A sub-agent with another model has no speed, and this model is not its own fallback."""
+    other = "claude-other-1"
+    helper = AgentDefinition("helper", "Helps.", system="Help.", model=other)
+    starts = streamed(
+        message(call("s1", "agent", agent="helper", prompt="Help"), stop_reason="tool_use")
+    )
+    quick = error(529, "overloaded_error", retry_after_ms="1")
+    with Provider([starts, quick, quick, quick, DONE, DONE]) as provider:
+        events = play(
+            provider, asking(parts={"sub_agents": [helper]}, speed="fast", fallback_model=other)
+        )
+    assert speeds(provider) == ["fast", None, None, None, None, "fast"]
+    assert [e for e in of_kind(events, SubAgent) if isinstance(e.event, Fallback)] == []
 
 
 def test_a_sub_agent_starts_with_the_suspension() -> None:

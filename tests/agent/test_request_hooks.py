@@ -215,6 +215,20 @@ def test_a_resumed_session_continues_the_stored_conversation(tmp_path: Path) -> 
     check_replay(second, tmp_path)
 
 
+def test_a_fork_contains_the_stored_results(tmp_path: Path) -> None:
+    """A fork contains the results of its last turn as they are stored, not as a hook changed them for the request."""
+    start = start_with(hook(without_city))
+    done = record(tmp_path, [LOOKS_UP, DONE], start)
+    assert done.results[0]["content"] == "redacted"
+
+    def forking(client: Any) -> agentobs.Agent:
+        return start(client).fork(done.session_id, turn=1)
+
+    second = record(tmp_path, [DONE], forking, prompts=("Go on",))
+    assert AGENTS[-1].conversation.messages[2]["content"][0]["content"] == "Ann lives in Oslo"
+    check_replay(second, tmp_path)
+
+
 def test_cache_breakpoints_and_retries(tmp_path: Path) -> None:
     """Changed messages get cache breakpoints, and each attempt of the request sends them."""
     replies = [error(529, "overloaded_error"), LOOKS_UP, DONE]

@@ -7,10 +7,12 @@ import json
 from collections.abc import Sequence
 from contextlib import aclosing
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentobs
 from agentobs.agent import (
     Abort,
     AgentDefinition,
@@ -55,6 +57,9 @@ from .agent_runs import (
 )
 from .provider import Provider, call, error, message, streamed, text
 from .provider import Reply as ProviderReply
+from .recorded_agents import DONE as ENDS
+from .recorded_agents import calling, outcomes, record
+from .recorded_agents import options as recorded_options
 
 DONE = message(text("Done."))
 FOUND = message(text("Nothing there."))
@@ -814,3 +819,27 @@ def test_background_events_contain_no_deltas() -> None:
     _, second, _, _ = background(message(start("a", run_in_background=True)), DONE, FOUND, DONE)
     assert len(inner(second, Message)) == 1
     assert not inner(second, TextDelta)
+
+
+def test_ids_of_an_unknown_form(tmp_path: Path) -> None:
+    """If a gateway uses IDs of an unknown form, a session with sub-agents can still be replayed, resumed and forked."""
+    starts = calling(call("gateway-id-one", "agent", agent="helper", prompt="Go"))
+    again = calling(
+        call("gateway-id-two", "agent", agent="helper", prompt="More", resume="gateway-id-one")
+    )
+
+    def start(client: Any) -> agentobs.Agent:
+        helper = AgentDefinition("helper", "Helps.", system="Help.")
+        return agentobs.Agent(client, options=recorded_options(), sub_agents=[helper])
+
+    done = record(tmp_path, [starts, ENDS, ENDS], start)
+    assert outcomes(done.replayed(tmp_path / "first")) == outcomes(done.events)
+    for relation in ("resume", "fork"):
+
+        def continuing(client: Any, relation: str = relation) -> agentobs.Agent:
+            continued: agentobs.Agent = getattr(start(client), relation)(done.session_id)
+            return continued
+
+        second = record(tmp_path, [again, ENDS, ENDS], continuing)
+        assert [m["content"] for m in second.requests[1]["messages"]][::2] == ["Go", "More"]
+        assert outcomes(second.replayed(tmp_path / relation)) == outcomes(second.events)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from agentobs.world import World
 from tests.cli.test_commands import Shell
 
 from .agent_runs import ALLOW_ALL, of_kind
-from .provider import call, message, streamed, text
+from .provider import call, cut_after, message, streamed, text
 from .recorded_agents import DONE, Conversation, calling, options, outcomes, record
 
 RAN: list[tuple[str, Any]] = []
@@ -97,7 +98,7 @@ def test_a_failing_tool_is_withdrawn(tmp_path: Path) -> None:
     assert len(RAN) == 2
     assert done.results[0]["is_error"] is True
     assert done.results[0]["content"] == (
-        "lookup was withdrawn for this session, because it failed 2 times in a row. "
+        "lookup was withdrawn for the rest of this conversation, because it failed 2 times in a row. "
         "Continue without it, or report what you could not do."
     )
     assert changes(done.events) == [ToolWithdrawn(2, "lookup", 2, None)]
@@ -170,8 +171,8 @@ def test_a_fallback_whose_input_does_not_fit(tmp_path: Path) -> None:
         ("third", "unavailable"),
     ]
     contents = [content for *_, content in outcomes(done.events)]
-    assert contents[2].startswith("first was withdrawn for this session")
-    assert "second was withdrawn for this session" in contents[2]
+    assert contents[2].startswith("first was withdrawn for the rest of this conversation")
+    assert "second was withdrawn for the rest of this conversation" in contents[2]
     assert "find would be used instead, but not for this input:\nwho: required" in contents[4]
     check_replay(done, tmp_path)
 
@@ -301,6 +302,26 @@ def test_a_resumed_session_continues_the_state(tmp_path: Path) -> None:
         ServiceBreaker(6, "jira", "opened", 3),
     ]
     check_replay(second, tmp_path)
+
+
+def test_calls_of_a_response_that_broke_off_count(tmp_path: Path) -> None:
+    """A call that failed before its response broke off counts. If it was stopped instead, another call runs."""
+    hold = threading.Event()
+
+    @tool(read_only=True, withdraw_after=2)
+    async def read(what: str) -> str:
+        """Read."""
+        hold.set()
+        raise OSError("the server is down")
+
+    reads = message(call("t1", "read", what="x"), stop_reason="tool_use")
+    count = len(streamed(reads).chunks) - 1
+    broken = dataclasses.replace(cut_after(reads, count), hold=hold)
+    replies = [broken, *turns("read", "read", "read")]
+    done = record(tmp_path, replies, start_with(read))
+    assert [each.answer.outcome for each in done.tools].count("failed") == 2
+    assert ends(done)[-1] == ("read", "unavailable")
+    check_replay(done, tmp_path)
 
 
 def test_failures_of_sub_agents_count(tmp_path: Path) -> None:

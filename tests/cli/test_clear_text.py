@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -194,7 +195,7 @@ def test_the_loop_leaves_no_digest_of_its_own_words(tmp_path: Path) -> None:
 
 ATTACKS = [
     "ada", "Lovelace", "Ada", "decade", "cafe", "ada_lovelace", "ada-lovelace", "grace.hopper", "diary.txt",
-    "ada:byron",
+    "ada:byron", "compaction:ada",
     "/home/ada/diary.txt", "home/ada/diary.txt", "~/diary", "C:/diary", "ada@example.org", "ada.byron@example.org",
     "toolu_ada", "toolu_adalovelace", "msg_ada-lovelace", "req_Ada1815", "call_ada", "file_tax-return", "gen-ada",
     "msgbatch_01/ada", "0612345678", "+31612345678", "claude-ada", "anthropic/ada", "claude-ada-4-5", "AdaError",
@@ -215,6 +216,12 @@ def test_no_field_accepts_a_text_that_somebody_wrote(text: str) -> None:
     ]
     assert accepting == []
     assert not is_lane_segment(text)
+
+
+def test_the_lanes_of_summaries_are_readable() -> None:
+    """The agent loop numbers the lanes of its summaries, and a replay needs their names."""
+    assert is_lane_segment("compaction:1")
+    assert is_lane_segment("compaction:27")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +296,9 @@ def test_terms_that_a_server_invents_are_digests_with_texts(invented: Path) -> N
     """No invented term is in the store, and local views show all of them."""
     with agentobs.connect(str(invented)) as connection:
         for (table,) in connection.execute("SHOW TABLES").fetchall():
-            assert "ada" not in str(connection.execute(f'FROM "{table}"').fetchall()).lower(), table
+            found = str(connection.execute(f'FROM "{table}"').fetchall()).lower()
+            # Digests consist of hexadecimal digits, which can contain the name by chance.
+            assert "ada" not in re.sub(r"[0-9a-f]{12,}", "", found), table
     sql = "SELECT stop_reason, message_id, model, parameters['tool_choice.name'] FROM attempts"
     assert shown(invented, sql) == [("ada_stopped", "msg_ada-lovelace", "ada-1815", "ada_choice")]
     sql = "SELECT service_tier, other_counts, server_requests, note FROM usage"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx2
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
@@ -15,11 +17,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import agentobs
-from agentobs.collector import http_receiver
+from agentobs.collector import http_receiver, otlp_requests
 from agentobs.collector.http_receiver import BODY_BYTES_MAX
 from agentobs.collector.otlp_requests import parse_request, records_in
 from agentobs.collector.telemetry_collector import Collector
 from agentobs.errors import UsageError
+from agentobs.recording.session import current_recorder
 from tests.collector.telemetry import (
     CLIENT_SESSION,
     JSON,
@@ -119,6 +122,11 @@ def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
             {**JSON, "content-encoding": "gzip"},
             (400, 3, "the compressed body is cut off"),
         ),
+        (
+            gzip.compress(b"{}", mtime=0) * 2,
+            {**JSON, "content-encoding": "gzip"},
+            (400, 3, "the compressed body has more than one part"),
+        ),
         (b"x", {**JSON, "content-encoding": "br"}, (415, 3, "only be compressed with gzip")),
         (
             gzip.compress(b" " * (BODY_BYTES_MAX + 1), mtime=0),
@@ -126,7 +134,7 @@ def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
             (413, 8, "the decompressed body is longer than 67,108,864 bytes"),
         ),
     ],
-    ids=["json", "nested", "shape", "type", "no_gzip", "cut_off", "brotli", "bomb"],
+    ids=["json", "nested", "shape", "type", "no_gzip", "cut_off", "two_parts", "brotli", "bomb"],
 )
 def test_a_request_that_is_refused(
     tmp_path: Path, body: bytes, headers: dict[str, str], expected: tuple[int, int, str]
@@ -191,3 +199,75 @@ def test_cumulative_metrics_keep_the_last_point(tmp_path: Path) -> None:
         ("claude_code.cost.usage", "input", "claude-sonnet-5", 8.0),
         ("claude_code.token.usage", "input", "claude-sonnet-5", 4.0),
     ]
+
+
+def test_gauges_keep_the_last_point_and_resets_add_up(tmp_path: Path) -> None:
+    """Points of a gauge replace each other; a counter that starts again is another series, in whatever order."""
+    gauge = counter("gen_ai.server.request.duration", 5, 2)
+    [metric] = gauge["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+    metric["gauge"] = {"dataPoints": metric.pop("sum")["dataPoints"]}
+    later = counter("claude_code.token.usage", 1, 7, temporality=2)
+    for point in later["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["sum"]["dataPoints"]:
+        for name in ("startTimeUnixNano", "timeUnixNano"):
+            point[name] = str(int(point[name]) + 10**9)
+    earlier = counter("claude_code.token.usage", 3, 4, temporality=2)
+    with collecting(tmp_path) as collector:
+        for request in (gauge, later, earlier):
+            assert send(collector.url, "/v1/metrics", request).status_code == 200
+    assert rows(tmp_path, "SELECT name, total FROM telemetry_metrics ORDER BY ALL") == [
+        ("claude_code.token.usage", 11.0),
+        ("gen_ai.server.request.duration", 2.0),
+    ]
+
+
+def test_a_write_that_fails(tmp_path: Path) -> None:
+    """If the disk refuses a write, the records are requested again, and a later request is recorded."""
+    with collecting(tmp_path) as collector:
+        assert send(collector.url, "/v1/logs", logs(log("user_prompt"))).status_code == 200
+        recorder = current_recorder()
+        assert recorder is not None
+        [session] = collector.sessions.sessions
+        recorder._stop_session(session.session_id)
+        response = send(collector.url, "/v1/logs", logs(api_request("req_1")))
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert send(collector.url, "/v1/logs", logs(api_request("req_1"))).status_code == 200
+    assert rows(tmp_path, "SELECT request_id FROM telemetry ORDER BY ALL") == [("req_1",), (None,)]
+    assert rows(tmp_path, "SELECT count(*) FROM session_starts") == [(2,)]
+
+
+def test_a_malformed_grpc_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The status is that of the specification, and no traceback is printed."""
+    with collecting(tmp_path, grpc=True) as collector:
+        with grpc.insecure_channel(f"127.0.0.1:{collector.grpc_port}") as channel:
+            method = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+            export = channel.unary_unary(method)
+            with pytest.raises(grpc.RpcError) as refused:
+                export(b"\xff\xff")
+            status = refused.value.code()
+            assert status is grpc.StatusCode.INVALID_ARGUMENT
+            assert export(b"") == b""
+    assert caplog.records == []
+
+
+def test_too_many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small compressed body can have millions of empty records; nothing of it is recorded."""
+    monkeypatch.setattr(otlp_requests, "RECORDS_MAX", 3)
+    with collecting(tmp_path) as collector:
+        response = send(collector.url, "/v1/logs", logs(*[log("user_prompt")] * 4))
+        assert (response.status_code, response.json()["code"]) == (413, 8)
+        request = counter("claude_code.cost.usage", 1, 2, 3, 4)
+        assert send(collector.url, "/v1/metrics", request).status_code == 413
+        request = spans(*[span("tool")] * 4)
+        assert send(collector.url, "/v1/traces", request).status_code == 413
+        assert send(collector.url, "/v1/logs", logs(*[log("user_prompt")] * 3)).status_code == 200
+    assert rows(tmp_path, "SELECT signal FROM telemetry") == [("log",)]
+
+
+def test_long_bodies_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long bodies are received one after another, next to short ones; all are recorded."""
+    monkeypatch.setattr(http_receiver, "SMALL_BYTES", 100)
+    requests = [logs(api_request(f"req_{number}", prompt="x" * 300_000)) for number in range(8)]
+    with collecting(tmp_path) as collector, ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda each: send(collector.url, "/v1/logs", each), requests))
+    assert [each.status_code for each in answers] == [200] * 8
+    assert rows(tmp_path, "SELECT count(*) FROM telemetry_requests") == [(8,)]

@@ -26,6 +26,7 @@ from agentobs.recording.journal.compression import Block, Index, Summary
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import Line, facts_path, line_of, read, segment_ids
 from agentobs.recording.vault.vault import read_session
+from agentobs.records.labels import Label
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.retention import prune
@@ -123,7 +124,11 @@ def answers(home: Home) -> dict[str, Any]:
         sql = "SELECT session_id FROM sessions WHERE name IN ('acting', 'failed') ORDER BY ALL"
         sessions = connection.execute(sql).fetchall()
         for name in query_names():
-            about = [row[0] for row in sessions] if "$session_id" in query_text(name) else [None]
+            about = (
+                [row[0] for row in sessions]
+                if re.search(r"\$session_id\b", query_text(name))
+                else [None]
+            )
             for each in about:
                 parameters = {"session_id": each} if each else {}
                 cursor = named(connection, name, **parameters)
@@ -819,7 +824,7 @@ def test_an_imported_session_has_no_export_destination(tmp_path: Path) -> None:
     """In the importing home, a session has no export destination, even if the original home exported it live."""
     home = open_home(tmp_path / "home")
     begun = start(1)
-    sent = replace(begun.start, live_exports={"there": "genai"})
+    sent = replace(begun.start, live_exports={Label("there"): Label("genai")})
     record(home, [replace(begun, start=sent), attempt(1, 1), end(1)])
     other = open_home(tmp_path / "other")
     path = made(home, tmp_path / "x", session_id(1))

@@ -423,7 +423,7 @@ def test_provider_calls_are_not_calls_of_the_client(tmp_path: Path) -> None:
         JOIN interactions AS i USING (interaction_id)
         JOIN sessions AS s ON a.session_id = s.session_id
     """
-    assert rows(tmp_path, sql, exchange(1, [call(1), found(1)])) == [(0, "success", 1, 0)]
+    assert rows(tmp_path, sql, exchange(1, [call(1), found(1)])) == [(0, "success", 0, 0)]
 
 
 @pytest.mark.parametrize(

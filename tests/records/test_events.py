@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import agentobs
+from agentobs.collector import telemetry_events
 from agentobs.errors import UsageError
 from agentobs.records.backend import WrittenFact
 from agentobs.records.event_catalog import (
@@ -63,13 +64,13 @@ def test_every_emitted_kind_is_in_the_catalog() -> None:
         found |= set(words)
         if not words:
             others.add(path)
-    # A resumption emits one of two kinds; the other modules pass on a kind.
+    # A resumption emits one of two kinds; the other modules pass on a kind. The collector has a constant for its kind.
     assert others == {
         "agentobs/agent/sessions/resumption.py",
         "agentobs/agent/telemetry.py",
         "agentobs/importers/claude_code/session_records.py",
     }
-    emitted = found | {"resumed", "forked"}
+    emitted = found | {"resumed", "forked", str(telemetry_events.KIND)}
     assert emitted == {name for name, kind in ROW_KINDS.items() if not kind.is_reserved}
 
 

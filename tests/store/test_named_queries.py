@@ -151,7 +151,8 @@ def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> N
     with pytest.raises(UsageError) as refused:
         named(connection, "sessions", limits=1)
     assert str(refused.value) == (
-        "limits: query sessions has no parameter limits. It takes causes, failed, limit, name, session_ids, since_ns."
+        "limits: query sessions has no parameter limits. It takes causes, failed, limit, name, session_ids, "
+        "since_ns, telemetry."
     )
     with pytest.raises(UsageError):
         named(connection, "../views")

@@ -104,6 +104,7 @@ def test_the_row_of_a_session(tmp_path: Path) -> None:
         "relation": None,
         "forked_turn": None,
         "replayed_requests": 0,
+        "is_telemetry": False,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentobs.agent.arguments import check_value
 from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 
@@ -47,13 +48,30 @@ class Context:
         """Check the values.
 
         Raises:
-            UsageError: a value is too low, or no tokens remain for a conversation.
+            UsageError: a value is too low or of the wrong kind, or no tokens remain for a conversation.
         """
+        automatic, instructions = self.is_automatic, self.instructions
+        check_value(
+            isinstance(automatic, bool), automatic, "Context.is_automatic", "Pass True or False"
+        )
+        check_value(
+            isinstance(instructions, str | None),
+            instructions,
+            "Context.instructions",
+            "Pass a text, or None",
+        )
+        check_value(
+            type(self.window_tokens) in (int, type(None)),
+            self.window_tokens,
+            "Context.window_tokens",
+            "Pass a number of tokens, or None",
+        )
         for name in ("summary_tokens", "reserve_tokens", "kept_results"):
-            minimum = 1 if name == "summary_tokens" else 0
-            if getattr(self, name) < minimum:
+            minimum, value = 1 if name == "summary_tokens" else 0, getattr(self, name)
+            check_value(type(value) is int, value, f"Context.{name}", "Pass a number")
+            if value < minimum:
                 raise UsageError(
-                    f"{name} is {getattr(self, name)}",
+                    f"{name} is {value}",
                     where=f"Context.{name}",
                     todo=f"Set {name} to {minimum} or more",
                 )

@@ -19,6 +19,7 @@ from typing import Any, Literal, assert_never
 
 from anthropic import AsyncAnthropic
 
+from agentobs.agent.arguments import check_value
 from agentobs.agent.execution.daemon_threads import in_thread
 from agentobs.agent.execution.hook_output import sendable
 from agentobs.agent.execution.path_resolution import resolver
@@ -86,12 +87,19 @@ class Inbox:
     def steer(self, text: str) -> None:
         """Send a message now. The model sees it after the running tools; calls that have not started are skipped.
 
-        Running calls of tools with `interrupt="cancel"` are stopped.
+        Running calls of tools with `interrupt="cancel"` are stopped. A blank message is ignored.
+
+        Raises:
+            UsageError: the message is not a text.
         """
         self._add("steering", text)
 
     def follow_up(self, text: str) -> None:
-        """Queue a message until the agent is about to stop. The agent then continues with this message."""
+        """Queue a message until the agent is about to stop. The agent then continues with this message.
+
+        Raises:
+            UsageError: the message is not a text.
+        """
         self._add("follow_up", text)
 
     def take(self, kind: Literal["steering", "follow_up"]) -> list[str]:
@@ -115,6 +123,7 @@ class Inbox:
                 self._listeners.discard(listener)
 
     def _add(self, kind: str, text: str) -> None:
+        check_value(isinstance(text, str), text, "text", "Pass a text")
         sendable_text = sendable(text)
         if not sendable_text.strip():
             return

@@ -188,6 +188,11 @@ class Hook:
                 )
         if self.when is not None:
             self._check_condition(where)
+        for flag in ("once", "background"):
+            if not isinstance(getattr(self, flag), bool):
+                raise UsageError(
+                    f"its {flag} is {getattr(self, flag)!r}", where=where, todo="Pass True or False"
+                )
         limit = self.timeout_s
         if limit is not None and not (_is_number(limit) and limit > 0):
             raise UsageError(

@@ -69,20 +69,18 @@ class HookAnswer:
 
     def as_json(self) -> Json:
         """Return the object that `parse` accepts."""
-        fields = {
+        changes = {"input": self.input, "output": self.output, "messages": self.messages}
+        others = {
             "reason": self.reason,
             "decision": self.decision,
-            "input": self.input,
-            "output": self.output,
             "is_error": self.is_error,
-            "messages": self.messages,
             "context": self.context,
             "stop": self.stop,
             "usage": list(self.usage),
         }
-        present = {
-            name: value for name, value in fields.items() if value not in (None, "", False, [])
-        }
+        # An empty output is a change: the model then gets an empty output.
+        present = {name: value for name, value in changes.items() if value is not None}
+        present |= {name: value for name, value in others.items() if value}
         return {"outcome": self.outcome, **present}
 
 

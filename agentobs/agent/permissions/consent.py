@@ -138,7 +138,7 @@ def _fault(answer: Any) -> str | None:
         return "it is not an object"
     unknown = sorted(str(name) for name in answer if name not in {*_FIELDS, *_OPTIONAL})
     if "input" in unknown:
-        return "it has a field 'input'; a person changes the input with 'updated_input'"
+        return "it has a field 'input'; use 'updated_input' to change the input"
     if unknown:
         return f"it has a field {unknown[0]!r}"
     for name, values in _FIELDS.items():

@@ -92,7 +92,7 @@ async def _resume_fast_mode(run: Run, options: Options, here: Place | None) -> l
     if not await telemetry.ask(world, here, "elapsed", f"{turn}:speed", has_passed):
         return []
     conversation.fast_resumes_ns = None
-    if options.extra.get("speed", options.speed) != "fast":
+    if run.progress.has_fallen_back or options.extra.get("speed", options.speed) != "fast":
         return []
     telemetry.event(world, here, "speed", "fast", {})
     return [SpeedChange(turn, "fast", 0.0)]

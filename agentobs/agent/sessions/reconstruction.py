@@ -32,13 +32,13 @@ from agentobs.provider.anthropic.messages import conversation_error, tool_result
 from agentobs.provider.anthropic.streams import assemble
 from agentobs.provider.registry import dialect_of
 from agentobs.records.canonical_json import Json
+from agentobs.records.clear_text import lane_of_call
 from agentobs.records.exchanges import (
     ModelExchange,
     Recording,
     ToolAnswer,
     ToolExchange,
     WorldExchange,
-    child_lane,
 )
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Usage
@@ -299,12 +299,12 @@ class _Records:
         for agent_id, earlier in earlier_agents.items():
             is_same = "same" in earlier
             children[agent_id] = (
-                earlier if is_same else self.conversation(child_lane(lane, agent_id), earlier)
+                earlier if is_same else self.conversation(lane_of_call(lane, agent_id), earlier)
             )
         inputs = self._inputs(lane)
         for request in self.requests(lane):
             for block in _calls(self.kept_responses.get(request.attempt_id, {})):
-                agent_lane = child_lane(lane, block["id"])
+                agent_lane = lane_of_call(lane, block["id"])
                 if not self.requests(agent_lane):
                     continue
                 call_input = inputs.get(block["id"], block.get("input"))
@@ -472,14 +472,19 @@ class _Records:
         return hook_history.results_after_hooks(executed, self._questions(lane, last.started_ns))
 
     def _sent_results(self, last: ModelExchange) -> dict[str, Json]:
-        """Return the tool results in the request after `last`, by tool call ID; empty if there is no such request."""
-        following = self.requests(last.place.lane, later=True)[:1]
-        bodies = [_body(self.recording, each) for each in following if each.question.body]
-        messages = [message for body in bodies for message in body["messages"]]
+        """Return the stored tool results of the request after `last`, by tool call ID; empty if there is none.
+
+        Hooks may have changed the results in the request itself.
+        """
+        messages: list[Json] = []
+        for each in self.requests(last.place.lane, later=True)[:1]:
+            if each.question.body:
+                sent = _body(self.recording, each)["messages"]
+                messages += self._stored(tuple(map(without_breakpoints, sent)), each)
         return {
             block["tool_use_id"]: block
             for message in messages
-            for block in tool_results(without_breakpoints(message))
+            for block in tool_results(message)
             if isinstance(block.get("tool_use_id"), str)
         }
 

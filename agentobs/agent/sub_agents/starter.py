@@ -34,13 +34,13 @@ from agentobs.agent.tools.tool import Tool, declared, invalid_input_result
 from agentobs.errors import ReplayEnd, UsageError
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
+from agentobs.records.clear_text import lane_of_call
 from agentobs.records.exchanges import (
     ErrorCause,
     Place,
     ToolAnswer,
     ToolQuestion,
     WorldQuestion,
-    child_lane,
 )
 from agentobs.world import Abort, no_message
 
@@ -154,7 +154,7 @@ class Starter:
             return invalid_input_result(tool, conversation)
         in_background = bool(arguments.get("run_in_background"))
         hand_down(trust, conversation)
-        lane = child_lane(place.lane if place else self.run.inputs.lane, question.tool_use_id)
+        lane = lane_of_call(place.lane if place else self.run.inputs.lane, question.tool_use_id)
         inputs = _child_inputs(self.run, agent, self.tools, lane, abort, in_background)
         child = Run(inputs, conversation, initial_state(conversation, arguments["prompt"]))
         agent_run = _AgentRun(question.tool_use_id, agent.name, _agent_place(place, lane), child)
@@ -357,11 +357,15 @@ def _child_inputs(
 
 
 def _agent_options(options: Options, agent: AgentDefinition) -> Options:
+    model = agent.model or options.model
     return replace(
         options,
         agent=agent.name,
         system=agent.system,
-        model=agent.model or options.model,
+        model=model,
+        # Another model may have no fast mode, and a model is not its own fallback.
+        speed=options.speed if model == options.model else None,
+        fallback_model=None if model == options.fallback_model else options.fallback_model,
         max_turns=options.max_turns if agent.max_turns is None else agent.max_turns,
         output=None,
         token_budget=None,  # Only the main agent is prompted to continue.

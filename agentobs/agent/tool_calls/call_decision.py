@@ -228,19 +228,20 @@ class CallDecider:
             over_budget=self.over_budget,
         )
 
-    async def request_approval(self, plan: Plan, pending: Decision) -> None:
+    async def request_approval(self, plan: Plan, pending: Decision, changes: int = 0) -> None:
         """Request approval from hooks, then from a person or the classifier; set the decision and the wait of the plan.
 
-        An abort ends the wait.
+        An abort ends the wait. `changes` is how often a person has changed the input of the call so far.
         """
-        world, key = self.crew.world, plan.question.tool_use_id
+        world, suffix = self.crew.world, _suffix(changes)
+        key = f"{plan.question.tool_use_id}:{suffix}" if suffix else plan.question.tool_use_id
         assert plan.call is not None
-        verdict = await self.run_hooks("permission_request", plan, {"reason": pending.reason})
+        facts = {"reason": pending.reason}
+        verdict = await self.run_hooks("permission_request", plan, facts, suffix)
         if verdict is not None and (answer := approval_decision(pending, verdict, plan.call.tool)):
             plan.decision = answer
             return
-        facts = {"kind": "permission", "reason": pending.reason}
-        await self.run_hooks("notification", plan, facts)
+        await self.run_hooks("notification", plan, {"kind": "permission", **facts}, suffix)
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
         if plan.call.paths:
             about["paths"] = [path.path for path in plan.call.paths]
@@ -252,32 +253,33 @@ class CallDecider:
             if self.crew.conversation.denials.escalates or needs_person(pending):
                 question["person_only"] = True
             answer = await telemetry.ask(world, wait_span, "consent", key, question)
-            plan.waited_ns = max(world.now() - started_ns, 0)
+            plan.waited_ns += max(world.now() - started_ns, 0)
         self.crew.conversation.denials = self.crew.conversation.denials.after_answer(answer)
         if self.crew.hooks is not None:
             self.crew.hooks.count_usage(usage_in(answer))
         plan.decision, grant = consented(pending, answer, plan.call)
         changed = updated_input(answer) if plan.decision.behavior == "allow" else None
         if changed is not None and changed != plan.question.input:
-            grant = await self._approve_changed(plan, pending, answer, changed)
+            grant = await self._approve_changed(plan, pending, answer, changed, changes + 1)
         if grant is not None:
             self.crew.conversation.grants |= {grant}
         self.check_abort(f"{self.turn}:consent:{key}", 0)
 
     async def _approve_changed(
-        self, plan: Plan, pending: Decision, answer: Json, changed: Json
+        self, plan: Plan, pending: Decision, answer: Json, changed: Json, changes: int
     ) -> Rule | None:
         """Check a call whose input a person has changed like a new call; set its decision, and return the granted rule.
 
-        The person has approved the changed call, so no approval is requested again. However, the person may not know
-        what the hooks, the rules and the safety checks deny.
+        The person has approved the changed call, so no approval is requested again, unless hooks change the input once
+        more and a rule requires approval. However, the person may not know what the hooks, the rules and the safety
+        checks deny.
         """
         assert plan.tool is not None
         await self._apply_rewrite(plan, plan.tool, changed, "person")
         if plan.answer is not None:
             return None
         plan.decision = None
-        await self._run_pre_hooks(plan, "changed")
+        await self._run_pre_hooks(plan, _suffix(changes))
         if plan.answer is not None or plan.decision is not None:
             return None
         assert plan.call is not None
@@ -286,7 +288,20 @@ class CallDecider:
             reason = f"A person approved this call with a changed input. {of_rules.reason}"
             plan.decision = replace(of_rules, reason=reason)
             return None
-        pending = of_rules if of_rules.behavior == "ask" else pending
+        has_seen = plan.question.input == changed
+        if of_rules.behavior == "ask":
+            if of_rules.rule is not None and not has_seen:
+                plan.decision = of_rules
+                await self.request_approval(plan, of_rules, changes)
+                return None
+            pending, facts = of_rules, {"reason": of_rules.reason}
+            verdict = await self.run_hooks("permission_request", plan, facts, _suffix(changes))
+            of_hooks = approval_decision(pending, verdict or Verdict(), plan.call.tool)
+            if of_hooks is not None and of_hooks.behavior == "deny":
+                plan.decision = of_hooks
+                return None
+        if not has_seen:  # A person cannot approve further calls that they have not seen.
+            answer = {**answer, "scope": "once"}
         plan.decision, grant = consented(pending, answer, plan.call)
         return grant
 
@@ -345,6 +360,11 @@ class CallDecider:
         numbers = {"before_bytes": size(before), "after_bytes": size(after)}
         labels = {"tool_use_id": plan.question.tool_use_id, "by": author}
         telemetry.event(self.crew.world, plan.inside, "rewritten", part, numbers, labels)
+
+
+def _suffix(changes: int) -> str:
+    """Return the suffix of the keys of questions about a call whose input a person has changed this often."""
+    return ("", "changed")[changes] if changes < 2 else f"changed:{changes}"
 
 
 def post_event(done: ToolDone) -> HookEvent:

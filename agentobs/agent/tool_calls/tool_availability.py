@@ -73,6 +73,7 @@ class ToolAvailability:
         elif tool is not plan.tool:
             assert bound is not None
             plan.tool, plan.bound = tool, bound
+            plan.call = plan.decision = None  # Both are about the called tool.
             plan.question = replace(plan.question, name=tool.name)
             self.use_tool(plan, tool, bound)
 
@@ -120,7 +121,10 @@ class ToolAvailability:
         """Return why a tool cannot be used, as a sentence for the model; None if it can."""
         if self._is_withdrawn(tool):
             count = self.crew.conversation.tool_runs.failures_of(tool.names).count
-            return f"{tool.name} was withdrawn for this session, because it failed {count} times in a row."
+            return (
+                f"{tool.name} was withdrawn for the rest of this conversation, because it failed {count} times in a "
+                "row."
+            )
         service = tool.service
         if service is None or not self._is_open(service):
             return None

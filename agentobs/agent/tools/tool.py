@@ -468,7 +468,7 @@ def _check_effects(tool: Tool) -> None:
             found = f"{value!r} is neither True or False nor a function of the input"
             raise _settings_error(tool, name, found)
         if inspect.iscoroutinefunction(value):
-            raise _settings_error(tool, name, "it is an async function, but it must not wait")
+            raise _settings_error(tool, name, "it is an async function; pass a sync function")
 
 
 def _check_failure_settings(tool: Tool) -> None:

@@ -61,7 +61,9 @@ class Service:
         seconds, turns = self.cool_down_s, self.cool_down_turns
         if seconds is not None and turns is not None:
             raise UsageError(
-                "it has two cool-downs", where=where, todo="Set cool_down_s or cool_down_turns"
+                "it has two cool-downs",
+                where=where,
+                todo="Set only one of cool_down_s and cool_down_turns",
             )
         if seconds is not None and not _is_duration(seconds):
             found = f"cool_down_s is {seconds!r}"

@@ -1,4 +1,4 @@
-"""Commands that write about sessions: `score`, `title`."""
+"""Commands that annotate sessions: `score`, `title`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from agentobs.records.labels import Label
 
 
-@click.command(help="Give a session, one of its turns or one of its tool calls a score.")
+@click.command(short_help="Give a session, one of its turns or one of its tool calls a score.")
 @click.argument("session")
 @click.argument("name")
 @click.argument("value")
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="The score is for this turn.")
 @click.option("--tool-call", metavar="ID", help="The score is for the tool call with this ID.")
 @click.option("--lane", help="The lane of the turn or of the tool call. Default for turns: main.")
-@click.option("--comment", metavar="TEXT", help="A comment. It is content, and never exported.")
+@click.option(
+    "--comment", metavar="TEXT", help="A comment. It is stored as content and never exported."
+)
 @click.pass_context
 def score(
     context: click.Context,
@@ -34,9 +36,12 @@ def score(
     lane: str | None,
     comment: str | None,
 ) -> None:
-    """Give a score. SESSION is an ID, a suffix of it, or a name. VALUE is a number, true, false, or one word.
+    """Give a session, one of its turns or one of its tool calls a score.
 
-    The last score with a name applies; earlier ones are kept in the table `scores`. Put `--` before a negative number.
+    SESSION is an ID, a suffix of it, or a name. VALUE is a number, true, false, or one word.
+
+    If several scores have the same name, the last one applies; earlier ones are kept in the table `scores`. Put `--`
+    before a negative number.
     """
     from agentobs.recording.journal.home import existing_home
     from agentobs.session_notes import give_score
@@ -63,12 +68,15 @@ def score(
     click.echo(f"scored {session_id}  {what}: {name} = {value}")
 
 
-@click.command(help="Set the title of a session, which local commands and pages show.")
+@click.command(short_help="Set the title of a session. Local commands and pages show it.")
 @click.argument("session")
 @click.argument("text")
 @click.pass_context
 def title(context: click.Context, session: str, text: str) -> None:
-    """Set the title of a session. SESSION is an ID, a suffix of it, or a name."""
+    """Set the title of a session. Local commands and pages show it.
+
+    SESSION is an ID, a suffix of it, or a name.
+    """
     from agentobs.recording.journal.home import existing_home
     from agentobs.session_notes import set_title
 

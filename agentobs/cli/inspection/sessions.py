@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     help="Only sessions whose cause of failure contains this text, such as ValueError or a tool, ignoring case.",
 )
 @click.option(
+    "--telemetry",
+    is_flag=True,
+    help="Also list the sessions that only contain received telemetry.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
@@ -66,7 +71,7 @@ if TYPE_CHECKING:
     "--all-text",
     is_flag=True,
     help="With --search: also search prompts, responses, and inputs and results of tools. The first search reads all "
-    "content and keeps its texts in the home.",
+    "content, and keeps its texts in the file texts.sqlite in the home.",
 )
 @form_options
 @click.pass_context
@@ -74,6 +79,7 @@ def sessions(
     context: click.Context,
     failed: bool,
     cause: str | None,
+    telemetry: bool,
     limit: int,
     where: str | None,
     search: str | None,
@@ -105,6 +111,7 @@ def sessions(
             "sessions",
             failed=failed or None,
             session_ids=chosen,
+            telemetry=telemetry or None,
             limit=limit,
             causes=has_causes,
         )

@@ -74,7 +74,7 @@ def tools(context: click.Context, session: str | None, since: int | None, form: 
 @_selection
 @click.option("--hooks", is_flag=True, help="Show only hooks.")
 @click.option(
-    "--person", is_flag=True, help="Show the active time of the person in each session instead."
+    "--person", is_flag=True, help="Show instead how long a person was active in each session."
 )
 @form_options
 @click.pass_context

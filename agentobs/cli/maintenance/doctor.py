@@ -20,8 +20,9 @@ from agentobs.records.display import printable
 from agentobs.records.labels import DIGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from agentobs.importers.claude_code.log_archive import LogState
     from agentobs.store.maintenance import Finding, Level
 
 DAYS = 7
@@ -128,30 +129,48 @@ def claude_code_logs(home: Path, variables: Mapping[str, str], now_ns: int) -> I
     from agentobs.recording.journal.home import Home
 
     folder = log_archive.claude_folder(variables)
-    logs = log_archive.logs_by_age(folder)
+    projects = folder / "projects"
+    logs, unreadable = log_archive.logs_in(projects) if projects.is_dir() else ({}, [])
+    if unreadable:
+        yield _finding(
+            "claude_code",
+            "note",
+            f"{len(unreadable)} files or folders with session logs of Claude Code cannot be read: "
+            f"{unreadable[0].found}",
+            str(unreadable[0].path),
+            "Correct the permissions",
+        )
     if not logs:
         return
     kept = log_archive.retention(folder)
-    archived = log_archive.archived_sizes(Home(home))
-    projects = folder / "projects"
+    archived = log_archive.archived_logs(Home(home))
     missing = [
-        (changed, path)
-        for changed, path in logs
-        if path.relative_to(projects).as_posix() not in archived
+        state
+        for path, state in logs.items()
+        if archived.get(path.relative_to(projects).as_posix()) != state
     ]
-    age = (now_ns / 1e9 - logs[0][0]) / SECONDS_PER_DAY
     found = (
-        f"{len(logs)} session logs of Claude Code, the oldest {max(age, 0):.0f} days old; it deletes them after "
-        f"{kept.days} days ({log_archive.SETTING}: {kept.source})"
+        f"{_several(len(logs), 'session log')} of Claude Code, the oldest {_days(logs.values(), now_ns):.0f} days old; "
+        f"it deletes them after {kept.days} days ({log_archive.SETTING}: {kept.source})"
     )
     if not missing:
-        yield _finding("claude_code", "ok", f"{found}; all are archived", str(projects), "")
+        all_are = "all are" if len(logs) > 1 else "it is"
+        yield _finding("claude_code", "ok", f"{found}; {all_are} archived", str(projects), "")
         return
-    left = kept.days - (now_ns / 1e9 - missing[0][0]) / SECONDS_PER_DAY
-    found += f"; {len(missing)} are not archived, the first is deleted in {max(left, 0):.0f} days"
+    left = max(kept.days - _days(missing, now_ns), 0)
+    found += f"; {len(missing)} not archived or changed since then, the first is deleted in {left:.0f} days"
     level: Level = "note" if left < WARNING_DAYS else "ok"
-    todo = f"`agentobs archive claude-code` keeps them, or set {log_archive.SETTING} to more days"
+    todo = f"Run `agentobs archive claude-code` to keep them, or set {log_archive.SETTING} to more days"
     yield _finding("claude_code", level, found, str(projects), todo if level == "note" else "")
+
+
+def _days(logs: Iterable[LogState], now_ns: int) -> float:
+    """Return the age of the oldest log in days."""
+    return max((now_ns - min(each.changed_ns for each in logs)) / 1e9 / SECONDS_PER_DAY, 0)
+
+
+def _several(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def instrumentation(variables: Mapping[str, str], modules: Mapping[str, Any]) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replay.freeze.conversion import Frozen
 
 MATCHES_MAX = 50
-"""The maximum number of sessions that `--where` freezes. Our choice: each of them is replayed twice."""
+"""The maximum number of sessions that `--where` may match. Our choice: each of them is replayed twice."""
 
 
 @click.command(
@@ -44,7 +44,8 @@ MATCHES_MAX = 50
 @click.option(
     "--where",
     metavar="CONDITIONS",
-    help=f"Freeze all matching sessions that have ended, newest first, at most {MATCHES_MAX}. {WHERE_HELP}",
+    help=f"Freeze all matching sessions that have ended, newest first. If more than {MATCHES_MAX} match, freeze none. "
+    f"{WHERE_HELP}",
 )
 @click.option(
     "-o",

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from agentobs.importers.recordings.recording_import import ImportedRecording, RecordingReport
 
 
-@click.command("vcr", help="Import cassettes of vcrpy, pytest-recording or VCR for Ruby.")
+@click.command(
+    "vcr", short_help="Import cassettes of vcrpy, pytest-recording, VCR for Ruby or go-vcr."
+)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
 def vcr(context: click.Context, paths: tuple[Path, ...]) -> None:
-    """Import the cassettes at PATHS: YAML or JSON files, or folders of them. Each becomes a session.
+    """Import the cassettes at PATHS: YAML or JSON files, or folders of them. Each file becomes a session.
 
     Cassettes of vcrpy, pytest-recording, VCR for Ruby and go-vcr can be read, also compressed with gzip. Requests to
     other hosts are skipped. Headers that the cassette lacks are not compared in a replay.
@@ -30,11 +32,11 @@ def vcr(context: click.Context, paths: tuple[Path, ...]) -> None:
     _run(context, paths, "vcr")
 
 
-@click.command("har", help="Import HAR files of a browser or a proxy.")
+@click.command("har", short_help="Import HAR files of a browser or a proxy.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
 def har(context: click.Context, paths: tuple[Path, ...]) -> None:
-    """Import the HAR files at PATHS, or all *.har in folders. Each becomes a session.
+    """Import the HAR files at PATHS, or all *.har in folders. Each file becomes a session.
 
     HAR files of browsers, Playwright, mitmproxy, Charles and Proxyman can be read. Requests to other hosts are
     skipped. If bodies are missing, the session is incomplete and cannot be replayed.
@@ -42,25 +44,26 @@ def har(context: click.Context, paths: tuple[Path, ...]) -> None:
     _run(context, paths, "har")
 
 
-@click.command("agent-rewind", help="Import traces of agent-rewind.")
+@click.command("agent-rewind", short_help="Import traces of agent-rewind.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
 def agent_rewind(context: click.Context, paths: tuple[Path, ...]) -> None:
-    """Import the traces at PATHS, or all *.rewind in folders. Each becomes a session.
+    """Import the traces at PATHS, or all *.rewind in folders. Each trace becomes a session.
 
     Requests and responses are rebuilt from the stored arguments and results of the SDK. Calls of other providers and
-    of functions are skipped: tool calls are read from the requests.
+    of functions are skipped. Tool calls are read from the requests.
     """
     _run(context, paths, "agent-rewind")
 
 
-@click.command("orca", help="Import traces of OrcaReplay.")
+@click.command("orca", short_help="Import traces of OrcaReplay.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
 def orca(context: click.Context, paths: tuple[Path, ...]) -> None:
-    """Import the traces at PATHS: folders of runs, such as .orca/runs, or files `events.jsonl`. Each becomes a session.
+    """Import the traces at PATHS: folders of runs, such as .orca/runs, or files `events.jsonl`.
 
-    The requests to models are imported. Commands, files and MCP messages of the trace are not.
+    Each run becomes a session. The requests to models are imported. Commands, files and MCP messages of the trace are
+    not.
     """
     _run(context, paths, "orca")
 

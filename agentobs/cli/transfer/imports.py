@@ -30,7 +30,7 @@ for _command in COMMANDS:
     import_.add_command(_command)
 
 
-@import_.command("claude-code", help="Import Claude Code's session logs.")
+@import_.command("claude-code", short_help="Import Claude Code's session logs.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--follow", is_flag=True, help="Keep importing new log entries until Ctrl-C.")
 @click.option(
@@ -72,7 +72,7 @@ def claude_code(
     sys.exit(1 if report.bad_lines or report.unreadable or without_sessions or is_kept else 0)
 
 
-@import_.command("wire", help="Import HTTP exchanges that another tool recorded.")
+@import_.command("wire", short_help="Import HTTP exchanges that another tool recorded.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
 def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
@@ -120,7 +120,7 @@ def _print_wire(done: ImportedFile) -> None:
         )
 
 
-@import_.command("bundle", help="Import the sessions of a bundle from another machine.")
+@import_.command("bundle", short_help="Import the sessions of a bundle from another machine.")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
     "--digest",

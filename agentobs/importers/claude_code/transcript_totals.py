@@ -52,7 +52,7 @@ def unlogged_tokens(
 
 def _next_entry_ns(entries: Iterable[Entry], count: OtherLine) -> int:
     """Return when the main agent's first entry after a count was written. Sub-agents have files of their own, so their
-    responses up to then may be counted, and must not be taken for missing ones.
+    responses up to then may be counted, and must not be mistaken for missing responses.
     """
     later = (entry.at_ns for entry in entries if entry.agent_id is None)
     return min((at for at in later if at is not None and at > count.at_ns), default=FAR_NS)

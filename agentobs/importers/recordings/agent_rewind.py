@@ -145,7 +145,7 @@ def _fail(exchange: StoredExchange, error: Mapping[str, Any]) -> None:
 
 
 def _revived(value: Any, blobs: Path) -> Any:
-    """Return a value with the texts that are in files of their own, and without the marks of the format."""
+    """Return a value with the texts of separate files inserted, and without the markers of the format."""
     if isinstance(value, list):
         return [_revived(each, blobs) for each in value]
     if not isinstance(value, dict):

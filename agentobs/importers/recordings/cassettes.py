@@ -85,7 +85,7 @@ def _exchange(item: Any) -> StoredExchange:
     request, response = _part(item, "request"), _part(item, "response")
     url = request.get("uri", request.get("url"))
     if not isinstance(url, str):
-        raise ForeignError("a request without an URL")
+        raise ForeignError("a request without a URL")
     method = request.get("method")
     if not isinstance(method, str) or not method:
         raise ForeignError("a request without a method")

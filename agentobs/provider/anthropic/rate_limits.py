@@ -73,7 +73,8 @@ def limit_hit(answer: Answer, prefix: str) -> str | None:
     """Return the limit because of which a request was rejected; None if it was not rejected, or if that is unknown.
 
     It is a unified limit that rejects requests, the limit that the error message names, or the only limit of which
-    nothing remains. The message comes first, because a request that is larger than what remains leaves the rest unused.
+    nothing remains. The message takes precedence over the remaining amounts, because a rejected request that is larger
+    than the remaining amount does not use it up.
     `concurrent_connections` and `acceleration` are limits without headers. `prefix` is as in `rate_limits`.
     """
     if answer.status != RATE_LIMITED:
@@ -84,7 +85,7 @@ def limit_hit(answer: Answer, prefix: str) -> str | None:
         if text == "rejected" and (limit := _limit_of(name, prefix, "-status")) is not None
     ]
     if rejecting:
-        return max(rejecting, key=len)  # `unified_5h` says more than `unified`
+        return max(rejecting, key=len)  # `unified_5h` is more specific than `unified`
     if (named := _named(_message(answer.body))) is not None:
         return named
     used_up = [

@@ -86,6 +86,48 @@ _ERRORS = frozenset(
 )  # fmt: skip
 """The types of errors. Source: anthropic 2.12, `types/shared/error_type.py` and the types of `error_details`."""
 
+_SERVER_RESULTS = frozenset(
+    (
+        "advisor_tool_result", "bash_code_execution_tool_result", "code_execution_tool_result", "mcp_tool_result",
+        "text_editor_code_execution_tool_result", "tool_result", "tool_search_tool_result", "web_fetch_tool_result",
+        "web_search_tool_result", "agent.mcp_tool_result", "agent.tool_result", "user.custom_tool_result",
+        "user.tool_result", "content_too_large", "execution_time_exceeded", "file_not_found", "invalid_tool_input",
+        "max_uses_exceeded", "model_not_found", "output_file_too_large", "prompt_too_long", "query_too_long",
+        "request_too_large", "too_many_requests", "unavailable", "unsupported_content_type", "url_not_accessible",
+        "url_not_allowed", "url_not_in_prior_context", "url_too_long", "workspace_policy_violation",
+    )
+)  # fmt: skip
+"""The types of results of tools that the provider runs, and their error codes. Source: anthropic 2.12,
+`types/*_tool_result*.py` and the events of `types/beta/sessions`.
+"""
+
+_MANAGED_AGENTS = frozenset(
+    (
+        "agent.custom_tool_use", "agent.mcp_tool_use", "agent.message", "agent.thinking",
+        "agent.thread_context_compacted", "agent.thread_message_received", "agent.thread_message_sent",
+        "agent.tool_use", "session.deleted", "session.error", "session.status_idle", "session.status_rescheduled",
+        "session.status_running", "session.status_terminated", "session.thread_created",
+        "session.thread_status_idle", "session.thread_status_rescheduled", "session.thread_status_running",
+        "session.thread_status_terminated", "session.updated", "session.usage", "span.model_request_end",
+        "span.model_request_start", "span.outcome_evaluation_end", "span.outcome_evaluation_ongoing",
+        "span.outcome_evaluation_start", "system.message", "user.define_outcome", "user.interrupt", "user.message",
+        "user.tool_confirmation", "workflow_run.created", "workflow_run.error", "workflow_run.phase_ended",
+        "workflow_run.phase_started", "workflow_run.status_ended", "workflow_run.status_idle",
+        "workflow_run.status_running", "compaction_limit_reached_error", "credential_host_unreachable_error",
+        "max_workflow_runs_error", "mcp_authentication_failed_error", "mcp_connection_failed_error",
+        "model_overloaded_error", "model_rate_limited_error", "model_request_failed_error", "program_error",
+        "repository_authentication_error", "repository_checkout_error", "repository_clone_error",
+        "repository_forbidden_error", "repository_not_found_error", "thread_limit_error",
+        "tool_use_limit_reached_error", "unknown_error", "budget_reached", "requires_action", "retries_exhausted",
+        "exhausted", "retrying", "terminal", "allow", "always_allow", "always_ask", "ask", "deny",
+        "outcome_evaluation", "satisfied", "needs_revision", "max_iterations_reached", "failed", "interrupted",
+        "canceled", "completed",
+    )
+)  # fmt: skip
+"""The types of events of managed agents, of their errors, and of the reasons, verdicts and decisions in them. Source:
+anthropic 2.12, `types/beta/sessions`.
+"""
+
 _CACHE_MISSES = frozenset(
     (
         "messages_changed", "model_changed", "system_changed", "tools_changed", "previous_message_not_found",
@@ -118,6 +160,8 @@ _PARAMETER_NAMES = frozenset(
 TERMS = (
     _WORDS
     | _ERRORS
+    | _SERVER_RESULTS
+    | _MANAGED_AGENTS
     | _CACHE_MISSES
     | _COUNTS
     | _PARAMETER_NAMES

@@ -192,7 +192,10 @@ class Interpreter:
         if isinstance(record, SessionCall):
             _remember(self._modes, session_id, str(record.start.content))
         mode = self._modes.get(session_id, "vault")
+        secrets = self._credentials.of(session_id)
         parts = self._split(record, mode)
+        # The end of a session removes its credentials, but its texts may contain them, too.
+        secrets = self._credentials.of(session_id) or secrets
         texts: dict[str, str] = {}
         with_content = Attempt if isinstance(record, ModelExchange) else ToolResult
         facts = []
@@ -202,11 +205,11 @@ class Interpreter:
             content = parts.content if isinstance(fact, with_content) else None
             if (kept := self._sampled(self._checked(fact, texts), sequence)) is not None:
                 facts.append(WrittenFact(kept, sequence, content))
-        contents = (*parts.contents, *self._label_lines(session_id, texts, mode))
+        contents = (*parts.contents, *self._label_lines(session_id, texts, mode, secrets))
         return Interpretation(session_id, contents, tuple(facts), parts.is_complete)
 
     def _label_lines(
-        self, session_id: str, texts: Mapping[str, str], mode: str
+        self, session_id: str, texts: Mapping[str, str], mode: str, secrets: Sequence[bytes]
     ) -> Iterator[ContentLine]:
         """Yield a content line for each text of a session that a digest replaces for the first time."""
         if mode == "off":
@@ -214,7 +217,7 @@ class Interpreter:
         for digest, text in texts.items():
             if (session_id, digest) not in self._told:
                 _remember(self._told, (session_id, digest), None)
-                clean = self.redactor.redact_text(text, self._credentials.of(session_id))
+                clean = self.redactor.redact_text(text, secrets)
                 yield "label", label_content(session_id, digest, clean)
 
     def _sampled(self, fact: Fact, sequence: int) -> Fact | None:
@@ -253,7 +256,8 @@ class Interpreter:
             if partial.note_drafts(facts):
                 texts: dict[str, str] = {}
                 drafts = [WrittenFact(self._checked(fact, texts), 0) for fact in facts]
-                contents += self._label_lines(session_id, texts, mode)
+                secrets = self._credentials.of(session_id)
+                contents += self._label_lines(session_id, texts, mode, secrets)
         if not (contents or drafts):
             return None
         return Interpretation(session_id, tuple(contents), (), drafts=tuple(drafts))
@@ -556,8 +560,8 @@ class Interpreter:
 
         Args:
             text: the parts, joined by `/`.
-            as_readable: returns the part of a part that may have to be replaced, and the rest.
-            texts: is extended by the texts that digests replace.
+            as_readable: splits a part into the text that a digest must replace (empty if there is none), and the rest.
+            texts: the replaced texts are added to it, by digest.
         """
         parts = []
         for part in text.split("/"):

@@ -13,8 +13,8 @@ from agentobs.sink import sink
 def record_git() -> None:
     """Record branch, commit and uncommitted changes of the git repository of the working directory.
 
-    The start of a session records them as well. Call this after the agent has committed something or checked something
-    out. Facts contain digests of the names, unless `Options(git="names")` is set. Outside a session, outside a
+    The start of a session records them as well. Call this after the agent has made a commit or checked out another
+    branch. Facts contain digests of the names, unless `Options(git="names")` is set. Outside a session, outside a
     repository, during a replay and with `Options(git="off")`, nothing is recorded.
     """
     here, recorder = tracing.place(), current_recorder()

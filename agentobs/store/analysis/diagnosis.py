@@ -169,7 +169,7 @@ SIGNATURES = (
         "failed_summaries",
         "two or more summaries of the conversation that were requested and not used",
         "Give the agent a memory (live_world(memory=...)) or more summary tokens (Context.summary_tokens), or shorten "
-        "tool results. agentobs cost SESSION shows the cost",
+        "tool results. agentobs cost --session SESSION shows the cost",
         _no_compactions,
     ),
 )

@@ -214,7 +214,7 @@ def _few(listed: Sequence[_Listed]) -> list[str] | None:
 
 
 def _stamp(listed: _Listed, *, has_prompt: bool) -> str:
-    """Return the stamp of a title. A prompt stays the first one, so it does not depend on the state of the session."""
+    """Return the stamp of a title. The first prompt never changes, so its stamp is constant."""
     return listed.title or ("prompt" if has_prompt else listed.stamp)
 
 

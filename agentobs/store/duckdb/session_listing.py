@@ -57,7 +57,8 @@ _TABLES = """
     ), listed AS (
         SELECT
             sessions.* EXCLUDE (
-                started_at, ended_ns, entry, continues_session_id, relation, forked_turn, replayed_requests
+                started_at, ended_ns, entry, continues_session_id, relation, forked_turn, replayed_requests,
+                is_telemetry
             ),
             coalesce(used_models.models, []) AS models,
             coalesce(costs.cost_status, 'exact') AS cost_status,
@@ -66,6 +67,7 @@ _TABLES = """
         FROM sessions
         LEFT JOIN used_models ON sessions.session_id = used_models.session_id
         LEFT JOIN cost_by_session AS costs ON sessions.session_id = costs.session_id
+        WHERE NOT is_telemetry
     )
     SELECT
         *,

@@ -12,8 +12,11 @@ WITH chosen AS (
     HAVING $since_ns::BIGINT IS NULL OR min(started_ns) >= $since_ns::BIGINT
 ), timed AS (
     -- Only facts that are recorded at the time that they contain. Exception: the spans of other clients' calls are
-    -- recorded when they end, so they are excluded.
-    SELECT session_id, session_sequence, at_ns FROM events SEMI JOIN chosen USING (session_id)
+    -- recorded when they end, and telemetry has the times of the client, so both are excluded.
+    SELECT session_id, session_sequence, at_ns
+    FROM events
+    SEMI JOIN chosen USING (session_id)
+    WHERE kind <> 'telemetry'
     UNION ALL
     SELECT starts.session_id, starts.session_sequence, starts.started_ns
     FROM span_starts AS starts

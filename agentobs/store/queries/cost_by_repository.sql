@@ -1,7 +1,8 @@
 -- What was spent in each repository, most expensive first?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
--- second, or NULL. A call counts for the last git state of its session before it; NULL if there is none.
+-- second, or NULL. A call is assigned to the last git state that its session recorded before it; NULL if
+-- there is none.
 WITH states AS (
     -- A state that is completed later has two records with the same time.
     SELECT

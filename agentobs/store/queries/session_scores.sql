@@ -1,4 +1,4 @@
--- Which scores have a session, its turns and its tool calls, the last value of each?
+-- What are the last values of the scores of a session, its turns and its tool calls?
 --
 -- $session_id: the session. given is the number of values, including earlier ones.
 SELECT name, value_type, value, label, lane, turn, tool_use_id, comment, source, at_ns, given

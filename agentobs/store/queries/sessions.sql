@@ -2,8 +2,9 @@
 --
 -- $failed: true for sessions that failed, crashed, or whose end could not be written; false for the others; NULL for
 -- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
--- NULL. $session_ids: only these sessions, or NULL. $limit: the maximum number of rows, or NULL for all. $causes: false
--- to leave cause empty, which takes less time. cause is the summary in `failures`, or NULL.
+-- NULL. $session_ids: only these sessions, or NULL. $telemetry: true to include the sessions that only
+-- contain telemetry, or NULL. $limit: the maximum number of rows, or NULL for all. $causes: false to leave cause empty,
+-- which takes less time. cause is the summary in `failures`, or NULL.
 WITH listed AS (
     SELECT
         session_id,
@@ -31,10 +32,12 @@ WITH listed AS (
         continues_session_id,
         relation,
         forked_turn,
-        replayed_requests
+        replayed_requests,
+        is_telemetry
     FROM sessions
     WHERE
-        ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
+        (NOT is_telemetry OR coalesce($telemetry::BOOLEAN, false))
+        AND ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
         AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
         AND ($session_ids::VARCHAR[] IS NULL OR session_id IN (SELECT unnest($session_ids::VARCHAR[])))

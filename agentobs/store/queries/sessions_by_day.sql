@@ -11,7 +11,8 @@ SELECT
     count(*) FILTER (WHERE status = 'running') AS running
 FROM sessions
 WHERE
-    ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+    NOT is_telemetry
+    AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
 GROUP BY day
 ORDER BY day;

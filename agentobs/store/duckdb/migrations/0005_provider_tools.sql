@@ -94,7 +94,7 @@ COMMENT ON COLUMN provider_tool_results.error_code IS 'The provider''s reason fo
 COMMENT ON COLUMN provider_tool_results.result_bytes IS 'Size of the result. [bytes]';
 COMMENT ON COLUMN provider_tool_results.items IS 'The number of parts of the result, such as search results, files, found tools or texts; NULL if it has no parts.';
 COMMENT ON COLUMN provider_tool_results.return_code IS 'The exit status of the program that a code execution ran; NULL for other tools.';
-COMMENT ON COLUMN provider_tool_results.stop_reason IS 'Why the advisor stopped; `max_result_tokens` if its output was cut; NULL if unknown, and for other tools.';
+COMMENT ON COLUMN provider_tool_results.stop_reason IS 'Why the advisor stopped; `max_tokens` if its output was cut; NULL if unknown, and for other tools.';
 COMMENT ON COLUMN provider_tool_results.iteration IS 'The row of usage of result_attempt_id that has the tokens of the advisor; NULL if unknown, and for other tools.';
 COMMENT ON COLUMN provider_tool_results.by_client IS 'Whether the client sent the result, because it runs the tools of an agent of the provider in its own environment.';
 COMMENT ON COLUMN provider_tool_results.query_source IS 'The purpose of the LLM request to which the record belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory`, `summary` or `side`.';

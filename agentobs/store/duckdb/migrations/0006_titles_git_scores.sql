@@ -31,7 +31,7 @@ CREATE TABLE git_states (
     directory VARCHAR,
     session_sequence BIGINT
 );
-COMMENT ON TABLE git_states IS 'The state of the git repository in which a session ran, at its start and whenever its program asked for it.';
+COMMENT ON TABLE git_states IS 'The state of the git repository in which a session ran, at its start, and whenever its program recorded it again.';
 COMMENT ON COLUMN git_states.segment_id IS 'The segment that contains the record.';
 COMMENT ON COLUMN git_states.sequence IS 'The number of the record within the segment.';
 COMMENT ON COLUMN git_states.session_id IS 'The ID of the session.';
@@ -40,7 +40,7 @@ COMMENT ON COLUMN git_states.repository IS 'The repository: host and path of its
 COMMENT ON COLUMN git_states.branch IS 'The branch, as a keyed digest; as text with `Options(git="names")`; NULL if no branch is checked out, or if unknown.';
 COMMENT ON COLUMN git_states.commit IS 'The ID of the commit that was checked out; NULL if there is none, or if unknown.';
 COMMENT ON COLUMN git_states.dirty IS 'Whether tracked files differed from the commit, or untracked files existed; NULL if unknown.';
-COMMENT ON COLUMN git_states.source IS '`start`: the start of the session; `program`: `agentobs.git_state`; `log`: the log of an imported session.';
+COMMENT ON COLUMN git_states.source IS '`start`: the start of the session; `program`: `agentobs.record_git`; `log`: the log of an imported session.';
 COMMENT ON COLUMN git_states.lane IS 'The lane of the caller, or NULL.';
 COMMENT ON COLUMN git_states.turn IS 'The turn of the caller within the lane, or NULL.';
 COMMENT ON COLUMN git_states.directory IS 'The working directory in the log of an imported session, as a keyed digest; else NULL.';

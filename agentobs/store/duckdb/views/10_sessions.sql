@@ -489,7 +489,8 @@ WITH ids AS (
 ), activity AS (
     SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
     UNION ALL SELECT session_id, max(result_ns) FROM tool_results GROUP BY session_id
-    UNION ALL SELECT session_id, max(at_ns) FROM events GROUP BY session_id
+    -- Telemetry has the times of the client, which can be wrong.
+    UNION ALL SELECT session_id, max(at_ns) FROM events WHERE kind <> 'telemetry' GROUP BY session_id
     UNION ALL SELECT session_id, max(started_ns) FROM span_starts GROUP BY session_id
     UNION ALL SELECT session_id, max(ended_ns) FROM span_ends GROUP BY session_id
     UNION ALL SELECT session_id, max(started_ns + duration_ns) FROM world_answers GROUP BY session_id
@@ -597,7 +598,8 @@ SELECT
     -- A fork of a fixture has no relation if the fixture does not contain the session ID.
     coalesce(relation, CASE WHEN first.forked_turn IS NOT NULL THEN 'fork' END) AS relation,
     first.forked_turn AS forked_turn,
-    coalesce(replayed_requests, 0) AS replayed_requests
+    coalesce(replayed_requests, 0) AS replayed_requests,
+    attempts IS NULL AND coalesce(first.tags['telemetry_session'] IS NOT NULL, false) AS is_telemetry
 FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
 COMMENT ON COLUMN sessions.session_id IS 'The ID of the session.';
@@ -630,3 +632,4 @@ COMMENT ON COLUMN sessions.continues_session_id IS 'The ID of the session that i
 COMMENT ON COLUMN sessions.relation IS '`resume`: the session continues the same conversation; `fork`: it is a new conversation that starts like the earlier one; NULL without an earlier session.';
 COMMENT ON COLUMN sessions.forked_turn IS 'For a session of `agentobs fork`, the turn of the last replayed response in the parent; else NULL.';
 COMMENT ON COLUMN sessions.replayed_requests IS 'The number of LLM requests that a fork answered from a recording, at no cost.';
+COMMENT ON COLUMN sessions.is_telemetry IS 'Whether the session only contains telemetry that `agentobs collect` received. Lists and counts of sessions leave such sessions out.';

@@ -29,7 +29,7 @@ COMMENT ON COLUMN session_records.is_exact IS 'Whether emitted = written + dropp
 
 CREATE OR REPLACE VIEW crashes AS
 WITH crashed AS (
-    SELECT session_id, name, started_ns, last_activity_ns FROM sessions WHERE status = 'crashed'
+    SELECT session_id, name, started_ns, last_activity_ns FROM sessions WHERE status = 'crashed' AND NOT is_telemetry
 ), requests AS (
     SELECT session_id, count(*) AS open FROM attempts WHERE outcome = 'crashed' GROUP BY session_id
 ), calls AS (

@@ -26,8 +26,8 @@ COMMENT ON COLUMN latest_scores.given IS 'How often the score was given.';
 
 CREATE OR REPLACE VIEW session_git AS
 WITH first_states AS (
-    -- The state at the start is recorded twice if it was known later whether there were uncommitted changes. A session
-    -- that records none at its start, or whose log has several, has the first one.
+    -- The state at the start is recorded again when it is known whether there are uncommitted changes. If a session
+    -- recorded no state at its start, or its log has several states, its first state is used.
     SELECT
         *, dense_rank() OVER (PARTITION BY session_id ORDER BY source = 'program', at_ns) AS place
     FROM git_states

@@ -1,4 +1,4 @@
--- Telemetry: what other programs say about their requests, and where that differs from the recorded requests.
+-- Telemetry: what other programs report about their requests, and where it differs from the recorded requests.
 
 CREATE OR REPLACE VIEW telemetry AS
 SELECT
@@ -14,7 +14,7 @@ SELECT
     labels['span_id'] AS span_id,
     labels['parent_span_id'] AS parent_span_id,
     numbers['value'] AS value,
-    numbers['span_duration_ns']::BIGINT AS duration_ns,
+    TRY_CAST(numbers['span_duration_ns'] AS BIGINT) AS duration_ns,
     labels,
     numbers
 FROM events
@@ -44,7 +44,8 @@ WITH reported AS (
     FROM telemetry
     WHERE request_id IS NOT NULL AND (
         (signal = 'log' AND name = 'claude_code.api_request')
-        OR (signal = 'span' AND name = 'claude_code.llm_request')
+        -- The span of a request that failed has the request ID of its last attempt, and success is 0.
+        OR (signal = 'span' AND name = 'claude_code.llm_request' AND coalesce(numbers['success'], 1) <> 0)
     )
 )
 SELECT
@@ -52,16 +53,17 @@ SELECT
     request_id,
     any_value(model) AS model,
     min(at_ns) AS at_ns,
-    max(numbers['cost_usd']) FILTER (WHERE is_log)::DECIMAL(38, 12) AS cost_usd,
-    max(numbers['input_tokens'])::BIGINT AS input_tokens,
-    max(numbers['output_tokens'])::BIGINT AS output_tokens,
-    max(numbers['cache_read_tokens'])::BIGINT AS cache_read_tokens,
-    max(numbers['cache_creation_tokens'])::BIGINT AS cache_write_tokens,
+    -- Any program can send a number that is too large; it is then unknown.
+    TRY_CAST(max(numbers['cost_usd']) FILTER (WHERE is_log) AS DECIMAL(24, 12))::DECIMAL(38, 12) AS cost_usd,
+    TRY_CAST(max(numbers['input_tokens']) AS BIGINT) AS input_tokens,
+    TRY_CAST(max(numbers['output_tokens']) AS BIGINT) AS output_tokens,
+    TRY_CAST(max(numbers['cache_read_tokens']) AS BIGINT) AS cache_read_tokens,
+    TRY_CAST(max(numbers['cache_creation_tokens']) AS BIGINT) AS cache_write_tokens,
     max(numbers['duration_ms']) FILTER (WHERE is_log) AS duration_ms,
     max(numbers['ttft_ms']) AS first_token_ms
 FROM reported
 GROUP BY client_session, request_id;
-COMMENT ON VIEW telemetry_requests IS 'One row for each request that Claude Code''s telemetry names, from its log record, or from its span without one.';
+COMMENT ON VIEW telemetry_requests IS 'One row for each successful request that Claude Code''s telemetry names, from its log record, or from its span without one.';
 COMMENT ON COLUMN telemetry_requests.client_session IS 'The client''s ID of the session; NULL if unknown.';
 COMMENT ON COLUMN telemetry_requests.request_id IS 'The provider''s ID of the request.';
 COMMENT ON COLUMN telemetry_requests.model IS 'The model; NULL if unknown.';
@@ -74,38 +76,67 @@ COMMENT ON COLUMN telemetry_requests.cache_write_tokens IS 'Input tokens that we
 COMMENT ON COLUMN telemetry_requests.duration_ms IS 'The duration of the request as the client measured it; NULL without a log record. [ms]';
 COMMENT ON COLUMN telemetry_requests.first_token_ms IS 'The time to the first token as the client measured it; NULL if unknown. [ms]';
 
-CREATE OR REPLACE VIEW telemetry_differences AS
-WITH told AS (
-    SELECT DISTINCT client_session FROM telemetry WHERE client_session IS NOT NULL
-), costs_of_attempts AS (
+CREATE OR REPLACE VIEW telemetry_comparison AS
+WITH costs_of_attempts AS (
     SELECT
         session_id, attempt_id,
         sum(cost_usd) AS cost_usd, bool_or(cost_usd IS NULL) AS is_unpriced,
-        sum(input_tokens)::BIGINT AS input_tokens, sum(output_tokens)::BIGINT AS output_tokens,
-        sum(cache_read_tokens)::BIGINT AS cache_read_tokens,
-        sum(cache_write_tokens)::BIGINT AS cache_write_tokens
+        TRY_CAST(sum(input_tokens) AS BIGINT) AS input_tokens,
+        TRY_CAST(sum(output_tokens) AS BIGINT) AS output_tokens,
+        TRY_CAST(sum(cache_read_tokens) AS BIGINT) AS cache_read_tokens,
+        TRY_CAST(sum(cache_write_tokens) AS BIGINT) AS cache_write_tokens
     FROM call_costs
     GROUP BY session_id, attempt_id
-), recorded AS (
+), candidates AS (
     SELECT
-        s.tags['client_session'] AS client_session, a.session_id, a.attempt_id, a.request_id, a.model, a.started_ns,
+        s.client_session, a.session_id, a.attempt_id, a.request_id, a.model, a.started_ns,
+        a.started_ns + coalesce(a.duration_ns, 0) AS ended_ns,
         CASE WHEN c.is_unpriced THEN NULL ELSE c.cost_usd END AS cost_usd,
         c.input_tokens, c.output_tokens, c.cache_read_tokens, c.cache_write_tokens
     FROM attempts AS a
-    JOIN session_starts AS s ON a.session_id = s.session_id
+    JOIN (
+        SELECT DISTINCT session_id, tags['client_session'] AS client_session
+        FROM session_starts
+        WHERE tags['client_session'] IS NOT NULL
+    ) AS s ON a.session_id = s.session_id
     JOIN costs_of_attempts AS c ON a.session_id = c.session_id AND a.attempt_id = c.attempt_id
-    SEMI JOIN told ON s.tags['client_session'] = told.client_session
-    WHERE a.outcome = 'ok'
+    -- A request that was cut off has a cost if the response had started.
+    WHERE a.outcome = 'ok' OR c.cost_usd > 0
+), periods AS (
+    SELECT
+        c.client_session, c.session_id,
+        least(min(c.started_ns), min(s.started_ns)) AS started_ns,
+        coalesce(max(e.ended_ns), max(c.ended_ns)) AS ended_ns
+    FROM candidates AS c
+    LEFT JOIN session_starts AS s ON c.session_id = s.session_id
+    LEFT JOIN session_ends AS e ON c.session_id = e.session_id
+    GROUP BY c.client_session, c.session_id
+), covered AS (
+    -- A client session that was resumed can have recorded sessions from a time when it sent no telemetry.
+    SELECT p.session_id
+    FROM periods AS p
+    JOIN telemetry AS t ON p.client_session = t.client_session AND t.at_ns BETWEEN p.started_ns AND p.ended_ns
+    UNION
+    -- The clocks of the client and of the recorder can differ.
+    SELECT c.session_id
+    FROM candidates AS c
+    JOIN telemetry_requests AS t ON c.client_session = t.client_session AND c.request_id = t.request_id
+), recorded AS (
+    FROM candidates SEMI JOIN covered ON candidates.session_id = covered.session_id
 )
 SELECT
     coalesce(r.client_session, t.client_session) AS client_session,
     r.session_id,
     coalesce(r.request_id, t.request_id) AS request_id,
     CASE
-        WHEN t.request_id IS NULL THEN 'only recorded'
         WHEN r.attempt_id IS NULL THEN 'only in telemetry'
+        WHEN r.request_id IS NULL THEN 'no request ID'
+        WHEN t.request_id IS NULL THEN 'only recorded'
         WHEN t.cost_usd <> r.cost_usd OR (t.cost_usd IS NOT NULL AND r.cost_usd IS NULL) THEN 'cost'
-        ELSE 'tokens'
+        WHEN
+            t.input_tokens <> r.input_tokens OR t.output_tokens <> r.output_tokens
+            OR t.cache_read_tokens <> r.cache_read_tokens OR t.cache_write_tokens <> r.cache_write_tokens
+            THEN 'tokens'
     END AS difference,
     coalesce(r.model, t.model) AS model,
     coalesce(r.started_ns, t.at_ns) AS at_ns,
@@ -121,20 +152,35 @@ SELECT
     r.cache_write_tokens AS recorded_cache_write_tokens,
     t.cache_write_tokens AS telemetry_cache_write_tokens
 FROM recorded AS r
-FULL JOIN telemetry_requests AS t
-    ON r.request_id = t.request_id AND r.client_session IS NOT DISTINCT FROM t.client_session
-WHERE
-    t.request_id IS NULL OR r.attempt_id IS NULL
-    OR (t.cost_usd IS NOT NULL AND t.cost_usd IS DISTINCT FROM r.cost_usd)
-    OR t.input_tokens IS DISTINCT FROM r.input_tokens OR t.output_tokens IS DISTINCT FROM r.output_tokens
-    OR t.cache_read_tokens IS DISTINCT FROM r.cache_read_tokens
-    OR t.cache_write_tokens IS DISTINCT FROM r.cache_write_tokens
-ORDER BY abs(coalesce(t.cost_usd - r.cost_usd, t.cost_usd, r.cost_usd)) DESC NULLS LAST;
-COMMENT ON VIEW telemetry_differences IS 'One row for each request about which the recorded session and the telemetry of the same client session disagree, the largest amount first. Sessions without telemetry have no rows.';
+FULL JOIN telemetry_requests AS t ON r.request_id = t.request_id AND r.client_session = t.client_session;
+COMMENT ON VIEW telemetry_comparison IS 'One row for each request of client sessions with telemetry: the recorded request and what the telemetry says about it. Recorded sessions from a time without telemetry have no rows.';
+COMMENT ON COLUMN telemetry_comparison.client_session IS 'The client''s ID of the session; NULL if unknown.';
+COMMENT ON COLUMN telemetry_comparison.session_id IS 'The recorded session; NULL if the request was not recorded.';
+COMMENT ON COLUMN telemetry_comparison.request_id IS 'The provider''s ID of the request; NULL if the response had none.';
+COMMENT ON COLUMN telemetry_comparison.difference IS '`only recorded`, `only in telemetry`, `no request ID` (the recorded response had none, so it cannot be compared), `cost` (the client has other prices or other tokens), or `tokens`; NULL if both agree.';
+COMMENT ON COLUMN telemetry_comparison.model IS 'The model; NULL if unknown.';
+COMMENT ON COLUMN telemetry_comparison.at_ns IS 'When the request was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN telemetry_comparison.recorded_usd IS 'The cost of the recorded request; NULL without a price or a recorded request. [USD]';
+COMMENT ON COLUMN telemetry_comparison.telemetry_usd IS 'The cost in the telemetry; NULL if unknown. [USD]';
+COMMENT ON COLUMN telemetry_comparison.difference_usd IS 'The cost in the telemetry minus the cost of the recorded request; NULL if either is unknown. [USD]';
+COMMENT ON COLUMN telemetry_comparison.recorded_input_tokens IS 'Uncached input tokens of the recorded request. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.telemetry_input_tokens IS 'Uncached input tokens in the telemetry. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.recorded_output_tokens IS 'Output tokens of the recorded request. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.telemetry_output_tokens IS 'Output tokens in the telemetry. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.recorded_cache_read_tokens IS 'Tokens that the recorded request read from the cache. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.telemetry_cache_read_tokens IS 'Tokens read from the cache, in the telemetry. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.recorded_cache_write_tokens IS 'Tokens that the recorded request wrote to the cache. [tokens]';
+COMMENT ON COLUMN telemetry_comparison.telemetry_cache_write_tokens IS 'Tokens written to the cache, in the telemetry. [tokens]';
+
+CREATE OR REPLACE VIEW telemetry_differences AS
+FROM telemetry_comparison
+WHERE difference IS NOT NULL
+ORDER BY abs(coalesce(difference_usd, telemetry_usd, recorded_usd)) DESC NULLS LAST;
+COMMENT ON VIEW telemetry_differences IS 'The rows of `telemetry_comparison` about which the recorded session and the telemetry disagree, the largest amount first.';
 COMMENT ON COLUMN telemetry_differences.client_session IS 'The client''s ID of the session; NULL if unknown.';
 COMMENT ON COLUMN telemetry_differences.session_id IS 'The recorded session; NULL if the request was not recorded.';
 COMMENT ON COLUMN telemetry_differences.request_id IS 'The provider''s ID of the request; NULL if the response had none.';
-COMMENT ON COLUMN telemetry_differences.difference IS '`only recorded`, `only in telemetry`, `cost` (the client has other prices or other tokens), or `tokens`.';
+COMMENT ON COLUMN telemetry_differences.difference IS '`only recorded`, `only in telemetry`, `no request ID` (the recorded response had none, so it cannot be compared), `cost` (the client has other prices or other tokens), or `tokens`.';
 COMMENT ON COLUMN telemetry_differences.model IS 'The model; NULL if unknown.';
 COMMENT ON COLUMN telemetry_differences.at_ns IS 'When the request was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN telemetry_differences.recorded_usd IS 'The cost of the recorded request; NULL without a price or a recorded request. [USD]';

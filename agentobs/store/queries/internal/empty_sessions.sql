@@ -4,7 +4,8 @@
 SELECT session_id
 FROM sessions
 WHERE
-    status = 'completed'
+    NOT is_telemetry
+    AND status = 'completed'
     AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.session_id = sessions.session_id)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
 ORDER BY started_ns DESC;

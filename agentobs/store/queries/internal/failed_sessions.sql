@@ -8,7 +8,8 @@ LEFT JOIN (
     SELECT session_id, cost_status, lower_bound_calls, estimated_calls FROM cost_by_session
 ) AS costs USING (session_id)
 WHERE
-    status IN ('failed', 'crashed', 'incomplete')
+    NOT is_telemetry
+    AND status IN ('failed', 'crashed', 'incomplete')
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
 ORDER BY started_ns DESC, session_id

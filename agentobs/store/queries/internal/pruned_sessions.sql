@@ -1,2 +1,2 @@
--- Of which sessions was the content deleted, or everything?
+-- Which sessions were deleted, completely or only their content?
 SELECT DISTINCT session_id FROM prunings WHERE session_id IS NOT NULL;

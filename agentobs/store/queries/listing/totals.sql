@@ -2,8 +2,8 @@
 --
 -- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or whose ID
 -- is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
--- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and before the second. NULL means no
--- filter.
+-- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and
+-- before the second. NULL means no filter.
 SELECT
     count(*) AS sessions,
     coalesce(sum(turns), 0)::BIGINT AS turns,
