@@ -6,16 +6,20 @@ values are kept. Titles and comments are content: the facts contain keyed digest
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Literal
 
 from agentobs import tracing, world
-from agentobs.errors import UsageError
+from agentobs.errors import DamagedError, UsageError
 from agentobs.recording.journal.home import Home, existing_home
+from agentobs.recording.journal.line_lookup import small_lines
+from agentobs.recording.journal.segments import content_path
 from agentobs.recording.late_facts import write_late_facts
 from agentobs.recording.session import State, current_recorder
 from agentobs.recording.titles import title_fact
+from agentobs.recording.vault.encryption import content_key, decrypted_line
 from agentobs.records.clear_text import is_declared_name
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Score
@@ -65,6 +69,7 @@ def set_title(
 
     Raises:
         UsageError: the text is empty, or no session has this ID.
+        RecordingError: the content of the session is encrypted, and there is no key.
     """
     found = _target(session_id)
     fact = title_fact(found.session_id if found is not None else "", text, source)
@@ -77,6 +82,7 @@ def set_title(
         content = _content_mode(store, found.session_id)
         if content == "off":
             return False
+        _check_encryption(store, found.session_id)
         write_late_facts(store.home, found.session_id, content, [fact])
     return True
 
@@ -141,6 +147,7 @@ def give_score(
 
     Raises:
         UsageError: the name, the value or the turn is invalid, or there is no such session, turn or tool call.
+        RecordingError: there is a comment, the content of the session is encrypted, and there is no key.
     """
     _check(name, turn, tool_use_id, comment)
     value_type, number, label = _value(name, value)
@@ -168,6 +175,8 @@ def give_score(
     with open_store(home or _home(), ingest=False) as store:
         content = _content_mode(store, here.session_id)
         placed = _placed(store, fact, lane)
+        if comment and content != "off":
+            _check_encryption(store, here.session_id)
         write_late_facts(store.home, here.session_id, content, [placed])
     return True
 
@@ -260,6 +269,26 @@ def _content_mode(store: Store, session_id: str) -> str:
         )
     [(content, *_)] = store.rows("internal/content_state", session_id=session_id).rows
     return content or "vault"
+
+
+def _check_encryption(store: Store, session_id: str) -> None:
+    """Check that a text about a session with encrypted content would be encrypted as well.
+
+    Raises:
+        RecordingError: the content of the session is encrypted, and there is no key.
+        UsageError: the key cannot be used.
+    """
+    if content_key() is not None:
+        return
+    for segment_id, content_id in store.rows("internal/start_content", session_id=session_id).rows:
+        path = content_path(store.home, segment_id)
+        try:
+            lines = small_lines(path, {content_id})
+            values = [json.loads(line) for line in lines.values()]
+        except (DamagedError, OSError, ValueError):
+            continue  # the content was deleted or is damaged, which `agentobs verify` reports
+        for value in values:
+            decrypted_line(value, segment_id, str(path))
 
 
 def _placed(store: Store, fact: Score, lane: str | None) -> Score:

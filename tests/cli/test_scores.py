@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.exporters.sample_agents import DONE, calls, look, play, recording
 from tests.exporters.test_backfill import send
 from tests.replay.agents import Agent, answers, frozen, recorded
 
+AESGCM_INSTALLED = importlib.util.find_spec("cryptography") is not None
 COMMENT = "canary: the date is wrong"
 
 
@@ -451,3 +453,29 @@ def test_scores_are_archived_with_their_sessions(
         assert [row[0] for row in store.rows("internal/scores_named", name="correct").rows] == [
             session_id
         ]
+
+
+@pytest.mark.skipif(not AESGCM_INSTALLED, reason="the extra `sealed` is not installed")
+def test_texts_about_encrypted_sessions_need_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the key, a comment or a title would be readable next to encrypted content; a number needs no key."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "5a" * 32)
+    with recording(home):
+        agent("sealed")
+    shell = Shell(home, capsys)
+    assert shell("score", "sealed", "polite", "true", "--comment", COMMENT).code == 0
+    monkeypatch.delenv("AGENTOBS_CONTENT_KEY")
+    for run in (
+        ("score", "sealed", "late", "1", "--comment", COMMENT),
+        ("title", "sealed", COMMENT),
+    ):
+        refused = shell(*run)
+        assert refused.code == 1
+        assert "AGENTOBS_CONTENT_KEY" in refused.err
+    assert shell("score", "sealed", "plain", "1").code == 0
+    assert scores(home, "name") == [("polite",), ("plain",)]
+    assert b"canary" not in b"".join(
+        path.read_bytes() for path in home.rglob("*") if path.is_file() and path.suffix != ".zst"
+    )
