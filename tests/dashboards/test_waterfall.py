@@ -219,7 +219,7 @@ def test_the_query_returns_all_kinds_of_intervals(tmp_path: Path) -> None:
         *span("execution", 4, 5, 5, 3), *span("hook", 5, 6, 6, 3, label="watch"),
         *span("tool", 6, 12, 7, 1), *span("queued", 6, 7, 8, 7),
         *span("sub_agent", 7, 12, 9, 7, lane=inside, label="scout"), *span("llm_request", 8, 11, 10, 9, lane=inside),
-        *span("load", 13, 14, 11, 1), *span("compaction", 15, 16, 12, 1, label="auto", status="error"),
+        *span(Label("load"), 13, 14, 11, 1), *span("compaction", 15, 16, 12, 1, label="auto", status="error"),
         *span("llm_request", 15, None, 13, 12, lane="main/compaction:1"),
         InteractionEnd(session, INTERACTION, T0 + 20 * SECOND, Label("success"), False), end(1),
     ])  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,11 @@ def test_an_imported_file_is_in_every_query(tmp_path: Path) -> None:
     calls = sum(len(exchange.calls) for exchange in exchanges)
     with connect(home) as connection:
         for name in query_names():
-            about = {"session_id": done.session_id} if "$session_id" in query_text(name) else {}
+            about = (
+                {"session_id": done.session_id}
+                if re.search(r"\$session_id\b", query_text(name))
+                else {}
+            )
             rows = named(connection, name, **about).fetchall()
             if name in ALWAYS:
                 assert rows, name
