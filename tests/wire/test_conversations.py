@@ -84,7 +84,7 @@ def test_tool_calls_have_their_results(batch: Batch) -> None:
     sql = """
         SELECT caller.started_ns, c.tool_use_id, c.name, c.ordinal, c.result_ns, c.is_error, c.source
         FROM tool_calls AS c JOIN attempts AS caller USING (session_id, attempt_id)
-        WHERE session_id = $session ORDER BY caller.started_ns, ordinal
+        WHERE session_id = $session AND c.runs_on = 'client' ORDER BY caller.started_ns, ordinal
     """
     for recorded in batch.files:
         starts = "SELECT started_ns FROM attempts WHERE session_id = $session ORDER BY started_ns"
