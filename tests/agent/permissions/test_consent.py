@@ -114,7 +114,7 @@ def test_without_a_person_the_call_is_denied() -> None:
         ({**YES, "scope": "forever"}, "its scope"),
         ({**YES, "scope": None}, "its scope"),
         ({**YES, "reason": 1}, "its reason"),
-        ({**YES, "input": {"command": "git status"}}, "changes the input"),
+        ({**YES, "input": {"command": "git status"}}, "use 'updated_input' to change the input"),
         ({**YES, "until": "tomorrow"}, "a field 'until'"),
         (dict[Any, Any]([(1, 2)]), "a field '1'"),
     ],
