@@ -24,7 +24,7 @@ from agentobs.agent.arguments import check_functions, check_list, check_prompt, 
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
 from agentobs.agent.compaction.overflow import send_fitting_request
-from agentobs.agent.events import Event, FollowUp, OutputRetry, Steering
+from agentobs.agent.events import Event, FollowUp, OutputRetry, Steering, SubAgent
 from agentobs.agent.execution.classifier import Classifier, run_classifier
 from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.execution.idle_connections import close_idle_connections
@@ -248,8 +248,9 @@ async def run(
     with conversation.claimed():
         async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
             async for event in events:
-                for waiting in conversation.background_events.take():
-                    yield waiting
+                if not isinstance(event, SubAgent):  # it may precede the waiting events of its agent
+                    for waiting in conversation.background_events.take():
+                        yield waiting
                 if isinstance(event, Result):
                     result = event
                 else:
