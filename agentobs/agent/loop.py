@@ -248,7 +248,9 @@ async def run(
     with conversation.claimed():
         async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
             async for event in events:
-                if not isinstance(event, SubAgent):  # it may precede the waiting events of its agent
+                if not isinstance(
+                    event, SubAgent
+                ):  # it may precede the waiting events of its agent
                     for waiting in conversation.background_events.take():
                         yield waiting
                 if isinstance(event, Result):
