@@ -243,7 +243,7 @@ def test_a_span_stands_in_for_a_missing_log_record(tmp_path: Path) -> None:
     ],
 )
 def test_texts_in_the_form_of_keys_ids_and_models(tmp_path: Path, values: dict[str, Any]) -> None:
-    """The name of an unknown attribute, and words in the form of an ID or a model, are not stored; an ID is a digest."""
+    """Names of unknown attributes, and words in the form of an ID or a model, are not stored; an ID is a digest."""
     record = {**log("user_prompt"), "attributes": attributes(values)}
     hidden = span("tool")
     hidden["attributes"] = []
