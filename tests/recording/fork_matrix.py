@@ -33,7 +33,7 @@ def emit(session_id: str, kind: str, count: int = 3) -> list[str]:
     """Emit some records; return their IDs."""
     ids = []
     for _ in range(count):
-        ids.append(f"toolu_{kind[0]}{os.getpid():015x}{next(made):08x}")
+        ids.append(f"toolu_{ord(kind[0]):02x}{os.getpid():014x}{next(made):08x}")
         question, answer = ToolQuestion(ids[-1], "work", {}), ToolAnswer("x" * 100)
         sink.emit(ToolExchange(Place(session_id), time.time_ns(), 1, question, answer))
     return ids
