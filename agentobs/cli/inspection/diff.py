@@ -172,9 +172,9 @@ def _of_session(
         session_id = session_of(store, named)
         texts = _texts(context, session_id) if content else None
         labels = LabelTexts(store)
-        facts, parts = _facts_of(store, session_id, texts, labels)
-        _, stored_parts = _facts_of(store, session_id)
-        [about] = labels.replace_in_dicts([facts])
+        about, parts = _facts_of(store, session_id, texts, labels)
+        facts, stored_parts = _facts_of(store, session_id)
+        [about] = labels.replace_in_dicts([about])
         return facts, about, parts, stored_parts
 
 
