@@ -194,6 +194,19 @@ def by_lane(events: list[Event]) -> dict[str, list[str]]:
     return lanes
 
 
+def have_same_path(events: list[Event], others: list[Event]) -> bool:
+    """Return whether two runs took the same path. The events of a background agent that is stopped at the end are
+    yielded as far as they happen before the run ends, so those of one run may be the start of those of the other.
+    """
+    one, other = by_lane(events), by_lane(others)
+    pairs = [(lines, other[lane]) for lane, lines in one.items() if lane != "main"]
+    return (
+        one.keys() == other.keys()
+        and one["main"] == other["main"]
+        and all(a == b[: len(a)] or b == a[: len(b)] for a, b in pairs)
+    )
+
+
 def noisy(world: World, noise: Noise) -> World:
     """Return a world that yields to the event loop several times before and after each of its answers."""
 

@@ -48,6 +48,7 @@ from tests.replay.nested_agents import (
     RandomProvider,
     by_lane,
     dig,
+    have_same_path,
     serve_random_provider,
 )
 
@@ -228,7 +229,7 @@ def test_abandoned_background_work_replays(tmp_path: Path, request_count: int) -
     )
     assert fixture.interaction_results is not None
     assert fixture.interaction_results["main/toolu_1"][0] != "success"
-    assert by_lane(replayed_chief(fixture).events) == by_lane(live.events)
+    assert have_same_path(replayed_chief(fixture).events, live.events)
 
 
 def test_the_wait_for_abandoned_background_work_ends(
@@ -285,7 +286,7 @@ def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
     assert fixture.interaction_results["main/toolu_1"] == ["cancelled"]
     assert [a.question.key for a in fixture.world if a.question.kind == "abort"] == ["1:tools"]
     for _ in range(3):
-        assert by_lane(replayed_chief(fixture, True, look=toil).events) == by_lane(live.events)
+        assert have_same_path(replayed_chief(fixture, True, look=toil).events, live.events)
 
 
 def test_background_work_that_never_started_replays(tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_background_work_that_never_started_replays(tmp_path: Path) -> None:
     assert fixture.interaction_results is not None
     assert fixture.interaction_results["main/toolu_1"] == ["cancelled"]
     for _ in range(3):
-        assert by_lane(replayed_chief(fixture, True).events) == by_lane(live.events)
+        assert have_same_path(replayed_chief(fixture, True).events, live.events)
 
 
 def test_an_abandoned_run_with_sub_agents_replays(tmp_path: Path) -> None:
