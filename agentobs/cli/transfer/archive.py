@@ -24,8 +24,8 @@ def archive() -> None:
 def claude_code(context: click.Context, folder: Path | None) -> None:
     """Copy new and grown logs from FOLDER (default: ~/.claude/projects) into the home.
 
-    Claude Code deletes its logs after 30 days by default. Run this command more often than that, for example daily from
-    cron. The copies can be imported with `agentobs import claude-code`.
+    Secrets are replaced by placeholders. Claude Code deletes its logs after 30 days by default. Run this command more
+    often than that, for example daily from cron. The copies can be imported with `agentobs import claude-code`.
     """
     from agentobs.importers.claude_code.log_archive import FOLDER, archive_logs, claude_folder
     from agentobs.importers.line_files import reason

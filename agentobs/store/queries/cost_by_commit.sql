@@ -3,17 +3,6 @@
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
 -- second, or NULL. A call is assigned to the last git state that its session recorded before it; NULL if
 -- there is none.
-WITH states AS (
-    -- A state that is completed later has two records with the same time.
-    SELECT
-        session_id,
-        at_ns,
-        arg_max(repository, (segment_id, sequence)) AS repository,
-        arg_max(branch, (segment_id, sequence)) AS branch,
-        arg_max(commit, (segment_id, sequence)) AS commit
-    FROM git_states
-    GROUP BY session_id, at_ns
-)
 SELECT
     states.repository,
     states.branch,
@@ -38,7 +27,7 @@ SELECT
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
 FROM call_costs AS calls
-ASOF LEFT JOIN states
+ASOF LEFT JOIN completed_git_states AS states
     ON calls.session_id = states.session_id AND calls.at_ns >= states.at_ns
 WHERE
     ($session_id::VARCHAR IS NULL OR calls.session_id = $session_id::VARCHAR)

@@ -24,28 +24,41 @@ COMMENT ON COLUMN latest_scores.interaction_id IS 'The interaction, as in scores
 COMMENT ON COLUMN latest_scores.at_ns IS 'When the score was given. [ns since 1970 UTC]';
 COMMENT ON COLUMN latest_scores.given IS 'How often the score was given.';
 
-CREATE OR REPLACE VIEW session_git AS
-WITH first_states AS (
-    -- The state at the start is recorded again when it is known whether there are uncommitted changes. If a session
-    -- recorded no state at its start, or its log has several states, its first state is used.
-    SELECT
-        *, dense_rank() OVER (PARTITION BY session_id ORDER BY source = 'program', at_ns) AS place
-    FROM git_states
-), counted AS (
-    SELECT session_id, count(DISTINCT at_ns) AS states FROM git_states GROUP BY session_id
-)
+-- The state at the start is recorded again when it is known whether there are uncommitted changes.
+CREATE OR REPLACE VIEW completed_git_states AS
 SELECT
-    first_states.session_id,
+    session_id,
+    at_ns,
+    arg_max(source, (segment_id, sequence)) AS source,
     arg_max(repository, (segment_id, sequence)) AS repository,
     arg_max(branch, (segment_id, sequence)) AS branch,
     arg_max(commit, (segment_id, sequence)) AS commit,
     arg_max(dirty, (segment_id, sequence)) AS dirty,
-    arg_max(directory, (segment_id, sequence)) AS directory,
-    any_value(counted.states) AS states
-FROM first_states
-JOIN counted ON first_states.session_id = counted.session_id
-WHERE place = 1
-GROUP BY first_states.session_id;
+    arg_max(directory, (segment_id, sequence)) AS directory
+FROM git_states
+GROUP BY session_id, at_ns;
+COMMENT ON VIEW completed_git_states IS 'One row for each time at which the git state of a session was read. A state that was completed later is one row.';
+COMMENT ON COLUMN completed_git_states.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN completed_git_states.at_ns IS 'When the state was read. [ns since 1970 UTC]';
+COMMENT ON COLUMN completed_git_states.source IS 'Who caused the reading, as in git_states.';
+COMMENT ON COLUMN completed_git_states.repository IS 'The repository, as in git_states.';
+COMMENT ON COLUMN completed_git_states.branch IS 'The branch, as in git_states.';
+COMMENT ON COLUMN completed_git_states.commit IS 'The commit that was checked out, or NULL.';
+COMMENT ON COLUMN completed_git_states.dirty IS 'Whether there were uncommitted changes; NULL if unknown.';
+COMMENT ON COLUMN completed_git_states.directory IS 'The working directory of an imported session, as a keyed digest; else NULL.';
+
+-- If a session recorded no state at its start, or its log has several states, its first state is used.
+CREATE OR REPLACE VIEW session_git AS
+SELECT
+    session_id,
+    arg_min_null(repository, (source = 'program', at_ns)) AS repository,
+    arg_min_null(branch, (source = 'program', at_ns)) AS branch,
+    arg_min_null(commit, (source = 'program', at_ns)) AS commit,
+    arg_min_null(dirty, (source = 'program', at_ns)) AS dirty,
+    arg_min_null(directory, (source = 'program', at_ns)) AS directory,
+    count(*) AS states
+FROM completed_git_states
+GROUP BY session_id;
 COMMENT ON VIEW session_git IS 'The first git state of each session in a repository.';
 COMMENT ON COLUMN session_git.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN session_git.repository IS 'The repository, as in git_states.';
