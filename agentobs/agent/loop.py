@@ -248,9 +248,8 @@ async def run(
     with conversation.claimed():
         async with aclosing(_run(prompt, world, options, tools, conversation, source)) as events:
             async for event in events:
-                if not isinstance(
-                    event, SubAgent
-                ):  # it may precede the waiting events of its agent
+                # An event of an agent may precede the waiting events of the same agent.
+                if not isinstance(event, SubAgent):
                     for waiting in conversation.background_events.take():
                         yield waiting
                 if isinstance(event, Result):

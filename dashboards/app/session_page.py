@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from agentobs.recording.journal.home import Home
 from agentobs.runtime import process
+from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards.app.site import known_key, page_response, site_of
@@ -22,8 +23,8 @@ from dashboards.app.store_view import Row, View
 from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
-    failure_of,
     scores_of,
+    shown_failure,
     steps_of,
     verdicts_of,
     with_texts,
@@ -125,6 +126,9 @@ def session(request: Request) -> Response:
         )
         # Texts are read for each request, because they may be deleted while the steps are cached.
         steps = replace(listed, rows=view.texts.replace_in_dicts(listed.rows))
+        failure = None
+        if about["status"] != "running":
+            failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
         verdicts = cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
         return page_response(
             request,
@@ -133,7 +137,7 @@ def session(request: Request) -> Response:
             figures=True,
             revision=view.revision,
             about=about,
-            failure=failure_of(view.store, session_id, view.texts.replace_in_dicts),
+            failure=shown_failure(failure, view.texts.replace_in_dicts),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(view.named("internal/session_git", session_id=session_id)),
             spent=first_of(view.named("cost_by_session", session_id=session_id)),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from agentobs.records.display import score_value, scored_part
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose
-from agentobs.store.analysis.failure import Failure, explain_failure
+from agentobs.store.analysis.failure import Failure
 from agentobs.store.port import Store
 from dashboards.panels.panels import RestoreNames, rows_of
 
@@ -72,15 +72,13 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def failure_of(store: Store, session_id: str, restore_names: RestoreNames = list) -> Failure | None:
-    """Return why a session failed; None if it did not fail.
+def shown_failure(failure: Failure | None, restore_names: RestoreNames = list) -> Failure | None:
+    """Return why a session failed as pages show it; None if it did not fail.
 
     Args:
-        store: the store.
-        session_id: the session.
+        failure: the failure, from `explain_failure`.
         restore_names: replaces digests in rows by the original texts. Default: rows as stored.
     """
-    failure = explain_failure(store, session_id)
     if failure is None:
         return None
     [row] = restore_names([failure.row])

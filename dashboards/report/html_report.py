@@ -17,6 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from agentobs.store.analysis.diagnosis import SIGNATURES
+from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.port import Store
 from dashboards.content.session_content import SessionContent
 from dashboards.drawing import css, svg
@@ -24,7 +25,7 @@ from dashboards.figures.phrases import count
 from dashboards.panels.panels import Panel, RestoreNames, fleet_panels, rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
-    failure_of,
+    shown_failure,
     steps_of,
     verdicts_of,
 )
@@ -110,7 +111,7 @@ def session_report(
         "report_session.html",
         frame=_frame("Session report", made_ns, light),
         about=about,
-        failure=failure_of(store, session_id, restore_names),
+        failure=shown_failure(explain_failure(store, session_id), restore_names),
         spent=spent,
         certainty=_certainty(spent),
         content_state=content_state(store, session_id),
