@@ -27,6 +27,7 @@ from agentobs.records.exchanges import (
     WorldExchange,
 )
 from agentobs.records.facts import TABLES
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb import journal_tail as tail_module
@@ -74,6 +75,8 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
             "zones": 6,
             "tool_uses": 0,
             "tool_results": 0,
+            "provider_tool_uses": 0,
+            "provider_tool_results": 0,
             "permissions": 0,
             "world_answers": 0,
             "events": 0,
@@ -468,7 +471,8 @@ def test_names_in_decisions_are_labels(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     written = "Bash(git commit -m 'our secret plan')"
     record(
-        home, [start(1), permission(1, "toolu_1", at=T0, rule=written, source="project"), end(1)]
+        home,
+        [start(1), permission(1, "toolu_1", at=T0, rule=written, source=Label("project")), end(1)],
     )
     [name] = segment_ids(home)
     assert b"secret plan" not in facts_path(home, name).read_bytes()

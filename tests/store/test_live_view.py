@@ -136,11 +136,12 @@ import os, signal, sys
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.facts import SpanStart
+from agentobs.records.labels import Label
 from tests.store.recordings import T0, attempt, session_id, start
 
 recorder = Recorder(open_home(sys.argv[1]))
 recorder(start(1))
-recorder(SpanStart(session_id(1), session_id(1), "a" * 16, None, "main", "agent", None, T0))
+recorder(SpanStart(session_id(1), session_id(1), "a" * 16, None, "main", Label("agent"), None, T0))
 recorder(attempt(1, 1))
 assert recorder.flush()
 print("ready", flush=True)

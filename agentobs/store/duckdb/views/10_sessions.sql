@@ -230,8 +230,8 @@ SELECT
     r.error_code,
     r.stop_reason,
     advisor.model AS advisor_model,
-    advisor.input_tokens + advisor.cache_read_tokens + advisor.cache_write_5m_tokens + advisor.cache_write_1h_tokens
-        AS advisor_input_tokens,
+    advisor.input_tokens::HUGEINT + advisor.cache_read_tokens + advisor.cache_write_5m_tokens
+        + advisor.cache_write_1h_tokens AS advisor_input_tokens,
     advisor.output_tokens AS advisor_output_tokens,
     executor.model AS executor_model,
     executor.input_tokens AS executor_input_tokens,
@@ -245,8 +245,8 @@ LEFT JOIN usage AS advisor
 LEFT JOIN (
     SELECT
         session_id, attempt_id, any_value(model) AS model,
-        sum(input_tokens + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens)::BIGINT AS input_tokens,
-        sum(output_tokens)::BIGINT AS output_tokens
+        sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens
     FROM usage
     WHERE billed AND kind <> 'advisor_message'
     GROUP BY session_id, attempt_id

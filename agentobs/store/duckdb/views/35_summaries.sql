@@ -26,13 +26,13 @@ WITH requested AS (
 ), spent AS (
     SELECT
         session_id, attempt_id, sum(cost_usd) AS cost_usd, summed_status(cost_usd, cost_status) AS cost_status,
-        sum(input_tokens + cache_read_tokens + cache_write_tokens + output_tokens) AS tokens
+        sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens + output_tokens) AS tokens
     FROM audited_costs
     GROUP BY session_id, attempt_id
 ), priced AS (
     SELECT
         attempts.session_id, attempts.lane, sum(spent.cost_usd) AS cost_usd,
-        summed_status(spent.cost_usd, spent.cost_status) AS cost_status, sum(spent.tokens)::BIGINT AS billed_tokens
+        summed_status(spent.cost_usd, spent.cost_status) AS cost_status, sum(spent.tokens) AS billed_tokens
     FROM attempts
     JOIN spent ON attempts.session_id = spent.session_id AND attempts.attempt_id = spent.attempt_id
     WHERE attempts.query_source IN ('compaction', 'summary')

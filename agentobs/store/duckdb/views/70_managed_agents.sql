@@ -27,10 +27,10 @@ WITH happened AS (
     SELECT
         requests.session_id,
         requests.managed_session_id,
-        sum(input_tokens)::BIGINT AS input_tokens,
-        sum(output_tokens)::BIGINT AS output_tokens,
-        sum(cache_read_tokens)::BIGINT AS cache_read_tokens,
-        sum(cache_write_tokens)::BIGINT AS cache_write_tokens,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens,
+        sum(cache_write_tokens) AS cache_write_tokens,
         sum(cost_usd) AS cost_usd,
         summed_status(cost_usd, cost_status) AS cost_status
     FROM requests
