@@ -90,6 +90,8 @@ def renewed(home: Home, archives: Sequence[Archive]) -> tuple[Archive, ...]:
         DamagedError: an archive cannot be read.
         OSError, duckdb.Error: an archive could not be written.
     """
+    if not archives:
+        return ()
     with duckdb.connect(config=SETTINGS) as connection:
         layouts = list(generations.attach_archives(connection, home, archives).values())
     result = []
