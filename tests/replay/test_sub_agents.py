@@ -20,6 +20,7 @@ from agentobs.agent import (
     Abort,
     AgentDefinition,
     Budget,
+    BudgetLevel,
     Conversation,
     Event,
     Options,
@@ -32,6 +33,9 @@ from agentobs.agent import (
     sub_agents,
     tool,
 )
+from agentobs.agent.agent_run import Run
+from agentobs.agent.budget import Spent
+from agentobs.agent.requests import budget_check
 from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.duckdb.connection import named
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
@@ -353,6 +357,46 @@ def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
     for _ in range(3):
         now = replayed_chief(fixture, options={"budget": budget})
         assert by_lane(now.events) == by_lane(live.events)
+
+
+def test_a_share_of_a_budget_is_reported_by_the_recorded_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent reports the share that it reached in the recording, also if other agents have used up the budget by then
+    in the replay.
+    """
+    responses = [
+        streamed(start(1), start(2), number=1),
+        *(
+            streamed(call(3, "look", where=f"box {number}"), number=number)
+            for number in range(2, 22)
+        ),
+        *(streamed(text("A"), number=number) for number in (22, 23, 24)),
+    ]
+    budget = Budget(interaction_usd=Decimal("0.00222"))
+    fixture, live = recorded_chief(tmp_path, responses, options={"budget": budget})
+    levels = [each for each in fixture.world if each.question.kind == "threshold" and each.answer]
+    assert {each.lane for each in levels} & {"main/toolu_1", "main/toolu_2"}
+    assert all(each.answer is None for each in fixture.world if each.question.kind == "limit")
+
+    spent_so_far = budget_check._spent
+
+    async def used_up(run: Run) -> Spent:
+        spent = await spent_so_far(run)
+        return spent if run.inputs.parent is None else replace(spent, interaction_usd=Decimal(1))
+
+    monkeypatch.setattr(budget_check, "_spent", used_up)
+    now = replayed_chief(fixture, options={"budget": budget})
+    assert level_lanes(now) == level_lanes(live) == {each.lane for each in levels}
+
+
+def level_lanes(chief: Chief) -> set[str]:
+    """Return the lanes that reported a share of the budget."""
+    return {
+        event.lane if isinstance(event, SubAgent) else "main"
+        for event in chief.events
+        if isinstance(event.event if isinstance(event, SubAgent) else event, BudgetLevel)
+    }
 
 
 def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:

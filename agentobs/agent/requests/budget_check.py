@@ -92,7 +92,8 @@ async def _report_level(
     """
     limits = run.inputs.options.budget
     levels = budget.reached_levels(limits, amounts)
-    if not levels:
+    # With a shared budget, the recording decides: a limit that is used up here may not have been used up there.
+    if not levels and not (run.shares_budget and limits.limits_money):
         return ()
     reported = run.conversations[-1].budget_levels
     new = next(([name, now] for name, now in levels.items() if now > reported.get(name, 0)), None)
