@@ -86,9 +86,10 @@ def test_all_counts_agree_for_each_committed_fixture(names: list[str], tmp_path:
         if name != "refund-loop":  # the demo passes no events on
             expected[name] = results_by_lane(events)
         assert any(isinstance(getattr(each, "start", None), SessionStart) for each in records), name
-    assert set(counted(home)) == set(names)
+    found = counted(home)
+    assert set(found) == set(names)
     for name, lanes in expected.items():
-        assert counted(home)[name] == lanes, name
+        assert found[name] == lanes, name
     check_pages(home)
 
 
