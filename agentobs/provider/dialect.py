@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
+from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.labels import Label
@@ -532,6 +532,15 @@ class Dialect(Protocol):
 
     def managed_traffic(self, question: Question, answer: Answer) -> ManagedTraffic | None:
         """Return what an exchange reveals about sessions of agents that the provider runs; None if nothing."""
+        return None
+
+    def agent_stream(self, question: Question, answer: Answer) -> AgentStream | None:
+        """Return a reader for a response in progress that streams events of such a session; None for other responses.
+
+        Args:
+            question: the request.
+            answer: the start of the response.
+        """
         return None
 
     def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
+from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.provider.anthropic import composition
 from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
 from agentobs.provider.anthropic.managed_agents import (
     MODEL_REQUEST,
+    agent_stream,
     managed_traffic,
     managed_usage,
 )
@@ -436,6 +437,10 @@ class Anthropic(Dialect):
     def managed_traffic(self, question: Question, answer: Answer) -> ManagedTraffic | None:
         """Return what an exchange reveals about sessions of managed agents; None if nothing."""
         return managed_traffic(route(question.path), answer)
+
+    def agent_stream(self, question: Question, answer: Answer) -> AgentStream | None:
+        """Return a reader for a stream of the events of a managed agent; None for other responses."""
+        return agent_stream(route(question.path), answer)
 
     def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:
         """Return the usage rows of a request that the provider sent to a model for a managed agent."""
