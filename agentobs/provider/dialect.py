@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -260,6 +260,16 @@ class ResponseFacts:
     """The results of such calls, of this response or of earlier ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The result of one request of a batch, with calls of tools that the provider ran."""
+
+    id: str
+    """As `Usage.batch_result_id`."""
+    calls: Sequence[ProviderCall]
+    results: Sequence[ProviderResult]
+
+
 class Dialect(Protocol):
     """The shape of one provider's API. All methods are pure functions.
 
@@ -384,6 +394,25 @@ class Dialect(Protocol):
 
     def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
         """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
+        return {}
+
+    def batch_results(self, question: Question, answer: Answer) -> Iterator[BatchResult]:
+        """Yield the results of a batch that contain calls or results of tools that the provider ran."""
+        return iter(())
+
+    def batch_limits(
+        self, question: Question, body: Mapping[str, Any], answer: Answer
+    ) -> Mapping[str, Mapping[str, CallLimits]]:
+        """Return the limits for tools that the provider runs, for the requests of a batch that a request creates.
+
+        Args:
+            question: the request.
+            body: its parsed body.
+            answer: the response.
+
+        Returns:
+            The limits as in `call_limits`, by the ID of the result.
+        """
         return {}
 
     def forces_call(self, body: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.provider.anthropic import composition
+from agentobs.provider.anthropic.batches import batch_limits, batch_requests, batch_tools
 from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
 from agentobs.provider.anthropic.managed_agents import (
     MODEL_REQUEST,
@@ -42,6 +43,7 @@ from agentobs.provider.anthropic.streams import (
 from agentobs.provider.anthropic.terms import TERMS
 from agentobs.provider.anthropic.usage import batch_results, on_platform, platform_of, usage_rows
 from agentobs.provider.dialect import (
+    BatchResult,
     Block,
     BodyPlace,
     CallLimits,
@@ -61,6 +63,9 @@ from agentobs.records.usage import Certainty, Usage, unreported_usage
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
 """Matches the route of the results of a batch. The results are JSON lines, and clients may fetch them several times."""
+
+_BATCHES = "/v1/messages/batches"
+"""The route of the request that creates a batch."""
 
 _ROUTE = re.compile(
     r"/model/.+/(?:invoke|converse)"
@@ -263,11 +268,26 @@ class Anthropic(Dialect):
 
     def declared_names(self, body: Mapping[str, Any]) -> list[str]:
         """Return the names of the tools, of MCP servers and of their tools that a request declares."""
-        return [*self.tool_names(body), *other_names(body)]
+        requests = [body, *batch_requests(body)]
+        return [name for each in requests for name in (*self.tool_names(each), *other_names(each))]
 
     def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
         """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
         return call_limits(body)
+
+    def batch_results(self, question: Question, answer: Answer) -> Iterator[BatchResult]:
+        """Yield the results of a batch that contain calls or results of tools that the provider ran."""
+        found = _BATCH_RESULTS.match(route(question.path))
+        return iter(()) if found is None else batch_tools(found["batch_id"], answer.body)
+
+    def batch_limits(
+        self, question: Question, body: Mapping[str, Any], answer: Answer
+    ) -> Mapping[str, Mapping[str, CallLimits]]:
+        """Return the limits for tools that the provider runs, for the requests of a batch, by the ID of the result."""
+        called = route(question.path).partition("?")[0]
+        if question.method != "POST" or called != _BATCHES:
+            return {}
+        return batch_limits(body, answer.body)
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body to which a path of keys leads; None if the path is empty."""

@@ -124,6 +124,11 @@ class SessionView:
         if response.provider_calls or response.provider_results:
             limits = dialect.call_limits(body.settings)
             yield from self._provider_tools.attempt(exchange, fact, response, limits)
+        self._provider_tools.limit_batch(
+            dialect.batch_limits(exchange.question, body.settings, exchange.answer)
+        )
+        results = dialect.batch_results(exchange.question, exchange.answer)
+        yield from self._provider_tools.batch(exchange, fact, results)
         yield from self._positions.leave(position, exchange, response, dialect)
         for traffic in self._agents.rest(exchange, dialect):
             yield from self._agents.exchange(exchange, fact, traffic, dialect)
