@@ -356,7 +356,8 @@ class Dialect(Protocol):
     def rate_limits(self, headers: Mapping[str, str]) -> Mapping[str, float]:
         """Return the rate limits in response headers, as `<limit>.<field>`; empty if they contain none.
 
-        The fields are `limit`, `remaining`, `reset_s` [s since 1970] and `utilization` (the used share, from 0 to 1).
+        The fields are `limit`, `remaining`, `reset_s` [s since 1970], `utilization` (the used share; 1 is the limit),
+        `surpassed_threshold` (a share that is exceeded) and `in_use` (1 if usage beyond the limit is charged, else 0).
         The names must be constants of the dialect, because facts contain them.
         """
         return {}

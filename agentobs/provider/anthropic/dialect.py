@@ -30,7 +30,7 @@ from agentobs.provider.anthropic.messages import (
     without_entry_breakpoints,
     without_ids,
 )
-from agentobs.provider.anthropic.rate_limits import limit_hit, rate_limits
+from agentobs.provider.anthropic.rate_limits import FAST, limit_hit, rate_limits
 from agentobs.provider.anthropic.server_tools import other_names
 from agentobs.provider.anthropic.streams import (
     DELTA_PHRASES,
@@ -167,6 +167,7 @@ class Anthropic(Dialect):
         "retry-after-ms",
         "x-should-retry",
         f"{_RATE_LIMIT}*",
+        f"{FAST}*",
     )
     credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
     hosts = HOSTS
@@ -221,7 +222,7 @@ class Anthropic(Dialect):
         return finite(headers.get("retry-after"), 1000) if exact_ms is None else exact_ms
 
     def rate_limits(self, headers: Mapping[str, str]) -> dict[str, float]:
-        """Return the limits in the `anthropic-ratelimit-*` headers."""
+        """Return the limits in the `anthropic-ratelimit-*` and `anthropic-fast-*` headers."""
         return rate_limits(headers, _RATE_LIMIT)
 
     def limit_hit(self, answer: Answer) -> str | None:
