@@ -99,14 +99,17 @@ def _title(vault: Vault, content_id: str) -> str:
     """Return the title that the last prompt in a request provides; "" if there is none or it cannot be read.
 
     Earlier messages may belong to a session that this one continues. If the prompt has several messages, the first one
-    counts, because a client may append to it.
+    counts, because a client may append to it. If the request does not end with a prompt, for example because it
+    continues tool calls, the first text of the user counts.
     """
     try:
         history = _turns(vault, content_id)
     except (AgentobsError, OSError):
         return ""
     prompt = list(takewhile(lambda turn: turn.role == "user", reversed(history)))
-    return next((prompt_title(turn.text) for turn in reversed(prompt) if turn.text.strip()), "")
+    users = (turn for turn in history if turn.role == "user")
+    texts = (turn.text for turn in (*reversed(prompt), *users) if turn.text.strip())
+    return next((prompt_title(text) for text in texts), "")
 
 
 def _request_texts(vault: Vault, content_id: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import pytest
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
@@ -26,6 +27,7 @@ from tests.exporters.collector import Collector
 from tests.exporters.recount import folder
 from tests.exporters.sample_agents import recording
 from tests.replay.agents import Agent, answers, recorded
+from tests.store.recordings import T0, a_home, end, record, session_id, start
 
 TRANSCRIPTS = folder()
 
@@ -65,6 +67,27 @@ def test_a_title_is_what_the_program_sets_or_the_first_prompt(
     assert "title canary title" in shown
     assert not files_with(home, "canary silent")
     assert not files_with(home / "segments", "canary silent")
+
+
+def test_a_session_that_starts_with_a_tool_result_has_the_first_prompt_as_its_title(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If no request ends with a prompt, the title is the first text of the user."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4"}
+    messages = [
+        {"role": "user", "content": "Add 2 and 2"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    body = json.dumps({"model": "claude-sonnet-5", "max_tokens": 9, "messages": messages}).encode()
+    question = Question("POST", "/v1/messages", {}, body)
+    answer = Answer(200, {}, (Chunk(b"{}", 1),), "complete")
+    exchange = ModelExchange(Place(session_id(1)), "0" * 32, T0, 1, 2, question, answer)
+    home = a_home(tmp_path)
+    record(home, [start(1), exchange, end(1)])
+    ingest(home)
+    assert listed(Shell(home.path, capsys)) == {"story": "Add 2 and 2"}
 
 
 def test_the_last_title_applies(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
