@@ -416,6 +416,14 @@ class Dialect(Protocol):
         """
         return {}
 
+    def sent_messages(self, body: Mapping[str, Any]) -> list[Turn]:
+        """Return the messages in a request that has no history, such as those of the requests of a batch."""
+        return []
+
+    def received_messages(self, path: str, answer: Answer) -> list[Turn]:
+        """Return the messages in a response that is not itself a message, such as the results of a batch."""
+        return []
+
     def forces_call(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request allows only a tool call as response."""
         return False

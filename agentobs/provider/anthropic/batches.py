@@ -13,8 +13,8 @@ from agentobs.provider.anthropic.messages import blocks, call_limits
 from agentobs.provider.anthropic.server_tools import provider_calls, provider_results
 from agentobs.provider.dialect import BatchResult, CallLimits
 
-_MARKS = (b"tool_use", b"_tool_result")
-"""A result without these words contains no call and no result of a tool, and is not parsed."""
+_MARK = b"_tool_"
+"""A result without this text contains no call and no result of a tool of the provider, and is not parsed."""
 
 
 def batch_tools(batch_id: str, body: bytes) -> Iterator[BatchResult]:
@@ -25,7 +25,7 @@ def batch_tools(batch_id: str, body: bytes) -> Iterator[BatchResult]:
         body: the results as JSON lines; an incomplete last line is skipped.
     """
     for line in body.splitlines():
-        if not any(mark in line for mark in _MARKS):
+        if _MARK not in line:
             continue
         value = _object(_parsed(line))
         message = _object(_object(value.get("result")).get("message"))
@@ -34,6 +34,14 @@ def batch_tools(batch_id: str, body: bytes) -> Iterator[BatchResult]:
         results = provider_results(content, message.get("usage"), ())
         if calls or results:
             yield BatchResult(f"{batch_id}/{value.get('custom_id')}", calls, results)
+
+
+def batch_messages(body: bytes) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages in the results of a batch, which are JSON lines."""
+    for line in body.splitlines():
+        message = _object(_object(_parsed(line)).get("result")).get("message")
+        if isinstance(message, dict):
+            yield message
 
 
 def batch_requests(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -10,13 +10,20 @@ from urllib.parse import unquote
 
 from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.provider.anthropic import composition
-from agentobs.provider.anthropic.batches import batch_limits, batch_requests, batch_tools
+from agentobs.provider.anthropic.batches import (
+    batch_limits,
+    batch_messages,
+    batch_requests,
+    batch_tools,
+)
 from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
 from agentobs.provider.anthropic.managed_agents import (
     MODEL_REQUEST,
     agent_stream,
     managed_traffic,
     managed_usage,
+    received_messages,
+    sent_messages,
 )
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
@@ -289,6 +296,19 @@ class Anthropic(Dialect):
         if question.method != "POST" or called != _BATCHES:
             return {}
         return batch_limits(body, answer.body)
+
+    def sent_messages(self, body: Mapping[str, Any]) -> list[Turn]:
+        """Return the messages in a request that creates a batch, or sends events to a managed agent."""
+        messages = (each.get("messages") for each in batch_requests(body))
+        of_batch = (self.turn(each) for listed in messages for each in _list(listed))
+        return [*of_batch, *sent_messages(body)]
+
+    def received_messages(self, path: str, answer: Answer) -> list[Turn]:
+        """Return the messages in the results of a batch, or in the events of a managed agent."""
+        called = route(path)
+        if _BATCH_RESULTS.match(called):
+            return [self.turn(each) for each in batch_messages(answer.body)]
+        return received_messages(called, answer)
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body to which a path of keys leads; None if the path is empty."""
@@ -587,6 +607,10 @@ def _without_breakpoint(value: Any) -> Any:
     if not isinstance(value, dict) or "cache_control" not in value:
         return value
     return {key: inner for key, inner in value.items() if key != "cache_control"}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str | None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentobs.provider.agent_events import AgentEvent, AgentEventKind, AgentStream, ManagedTraffic
+from agentobs.provider.anthropic.messages import turn
 from agentobs.provider.anthropic.terms import AGENT_ENDINGS
 from agentobs.provider.anthropic.usage import sums_of_session, usage_rows
-from agentobs.provider.dialect import json_bytes
+from agentobs.provider.dialect import Block, Turn, json_bytes, text_of
 from agentobs.provider.server_events import (
     EVENT_MARK_BYTES,
     is_stream,
@@ -100,6 +101,40 @@ def managed_traffic(route: str, answer: Answer) -> ManagedTraffic | None:
         )
         return ManagedTraffic(models=models, primary_threads=frozenset(primary))
     return None
+
+
+def received_messages(route: str, answer: Answer) -> list[Turn]:
+    """Return the messages, tool calls and results in the events of a response; none if it has no events.
+
+    Args:
+        route: the path that the provider defines, with or without the query.
+        answer: the response.
+    """
+    path = route.partition("?")[0]
+    is_shown = _EVENTS.match(path) is not None and _may_show_events(path, answer)
+    return list(_messages(_values(answer))) if is_shown else []
+
+
+def sent_messages(body: Mapping[str, Any]) -> list[Turn]:
+    """Return the messages and tool results in a request that sends events to an agent."""
+    listed = body.get("events")
+    return list(_messages(listed if isinstance(listed, list) else ()))
+
+
+def _messages(events: Iterable[Any]) -> Iterator[Turn]:
+    for event in events:
+        kind = event.get("type") if isinstance(event, dict) else None
+        if not isinstance(kind, str):
+            continue
+        match _KINDS.get(kind):
+            case "call":
+                name, value = str(event.get("name")), event.get("input")
+                yield Turn("assistant", (Block("call", kind, name=name, value=value),))
+            case "result":
+                text = text_of(event.get("content"))
+                yield Turn("user", (Block("result", kind, text=text),))
+            case _ if "content" in event:
+                yield turn({**event, "role": "user" if kind.startswith("user.") else "assistant"})
 
 
 def agent_stream(route: str, answer: Answer) -> AgentStream | None:
