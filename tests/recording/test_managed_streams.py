@@ -26,6 +26,7 @@ from agentobs.records.exchanges import Answer, Chunk, ModelExchange
 from agentobs.records.facts import Attempt, Event, InteractionStart, UsageRow
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.verification import verify
 from tests.dashboards.live_app import serving
 from tests.exporters.sample_agents import recording
 from tests.recording.test_managed_agents import (
@@ -268,6 +269,7 @@ def test_backends_the_store_and_pages_show_a_stream_in_progress(tmp_path: Path) 
         assert database.execute(
             "SELECT count(*), count(DISTINCT labels['managed_event_id']) FROM events WHERE kind = 'managed_agent'"
         ).fetchall() == [(len(ALL), len(ALL))]
+    assert verify(existing_home(home_path)).findings == []
 
 
 KILLED = """
@@ -322,6 +324,10 @@ def test_a_process_that_is_killed_during_a_stream_has_its_facts(tmp_path: Path) 
     with connect(home) as database:
         counted = "SELECT sum(input_tokens) FROM costs"
         assert database.execute(counted).fetchall() == [(300,)]
+        assert database.execute("SELECT status FROM sessions WHERE name = 'killed'").fetchall() == [
+            ("crashed",)
+        ]
+    assert verify(home).findings == []
 
 
 def test_drafts_are_followed_by_new_ones_only_if_the_start_of_a_response_changes(
