@@ -22,12 +22,15 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.recording.journal.home import existing_home
+from agentobs.recording.session import flush
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange
 from agentobs.records.facts import Attempt, Event, InteractionStart, UsageRow
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
+from exporters import otlp
 from tests.dashboards.live_app import serving
+from tests.exporters.collector import Collector
 from tests.exporters.sample_agents import recording
 from tests.recording.test_managed_agents import (
     ALL,
@@ -270,6 +273,55 @@ def test_backends_the_store_and_pages_show_a_stream_in_progress(tmp_path: Path) 
             "SELECT count(*), count(DISTINCT labels['managed_event_id']) FROM events WHERE kind = 'managed_agent'"
         ).fetchall() == [(len(ALL), len(ALL))]
     assert verify(existing_home(home_path)).findings == []
+
+
+def test_spans_of_a_stream_in_progress_are_those_of_a_stream_that_has_ended(
+    tmp_path: Path,
+) -> None:
+    """Exporters get the same spans, whether facts arrive during the stream or at its end."""
+    spans = exported(tmp_path / "one", before=[])
+    assert spans == exported(tmp_path / "two", before=ALL[:8])
+    assert len(spans) == 6
+
+
+def exported(folder: Path, before: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    """Return the name, the parent and the duration of each span; the stream waits until `before` is recorded."""
+    go_on, shown = threading.Event(), threading.Event()
+
+    def receive(written: Any) -> None:
+        if isinstance(written.fact, Event):
+            shown.set()
+
+    plays = [json_body(RESOURCE), waiting_stream(before, ALL[len(before) :], go_on)]
+    with Collector() as collector:
+        exporter = otlp.standard(collector.endpoint)
+        backend = agentobs.receiving(["*"], receive)
+        with raw_provider(plays) as provider, recording(folder, backend, exporter):
+            client: Any = agentobs.record(Anthropic(api_key="sk-ant-x", base_url=provider.url))
+            with agentobs.session("managed"):
+                client.beta.sessions.create(agent="agent_1", environment_id="env_1")
+                if not before:
+                    go_on.set()
+                try:
+                    with client.beta.sessions.events.stream(SESSION) as opened:
+                        events = iter(opened)
+                        for _ in before:
+                            next(events)
+                        assert not before or shown.wait()
+                        go_on.set()
+                        list(events)
+                finally:
+                    go_on.set()
+                    client.close()
+            assert flush()
+            assert exporter.flush(20)
+        spans = collector.spans()
+    # The digests of names differ, because each home has its own key.
+    names = {span.span_id: span.name.partition(" digest:")[0] for span in spans}
+    managed = [each for each in spans if each.end - each.start >= 10**9 or "tool" in each.name]
+    return sorted(
+        (names[each.span_id], names.get(each.parent, ""), each.end - each.start) for each in managed
+    )
 
 
 KILLED = """
