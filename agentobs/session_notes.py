@@ -23,7 +23,7 @@ from agentobs.recording.vault.encryption import content_key, decrypted_line
 from agentobs.records.clear_text import is_declared_name
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Score
-from agentobs.records.labels import Label, constant_label, is_label, unchecked
+from agentobs.records.labels import Label, constant_label, is_digest, is_label, unchecked
 from agentobs.runtime import current, process
 from agentobs.sink import sink
 from agentobs.store.backend import Store, open_store
@@ -167,7 +167,7 @@ def give_score(
         here.interaction_id,
         unchecked(lane or here.lane) if has_lane else None,
         turn,
-        unchecked(tool_use_id) if tool_use_id is not None else None,
+        _call_label(tool_use_id) if tool_use_id is not None else None,
     )
     if _is_recorded_here(here.session_id, session_id):
         sink.emit(fact)
@@ -179,6 +179,11 @@ def give_score(
             _check_encryption(store, here.session_id)
         write_late_facts(store.home, here.session_id, content, [placed])
     return True
+
+
+def _call_label(tool_use_id: str) -> Label:
+    """Return the ID of a tool call, or the digest that queries show in its place."""
+    return Label(tool_use_id) if is_digest(tool_use_id) else unchecked(tool_use_id)
 
 
 def _check(name: str, turn: int | None, tool_use_id: str | None, comment: str | None) -> None:
@@ -298,7 +303,9 @@ def _placed(store: Store, fact: Score, lane: str | None) -> Score:
         UsageError: there is no such turn or tool call, or several lanes have a call with this ID.
     """
     if fact.tool_use_id is not None:
-        stored = id_in_facts(fact.tool_use_id, store.home.key())
+        is_stored = isinstance(fact.tool_use_id, Label)
+        key = store.home.key()
+        stored = fact.tool_use_id if is_stored else id_in_facts(fact.tool_use_id, key)
         found = store.rows(
             "internal/scored_calls", session_id=fact.session_id, lane=lane, tool_use_id=stored
         ).rows
@@ -316,7 +323,7 @@ def _at(fact: Score, found: list[tuple[str | None, str, int | None]], what: str)
         raise UsageError(
             f"the session has no {what}",
             where=fact.session_id,
-            todo="`agentobs show SESSION` lists its turns and tool calls",
+            todo="`agentobs show SESSION` lists its turns, and the view tool_calls the IDs of its tool calls",
         )
     if len(found) > 1:
         raise UsageError(

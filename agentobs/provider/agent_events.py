@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 AgentEventKind = Literal[
     "prompt", "request_start", "request_end", "call", "result", "idle", "end", "error", "other"
@@ -68,3 +68,17 @@ class ManagedTraffic:
     """The models of sessions and threads, by ID."""
     primary_threads: frozenset[str] = frozenset()
     """Threads that are not of sub-agents."""
+
+
+class AgentStream(Protocol):
+    """Reads the events of a stream while it arrives; each event is returned once."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the body were read."""
+
+    def read(self, data: bytes) -> ManagedTraffic:
+        """Return the events whose time is known after the next bytes of the body."""
+
+    def end(self) -> ManagedTraffic:
+        """Return the events that are left when the stream has ended."""

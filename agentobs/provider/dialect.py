@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
+from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.labels import Label
@@ -260,6 +260,16 @@ class ResponseFacts:
     """The results of such calls, of this response or of earlier ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The result of one request of a batch, with calls of tools that the provider ran."""
+
+    id: str
+    """As `Usage.batch_result_id`."""
+    calls: Sequence[ProviderCall]
+    results: Sequence[ProviderResult]
+
+
 class Dialect(Protocol):
     """The shape of one provider's API. All methods are pure functions.
 
@@ -346,7 +356,8 @@ class Dialect(Protocol):
     def rate_limits(self, headers: Mapping[str, str]) -> Mapping[str, float]:
         """Return the rate limits in response headers, as `<limit>.<field>`; empty if they contain none.
 
-        The fields are `limit`, `remaining`, `reset_s` [s since 1970] and `utilization` (the used share, from 0 to 1).
+        The fields are `limit`, `remaining`, `reset_s` [s since 1970], `utilization` (the used share; 1 is the limit),
+        `surpassed_threshold` (a share that is exceeded) and `in_use` (1 if usage beyond the limit is charged, else 0).
         The names must be constants of the dialect, because facts contain them.
         """
         return {}
@@ -385,6 +396,33 @@ class Dialect(Protocol):
     def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
         """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
         return {}
+
+    def batch_results(self, question: Question, answer: Answer) -> Iterator[BatchResult]:
+        """Yield the results of a batch that contain calls or results of tools that the provider ran."""
+        return iter(())
+
+    def batch_limits(
+        self, question: Question, body: Mapping[str, Any], answer: Answer
+    ) -> Mapping[str, Mapping[str, CallLimits]]:
+        """Return the limits for tools that the provider runs, for the requests of a batch that a request creates.
+
+        Args:
+            question: the request.
+            body: its parsed body.
+            answer: the response.
+
+        Returns:
+            The limits as in `call_limits`, by the ID of the result.
+        """
+        return {}
+
+    def sent_messages(self, body: Mapping[str, Any]) -> list[Turn]:
+        """Return the messages in a request that has no history, such as those of the requests of a batch."""
+        return []
+
+    def received_messages(self, path: str, answer: Answer) -> list[Turn]:
+        """Return the messages in a response that is not itself a message, such as the results of a batch."""
+        return []
 
     def forces_call(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request allows only a tool call as response."""
@@ -532,6 +570,15 @@ class Dialect(Protocol):
 
     def managed_traffic(self, question: Question, answer: Answer) -> ManagedTraffic | None:
         """Return what an exchange reveals about sessions of agents that the provider runs; None if nothing."""
+        return None
+
+    def agent_stream(self, question: Question, answer: Answer) -> AgentStream | None:
+        """Return a reader for a response in progress that streams events of such a session; None for other responses.
+
+        Args:
+            question: the request.
+            answer: the start of the response.
+        """
         return None
 
     def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:

@@ -102,6 +102,19 @@ def turns(body: Any) -> list[Turn]:
     return [dialect.turn(each) for each in history(body) if isinstance(each, dict)]
 
 
+def sent_messages(body: Any) -> list[Turn]:
+    """Return the messages in a parsed request body: its conversation, or messages of another kind if it has none."""
+    found = turns(body)
+    if found or not isinstance(body, dict):
+        return found
+    return next((sent for each in DIALECTS if (sent := each.sent_messages(body))), [])
+
+
+def received_messages(path: str, answer: Answer) -> list[Turn]:
+    """Return the messages in a recorded response that is not itself a message, such as the results of a batch."""
+    return dialect_of(path).received_messages(path, answer)
+
+
 def message_of(path: str, answer: Answer) -> Message:
     """Return a recorded response, reassembled if it was streamed."""
     return dialect_of(path).message(answer.headers, answer.body)

@@ -28,13 +28,24 @@ def split_events(body: bytes) -> list[bytes]:
     events: list[bytes] = []
     start = 0
     # Only the marks that occur: the search for another one would read the rest of the stream for each event.
-    marks = [mark for mark in (b"\n\n", b"\r\n\r\n") if mark in body]
+    marks = [mark for mark in _MARKS if mark in body]
     while (end := _event_end(body, start, marks)) != -1:
         events.append(body[start:end])
         start = end
     if start < len(body):
         events.append(body[start:])
     return events
+
+
+def last_event_end(body: bytes | bytearray, start: int = 0) -> int:
+    """Return where the last complete event of a stream ends; 0 if there is none.
+
+    Args:
+        body: the stream so far.
+        start: where the search starts; the end of an event may be up to `EVENT_MARK_BYTES` long.
+    """
+    found = ((body.rfind(mark, start), len(mark)) for mark in _MARKS)
+    return max((at + size for at, size in found if at >= 0), default=0)
 
 
 def server_events(body: bytes) -> Iterator[ServerEvent]:
@@ -53,6 +64,10 @@ def server_events(body: bytes) -> Iterator[ServerEvent]:
             yield ServerEvent(name, "\n".join(data))
 
 
+_MARKS = (b"\n\n", b"\r\n\r\n")
+"""What ends an event."""
+EVENT_MARK_BYTES = max(map(len, _MARKS))
+"""The longest end of an event."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 """The line ends of a stream. `str.splitlines` also splits at other characters, such as U+2028, which JSON may contain.
 """

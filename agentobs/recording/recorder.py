@@ -3,7 +3,8 @@
 The caller's thread only puts a reference into a queue that is bounded in bytes. One worker thread splits each record
 into facts and content, removes secrets, passes both to the segment writer, and passes the facts to the cost meters and
 the backends. The writer and the backends do not know each other. A second thread, the timekeeper, syncs what was
-written, and lets the worker write the known parts of exchanges that have not ended.
+written, and lets the worker write the known parts of exchanges that have not ended, and the facts of the events in a
+stream of a managed agent.
 
 If the operating system refuses to write a record, the recording of its session ends: later records of the session are
 counted, and still passed on. Other sessions continue when the disk can be written again; the records that were dropped
@@ -451,7 +452,14 @@ class Recorder:
             if self._reason_to_skip(exchange) is None:
                 interpretation = self._interpreter.interpret_partial(exchange)
                 if interpretation is not None:
-                    self._write(interpretation)
+                    self._write_partial(interpretation)
+
+    def _write_partial(self, interpretation: Interpretation) -> None:
+        """Write the new content, facts and drafts of an exchange in progress, and pass the facts on."""
+        try:
+            self._write(interpretation)
+        finally:
+            self._consumers.deliver(interpretation.session_id, interpretation.facts)
 
     def _finish(self) -> None:
         """Report gaps, and close the segment."""

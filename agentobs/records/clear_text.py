@@ -403,6 +403,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "caller_id": _provider_id,
         "name": _tool,
         "server": _tool,
+        "batch_result_id": _never,
     },
     ProviderToolResult: {
         **_PLACES,
@@ -411,6 +412,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "outcome": _one_of(*get_args(ToolOutcome)),
         "error_code": _term,
         "stop_reason": _term,
+        "batch_result_id": _never,
     },
     Event: {
         **_PLACES,

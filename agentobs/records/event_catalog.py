@@ -520,7 +520,7 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "requested_ns",
         "name",
         ("ordinal", "is_timed", "input_bytes", "use", "max_uses", "max_result_tokens"),
-        ("tool_use_id", "attempt_id", "server", "caller_id"),
+        ("tool_use_id", "attempt_id", "server", "caller_id", "batch_result_id"),
     ),
     "provider_tool": TableKind(
         "A response contained the result of a tool that the provider ran.",
@@ -528,7 +528,15 @@ TABLE_KINDS: Mapping[str, TableKind] = {
         "result_ns",
         "outcome",
         ("duration_ns", "is_error", "result_bytes", "items", "return_code", "iteration"),
-        ("tool_use_id", "attempt_id", "result_attempt_id", "type", "error_code", "stop_reason"),
+        (
+            "tool_use_id",
+            "attempt_id",
+            "result_attempt_id",
+            "type",
+            "error_code",
+            "stop_reason",
+            "batch_result_id",
+        ),
     ),
     "permission": TableKind(
         "A permission decision about a tool call.",

@@ -320,6 +320,7 @@ class ProviderToolUse:
     query_source: Label | None = None
     chain_id: str | None = None
     depth: int | None = None
+    batch_result_id: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +350,7 @@ class ProviderToolResult:
     query_source: Label | None = None
     chain_id: str | None = None
     depth: int | None = None
+    batch_result_id: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ def is_label(text: str) -> bool:
 
 DIGEST = "digest:"
 """The start of each keyed digest that replaces a text."""
+_DIGEST = re.compile(rf"{DIGEST}[0-9a-f]{{24}}\Z")
 
 
 def digest_label(text: str, key: bytes) -> Label:
@@ -94,6 +95,11 @@ def digest_label(text: str, key: bytes) -> Label:
     """
     hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12, key=key)
     return Label(f"{DIGEST}{hashed.hexdigest()}")
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a keyed digest, as facts and queries show it."""
+    return _DIGEST.match(text) is not None
 
 
 def prefixed(prefix: str, label: Label) -> Label:

@@ -13,14 +13,16 @@ from itertools import takewhile
 
 from agentobs.errors import AgentobsError
 from agentobs.provider.dialect import Block, Turn
-from agentobs.provider.registry import message_of, turns
+from agentobs.provider.registry import message_of, received_messages, sent_messages
 from agentobs.recording.vault.vault import Vault
 from agentobs.store.port import Store
 
 TITLE_CHARACTERS = 200
 """The maximum length of a title that is derived from a prompt."""
-CANDIDATES = 3
-"""The number of requests at the start of a session in which a prompt is looked for. Our choice."""
+CANDIDATES = 8
+"""The number of requests at the start of a session in which a prompt is looked for. Our choice: a managed agent gets
+its prompt after about four requests that create it.
+"""
 BLOCK_CHARACTERS = 100_000
 """The maximum number of characters of one text that a search covers: the first ones. Our choice."""
 SESSION_CHARACTERS = 8_000_000
@@ -93,20 +95,25 @@ def _texts(store: Store, session_id: str) -> Iterator[str]:
             path = str(vault.value(str(row["request_content"]))["path"])
             answer = vault.answer(str(row["response_content"]))
             yield from _block_texts(message_of(path, answer).blocks)
+            for turn in received_messages(path, answer):
+                yield from _block_texts(turn.blocks)
 
 
 def _title(vault: Vault, content_id: str) -> str:
     """Return the title that the last prompt in a request provides; "" if there is none or it cannot be read.
 
     Earlier messages may belong to a session that this one continues. If the prompt has several messages, the first one
-    counts, because a client may append to it.
+    counts, because a client may append to it. If the request does not end with a prompt, for example because it
+    continues tool calls, the first text of the user counts.
     """
     try:
         history = _turns(vault, content_id)
     except (AgentobsError, OSError):
         return ""
     prompt = list(takewhile(lambda turn: turn.role == "user", reversed(history)))
-    return next((prompt_title(turn.text) for turn in reversed(prompt) if turn.text.strip()), "")
+    users = (turn for turn in history if turn.role == "user")
+    texts = (turn.text for turn in (*reversed(prompt), *users) if turn.text.strip())
+    return next((prompt_title(text) for text in texts), "")
 
 
 def _request_texts(vault: Vault, content_id: str) -> Iterator[str]:
@@ -117,7 +124,7 @@ def _request_texts(vault: Vault, content_id: str) -> Iterator[str]:
 def _turns(vault: Vault, content_id: str) -> Sequence[Turn]:
     """Return the messages of a request; none if its body is not JSON."""
     try:
-        return turns(json.loads(vault.body(content_id).decode("utf-8", "surrogatepass")))
+        return sent_messages(json.loads(vault.body(content_id).decode("utf-8", "surrogatepass")))
     except (ValueError, RecursionError):
         return ()
 

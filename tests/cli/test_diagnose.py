@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import agentobs
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text
@@ -76,6 +78,31 @@ def test_findings_and_advice(shell: Shell) -> None:
     assert "unseen" not in result.out
     assert shell("diagnose", "circles", "--fail").code == 1
     assert shell("diagnose", "quiet", "--fail").code == 0
+
+
+@pytest.mark.parametrize("source", ["recorded", "claude-code"])
+def test_only_a_recorded_session_is_to_be_frozen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    """A session that was imported from a log cannot be replayed, so the advice does not mention `agentobs freeze`."""
+    home = a_home(tmp_path)
+    began = start(1)
+    record(
+        home,
+        [
+            replace(began, start=replace(began.start, source=Label(source))),
+            *conversation(1)[1:-1],
+            end(1, failed=True),
+        ],
+    )
+    shell = Shell(home.path, capsys)
+    ended = shell("diagnose", "story")
+    assert ended.code == 0, ended.err
+    assert ("`agentobs freeze SESSION`" in ended.out) == (source == "recorded")
+    assert ("cannot be replayed" in ended.out) == (source != "recorded")
+    rows = [json.loads(line) for line in shell("diagnose", "story", "--json").out.splitlines()]
+    [todo] = [row["todo"] for row in rows if row["signature"] == "failure"]
+    assert todo in ended.out
 
 
 def test_verdicts_as_json(shell: Shell) -> None:

@@ -14,6 +14,7 @@ import pytest
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
@@ -26,6 +27,7 @@ from tests.exporters.collector import Collector
 from tests.exporters.sample_agents import DONE, calls, look, play, recording
 from tests.exporters.test_backfill import send
 from tests.replay.agents import Agent, answers, frozen, recorded
+from tests.store.recordings import T0, a_home, end, record, session_id, start
 
 AESGCM_INSTALLED = importlib.util.find_spec("cryptography") is not None
 COMMENT = "canary: the date is wrong"
@@ -83,6 +85,27 @@ def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Pat
     assert any(
         "canary" in path.read_text("utf-8") for path in (home / "segments").glob("*.content")
     )
+
+
+def test_a_tool_call_is_named_by_its_id_or_by_the_digest_that_queries_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Facts contain only the digest of an ID in an unknown form; both name the call."""
+    called = {"type": "tool_use", "id": "adas-call", "name": "look", "input": {}}
+    body = {"model": "claude-sonnet-5", "content": [called], "role": "assistant", "id": "msg_1"}
+    question = Question("POST", "/v1/messages", {}, b'{"model":"claude-sonnet-5","messages":[]}')
+    answer = Answer(200, {}, (Chunk(json.dumps(body).encode(), 1),), "complete")
+    exchange = ModelExchange(Place(session_id(1)), "0" * 32, T0, 1, 2, question, answer)
+    home = a_home(tmp_path)
+    record(home, [start(1), exchange, end(1)])
+    shell = Shell(home.path, capsys)
+    [[stored]] = agentobs.query("SELECT tool_use_id FROM tool_calls", home=home.path)
+    assert stored.startswith("digest:")
+    assert shell("score", "story", "correct", "1", "--tool-call", "adas-call").code == 0
+    assert shell("score", "story", "correct", "2", "--tool-call", stored).code == 0
+    assert scores(home.path, "value, tool_use_id") == [(1.0, stored), (2.0, stored)]
+    ended = shell("score", "story", "correct", "1", "--tool-call", f"digest:{'0' * 24}")
+    assert ended.code == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
@@ -26,6 +27,7 @@ from tests.exporters.collector import Collector
 from tests.exporters.recount import folder
 from tests.exporters.sample_agents import recording
 from tests.replay.agents import Agent, answers, recorded
+from tests.store.recordings import T0, a_home, end, record, session_id, start
 
 TRANSCRIPTS = folder()
 
@@ -65,6 +67,113 @@ def test_a_title_is_what_the_program_sets_or_the_first_prompt(
     assert "title canary title" in shown
     assert not files_with(home, "canary silent")
     assert not files_with(home / "segments", "canary silent")
+
+
+def test_a_session_that_starts_with_a_tool_result_has_the_first_prompt_as_its_title(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If no request ends with a prompt, the title is the first text of the user."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4"}
+    messages = [
+        {"role": "user", "content": "Add 2 and 2"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    body = json.dumps({"model": "claude-sonnet-5", "max_tokens": 9, "messages": messages}).encode()
+    question = Question("POST", "/v1/messages", {}, body)
+    answer = Answer(200, {}, (Chunk(b"{}", 1),), "complete")
+    exchange = ModelExchange(Place(session_id(1)), "0" * 32, T0, 1, 2, question, answer)
+    home = a_home(tmp_path)
+    record(home, [start(1), exchange, end(1)])
+    ingest(home)
+    assert listed(Shell(home.path, capsys)) == {"story": "Add 2 and 2"}
+
+
+def exchange(number: int, method: str, path: str, body: Any, answer: bytes) -> ModelExchange:
+    sent = b"" if body is None else json.dumps(body).encode()
+    return ModelExchange(
+        Place(session_id(1)),
+        f"{number:032x}",
+        T0 + number,
+        1,
+        2,
+        Question(method, path, {}, sent),
+        Answer(200, {}, (Chunk(answer, 1),), "complete"),
+    )
+
+
+def message(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def of_batch() -> list[ModelExchange]:
+    """Return the requests of a program that creates a batch and fetches its results."""
+    requests = [
+        {"custom_id": str(number), "params": {"messages": [message(f"canary question {number}")]}}
+        for number in range(2)
+    ]
+    said = {"role": "assistant", "content": [{"type": "text", "text": "canary answer"}]}
+    result = {"custom_id": "0", "result": {"type": "succeeded", "message": said}}
+    path = "/v1/messages/batches"
+    return [
+        exchange(1, "POST", path, {"requests": requests}, b'{"id": "msgbatch_1"}'),
+        exchange(2, "GET", f"{path}/msgbatch_1/results", None, json.dumps(result).encode()),
+    ]
+
+
+def of_managed_agent() -> list[ModelExchange]:
+    """Return the requests of a program that creates an agent, sends it a prompt, and lists its events."""
+    path = "/v1/sessions/sesn_1/events"
+    prompt = {"type": "user.message", "content": [{"type": "text", "text": "canary question 0"}]}
+    events = [
+        {"id": "sevt_1", "type": "agent.tool_use", "name": "look", "input": {"at": "canary input"}},
+        {
+            "id": "sevt_2",
+            "type": "agent.tool_result",
+            "tool_use_id": "sevt_1",
+            "content": [{"type": "text", "text": "canary result"}],
+        },
+        {
+            "id": "sevt_3",
+            "type": "agent.message",
+            "content": [{"type": "text", "text": "canary answer"}],
+        },
+    ]
+    created = [
+        exchange(number, "POST", f"/v1/{name}", {"name": "x"}, b"{}")
+        for number, name in enumerate(("agents", "environments", "vaults", "sessions"), 1)
+    ]
+    return [
+        *created,
+        exchange(5, "POST", path, {"events": [prompt]}, b'{"data": []}'),
+        exchange(6, "GET", path, None, json.dumps({"data": events}).encode()),
+    ]
+
+
+@pytest.mark.parametrize("exchanges", [of_batch(), of_managed_agent()], ids=["batch", "managed"])
+def test_batches_and_managed_agents_have_titles_and_are_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], exchanges: list[ModelExchange]
+) -> None:
+    """The title is the first prompt that a batch or an agent gets; a search finds prompts, responses and tool data."""
+    home = a_home(tmp_path)
+    record(home, [start(1), *exchanges, end(1)])
+    ingest(home)
+    shell = Shell(home.path, capsys)
+    assert listed(shell) == {"story": "canary question 0"}
+    found = {
+        text: listed(shell, "--all-text", "--search", text) != {}
+        for text in ("question 0", "question 1", "answer", "canary input", "canary result", "more")
+    }
+    is_batch = len(exchanges) == 2
+    assert found == {
+        "question 0": True,
+        "question 1": is_batch,
+        "answer": True,
+        "canary input": not is_batch,
+        "canary result": not is_batch,
+        "more": False,
+    }
 
 
 def test_the_last_title_applies(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentobs.provider.anthropic.rate_limits import LIMITS, limit_hit, rate_limits
+from agentobs.provider.registry import recorded_response_headers
 from agentobs.records.exchanges import Answer, Chunk
 from tests.wire import corpus
 
@@ -78,6 +79,95 @@ def test_limits_are_read_from_headers() -> None:
 def test_a_rejection_names_its_limit(answer: Answer, expected: str | None) -> None:
     """The limit is that of a rejecting subscription, of the message, or the only limit that is used up."""
     assert limit_hit(answer, PREFIX) == expected
+
+
+PUBLISHED = {
+    "unified-5h-status": "allowed",
+    "unified-5h-reset": "1785711600",
+    "unified-5h-utilization": "0.0",
+    "unified-7d-status": "allowed_warning",
+    "unified-7d-reset": "2026-08-03T06:00:00Z",
+    "unified-7d-surpassed-threshold": "0.75",
+    "unified-7d-utilization": "0.94",
+    "unified-7d_oi-reset": "1785736800",
+    "unified-7d_oi-status": "rejected",
+    "unified-7d_oi-surpassed-threshold": "1.0",
+    "unified-7d_oi-utilization": "1.02",
+    "unified-fallback-percentage": "0.5",
+    "unified-overage-disabled-reason": "org_level_disabled",
+    "unified-overage-in-use": "false",
+    "unified-overage-status": "rejected",
+    "unified-representative-claim": "seven_day_overage_included",
+    "unified-reset": "1785736800",
+    "unified-status": "rejected",
+}
+"""The headers of a rejection that a user of a subscription has published (2026)."""
+
+
+def of_subscription(**changed: str | None) -> Answer:
+    """Return a response with the published headers; keys have `__` for `-`, and None removes a header."""
+    headers = dict(PUBLISHED)
+    for name, value in changed.items():
+        if value is None:
+            del headers[name.replace("__", "-")]
+        else:
+            headers[name.replace("__", "-")] = value
+    named = {f"{PREFIX}{name}": value for name, value in headers.items()}
+    return Answer(429, named, (Chunk(b"{}", 1),), "complete")
+
+
+def test_limits_of_a_subscription_are_read_from_headers() -> None:
+    """Each window has its used share, its reset and the threshold that it exceeds."""
+    assert rate_limits(of_subscription().headers, PREFIX) == {
+        "unified.reset_s": 1785736800.0,
+        "unified_5h.reset_s": 1785711600.0,
+        "unified_5h.utilization": 0.0,
+        "unified_7d.reset_s": 1785736800.0,
+        "unified_7d.surpassed_threshold": 0.75,
+        "unified_7d.utilization": 0.94,
+        "unified_7d_oi.reset_s": 1785736800.0,
+        "unified_7d_oi.surpassed_threshold": 1.0,
+        "unified_7d_oi.utilization": 1.02,
+        "unified_overage.in_use": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "unified_7d_oi"),
+        ({"unified__representative__claim": None}, "unified_7d_oi"),
+        ({"unified__representative__claim": "another"}, "unified_7d_oi"),
+        ({"unified__5h__status": "rejected", "unified__representative__claim": "five_hour"}, "unified_5h"),
+        ({"unified__7d_oi__status": None, "unified__representative__claim": "seven_day"}, "unified_7d"),
+        ({"unified__7d_oi__status": None, "unified__representative__claim": "overage"}, "unified_overage"),
+        ({"unified__7d_oi__status": None, "unified__representative__claim": None}, "unified"),
+        ({"unified__status": "allowed", "unified__7d_oi__status": "allowed"}, None),
+        ({"unified__status": None, "unified__7d_oi__status": None, "unified__representative__claim": None}, None),
+    ],
+)  # fmt: skip
+def test_a_rejection_of_a_subscription_names_its_window(
+    changed: dict[str, str | None], expected: str | None
+) -> None:
+    """The limit is the decisive window; extra usage that is switched off is not the reason."""
+    assert limit_hit(of_subscription(**changed), PREFIX) == expected
+
+
+def test_limits_of_fast_mode_are_read_from_headers() -> None:
+    """Fast mode has its own limits, whose headers have another name."""
+    headers = {
+        "anthropic-fast-input-tokens-limit": "200000",
+        "anthropic-fast-input-tokens-remaining": "1000",
+        "anthropic-fast-output-tokens-reset": "1785736800",
+        "anthropic-fast-lane-remaining": "5",
+    }
+    assert rate_limits(headers, PREFIX) == {
+        "fast_input_tokens.limit": 200_000.0,
+        "fast_input_tokens.remaining": 1000.0,
+        "fast_output_tokens.reset_s": 1785736800.0,
+    }
+    assert recorded_response_headers(headers) == headers
+    assert "fast_input_tokens" in LIMITS
 
 
 def exchanges() -> list[corpus.Exchange]:

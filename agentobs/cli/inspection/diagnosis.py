@@ -98,7 +98,9 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         verdicts = verdicts_of(store, session_id)
         failure = failure_of(store, session_id)
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
-    name, content_mode = (started[0]["name"], started[0]["content"]) if started else (None, None)
+    start = started[0] if started else dict.fromkeys(("name", "content", "source"))
+    name, content_mode = start["name"], start["content"]
+    todo = FAILURE_TODO if start["source"] in (None, "recorded") else LOG_TODO
     if judge and content_mode == "off":
         raise UsageError(
             "the content of this session was not recorded, so a model cannot judge it",
@@ -107,13 +109,13 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         )
     judgments = _judgments(context, session_id, judge) if judge else []
     if as_json:
-        _print_json(session_id, failure, verdicts, judgments)
+        _print_json(session_id, failure, todo, verdicts, judgments)
     else:
         click.echo(printable(" ".join(filter(None, (session_id, name)))))
         if failure is not None:
             click.echo()
             print_failure(failure)
-            click.echo(f"what to do: {FAILURE_TODO}.")
+            click.echo(f"what to do: {todo}.")
         _print_verdicts(verdicts)
         for each in judgments:
             _print_judgment(each)
@@ -133,6 +135,10 @@ def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[
 FAILURE_TODO = (
     "Read the messages with `agentobs show SESSION --content`, and turn the failure into a test with "
     "`agentobs freeze SESSION`"
+)
+LOG_TODO = (
+    "Read the messages with `agentobs show SESSION --content`. A session that was imported from a log cannot be "
+    "replayed; record the agent to turn its next failure into a test"
 )
 _FINDINGS = (
     "started_ns",
@@ -187,6 +193,7 @@ def _print_judgment(judgment: Judgment) -> None:
 def _print_json(
     session_id: str,
     failure: dict[str, Any] | None,
+    todo: str,
     verdicts: Sequence[Verdict],
     judgments: Sequence[Judgment],
 ) -> None:
@@ -198,7 +205,7 @@ def _print_json(
             "strength": 1.0 if failure is not None else 0.0,
             "evidence": [failure] if failure is not None else [],
             "unknown_reason": None,
-            "todo": FAILURE_TODO,
+            "todo": todo,
         }
     ]
     rows += [dataclasses.asdict(verdict) for verdict in verdicts]

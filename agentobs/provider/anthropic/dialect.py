@@ -8,13 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
+from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.provider.anthropic import composition
+from agentobs.provider.anthropic.batches import (
+    batch_limits,
+    batch_messages,
+    batch_requests,
+    batch_tools,
+)
 from agentobs.provider.anthropic.cloud_frames import enframe, is_framed, split_frames
 from agentobs.provider.anthropic.managed_agents import (
     MODEL_REQUEST,
+    agent_stream,
     managed_traffic,
     managed_usage,
+    received_messages,
+    sent_messages,
 )
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
@@ -28,7 +37,7 @@ from agentobs.provider.anthropic.messages import (
     without_entry_breakpoints,
     without_ids,
 )
-from agentobs.provider.anthropic.rate_limits import limit_hit, rate_limits
+from agentobs.provider.anthropic.rate_limits import FAST, limit_hit, rate_limits
 from agentobs.provider.anthropic.server_tools import other_names
 from agentobs.provider.anthropic.streams import (
     DELTA_PHRASES,
@@ -41,6 +50,7 @@ from agentobs.provider.anthropic.streams import (
 from agentobs.provider.anthropic.terms import TERMS
 from agentobs.provider.anthropic.usage import batch_results, on_platform, platform_of, usage_rows
 from agentobs.provider.dialect import (
+    BatchResult,
     Block,
     BodyPlace,
     CallLimits,
@@ -60,6 +70,9 @@ from agentobs.records.usage import Certainty, Usage, unreported_usage
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
 """Matches the route of the results of a batch. The results are JSON lines, and clients may fetch them several times."""
+
+_BATCHES = "/v1/messages/batches"
+"""The route of the request that creates a batch."""
 
 _ROUTE = re.compile(
     r"/model/.+/(?:invoke|converse)"
@@ -161,6 +174,7 @@ class Anthropic(Dialect):
         "retry-after-ms",
         "x-should-retry",
         f"{_RATE_LIMIT}*",
+        f"{FAST}*",
     )
     credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
     hosts = HOSTS
@@ -215,7 +229,7 @@ class Anthropic(Dialect):
         return finite(headers.get("retry-after"), 1000) if exact_ms is None else exact_ms
 
     def rate_limits(self, headers: Mapping[str, str]) -> dict[str, float]:
-        """Return the limits in the `anthropic-ratelimit-*` headers."""
+        """Return the limits in the `anthropic-ratelimit-*` and `anthropic-fast-*` headers."""
         return rate_limits(headers, _RATE_LIMIT)
 
     def limit_hit(self, answer: Answer) -> str | None:
@@ -262,11 +276,39 @@ class Anthropic(Dialect):
 
     def declared_names(self, body: Mapping[str, Any]) -> list[str]:
         """Return the names of the tools, of MCP servers and of their tools that a request declares."""
-        return [*self.tool_names(body), *other_names(body)]
+        requests = [body, *batch_requests(body)]
+        return [name for each in requests for name in (*self.tool_names(each), *other_names(each))]
 
     def call_limits(self, body: Mapping[str, Any]) -> Mapping[str, CallLimits]:
         """Return the limits that a request sets for tools that the provider runs, by the name of the tool."""
         return call_limits(body)
+
+    def batch_results(self, question: Question, answer: Answer) -> Iterator[BatchResult]:
+        """Yield the results of a batch that contain calls or results of tools that the provider ran."""
+        found = _BATCH_RESULTS.match(route(question.path))
+        return iter(()) if found is None else batch_tools(found["batch_id"], answer.body)
+
+    def batch_limits(
+        self, question: Question, body: Mapping[str, Any], answer: Answer
+    ) -> Mapping[str, Mapping[str, CallLimits]]:
+        """Return the limits for tools that the provider runs, for the requests of a batch, by the ID of the result."""
+        called = route(question.path).partition("?")[0]
+        if question.method != "POST" or called != _BATCHES:
+            return {}
+        return batch_limits(body, answer.body)
+
+    def sent_messages(self, body: Mapping[str, Any]) -> list[Turn]:
+        """Return the messages in a request that creates a batch, or sends events to a managed agent."""
+        messages = (each.get("messages") for each in batch_requests(body))
+        of_batch = (self.turn(each) for listed in messages for each in _list(listed))
+        return [*of_batch, *sent_messages(body)]
+
+    def received_messages(self, path: str, answer: Answer) -> list[Turn]:
+        """Return the messages in the results of a batch, or in the events of a managed agent."""
+        called = route(path)
+        if _BATCH_RESULTS.match(called):
+            return [self.turn(each) for each in batch_messages(answer.body)]
+        return received_messages(called, answer)
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body to which a path of keys leads; None if the path is empty."""
@@ -437,6 +479,10 @@ class Anthropic(Dialect):
         """Return what an exchange reveals about sessions of managed agents; None if nothing."""
         return managed_traffic(route(question.path), answer)
 
+    def agent_stream(self, question: Question, answer: Answer) -> AgentStream | None:
+        """Return a reader for a stream of the events of a managed agent; None for other responses."""
+        return agent_stream(route(question.path), answer)
+
     def managed_usage(self, session_id: str, event: AgentEvent, model: str) -> list[Usage]:
         """Return the usage rows of a request that the provider sent to a model for a managed agent."""
         return managed_usage(session_id, event, model)
@@ -561,6 +607,10 @@ def _without_breakpoint(value: Any) -> Any:
     if not isinstance(value, dict) or "cache_control" not in value:
         return value
     return {key: inner for key, inner in value.items() if key != "cache_control"}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str | None:

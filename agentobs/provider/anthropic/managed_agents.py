@@ -9,14 +9,20 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentobs.provider.agent_events import AgentEvent, AgentEventKind, ManagedTraffic
+from agentobs.provider.agent_events import AgentEvent, AgentEventKind, AgentStream, ManagedTraffic
+from agentobs.provider.anthropic.messages import turn
 from agentobs.provider.anthropic.terms import AGENT_ENDINGS
 from agentobs.provider.anthropic.usage import sums_of_session, usage_rows
-from agentobs.provider.dialect import json_bytes
-from agentobs.provider.server_events import is_stream, server_events
+from agentobs.provider.dialect import Block, Turn, json_bytes, text_of
+from agentobs.provider.server_events import (
+    EVENT_MARK_BYTES,
+    is_stream,
+    last_event_end,
+    server_events,
+)
 from agentobs.records.exchanges import Answer
 from agentobs.records.usage import Usage, unreported_usage
 
@@ -77,12 +83,14 @@ def managed_traffic(route: str, answer: Answer) -> ManagedTraffic | None:
         answer: the response, even if only a part of it arrived.
     """
     path = route.partition("?")[0]
-    if not path.startswith("/v1/sessions") or not answer.chunks or (answer.status or 400) >= 400:
+    if not _may_show_events(path, answer):
         return None
     if found := _EVENTS.match(path):
         thread_id = found["thread"]
-        events = _in_order(list(_parsed(_values(answer), thread_id)))
-        return ManagedTraffic(found["session"], thread_id, events)
+        events = list(_parsed(_values(answer), thread_id))
+        if not is_stream(answer.headers) and _is_reversed(events):
+            events.reverse()
+        return ManagedTraffic(found["session"], thread_id, _in_order(events))
     if _OBJECTS.match(path):
         objects = list(_values(answer))
         models = {each["id"]: model for each in objects if (model := _model(each))}
@@ -93,6 +101,93 @@ def managed_traffic(route: str, answer: Answer) -> ManagedTraffic | None:
         )
         return ManagedTraffic(models=models, primary_threads=frozenset(primary))
     return None
+
+
+def received_messages(route: str, answer: Answer) -> list[Turn]:
+    """Return the messages, tool calls and results in the events of a response; none if it has no events.
+
+    Args:
+        route: the path that the provider defines, with or without the query.
+        answer: the response.
+    """
+    path = route.partition("?")[0]
+    is_shown = _EVENTS.match(path) is not None and _may_show_events(path, answer)
+    return list(_messages(_values(answer))) if is_shown else []
+
+
+def sent_messages(body: Mapping[str, Any]) -> list[Turn]:
+    """Return the messages and tool results in a request that sends events to an agent."""
+    listed = body.get("events")
+    return list(_messages(listed if isinstance(listed, list) else ()))
+
+
+def _messages(events: Iterable[Any]) -> Iterator[Turn]:
+    for event in events:
+        kind = event.get("type") if isinstance(event, dict) else None
+        if not isinstance(kind, str):
+            continue
+        match _KINDS.get(kind):
+            case "call":
+                name, value = str(event.get("name")), event.get("input")
+                yield Turn("assistant", (Block("call", kind, name=name, value=value),))
+            case "result":
+                text = text_of(event.get("content"))
+                yield Turn("user", (Block("result", kind, text=text),))
+            case _ if "content" in event:
+                yield turn({**event, "role": "user" if kind.startswith("user.") else "assistant"})
+
+
+def agent_stream(route: str, answer: Answer) -> AgentStream | None:
+    """Return a reader for a stream of events; None for another response.
+
+    Args:
+        route: the path that the provider defines, with or without the query.
+        answer: the start of the response.
+    """
+    path = route.partition("?")[0]
+    found = _EVENTS.match(path)
+    if found is None or not _may_show_events(path, answer) or not is_stream(answer.headers):
+        return None
+    return _Stream(found["session"], found["thread"])
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Reads the events of a stream while it arrives.
+
+    An event without a time waits for the next event with a time, as in `_in_order`.
+    """
+
+    session_id: str
+    thread_id: str | None
+    size: int = 0
+    _unread: bytearray = field(default_factory=bytearray, repr=False)
+    """The start of an event that has not arrived completely."""
+    _waiting: list[AgentEvent] = field(default_factory=list)
+
+    def read(self, data: bytes) -> ManagedTraffic:
+        searched = max(len(self._unread) - EVENT_MARK_BYTES, 0)
+        self.size += len(data)
+        self._unread += data
+        end = last_event_end(self._unread, searched)
+        complete = bytes(self._unread[:end])
+        del self._unread[:end]
+        values = _with_id(_json(each.data) for each in server_events(complete))
+        self._waiting += _parsed(values, self.thread_id)
+        timed = [at for at, each in enumerate(self._waiting, 1) if each.at_ns is not None]
+        return self._take(timed[-1] if timed else 0)
+
+    def end(self) -> ManagedTraffic:
+        return self._take(len(self._waiting))
+
+    def _take(self, count: int) -> ManagedTraffic:
+        events, self._waiting = self._waiting[:count], self._waiting[count:]
+        return ManagedTraffic(self.session_id, self.thread_id, _in_order(events))
+
+
+def _may_show_events(path: str, answer: Answer) -> bool:
+    is_read = bool(answer.chunks) and (answer.status or 400) < 400
+    return is_read and path.startswith("/v1/sessions")
 
 
 def is_agent_event(event: Mapping[str, Any]) -> bool:
@@ -132,12 +227,14 @@ def managed_usage(session_id: str, event: AgentEvent, model: str) -> list[Usage]
 def _values(answer: Answer) -> Iterator[dict[str, Any]]:
     """Yield the objects in a response: the events of a stream, the items of a list, or the only object."""
     if is_stream(answer.headers):
-        parsed: Iterable[Any] = (_json(each.data) for each in server_events(answer.body))
-    else:
-        value = _json(answer.body)
-        listed = value.get("data") if isinstance(value, dict) else None
-        parsed = listed if isinstance(listed, list) else [value]
-    for each in parsed:
+        return _with_id(_json(each.data) for each in server_events(answer.body))
+    value = _json(answer.body)
+    listed = value.get("data") if isinstance(value, dict) else None
+    return _with_id(listed if isinstance(listed, list) else [value])
+
+
+def _with_id(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for each in values:
         if isinstance(each, dict) and isinstance(each.get("id"), str) and each["id"]:
             yield each
 
@@ -149,11 +246,14 @@ def _parsed(values: Iterable[dict[str, Any]], thread_id: str | None) -> Iterator
             yield _event(value, kind, thread_id)
 
 
+def _is_reversed(events: list[AgentEvent]) -> bool:
+    """Return whether a list contains the last event first."""
+    known = [each.at_ns for each in events if each.at_ns is not None]
+    return bool(known) and known[0] > known[-1]
+
+
 def _in_order(events: list[AgentEvent]) -> list[AgentEvent]:
     """Return events in the order in which they happened; an event without a time happened before the next one."""
-    known = [each.at_ns for each in events if each.at_ns is not None]
-    if known and known[0] > known[-1]:  # a list may be in reverse order
-        events.reverse()
     filled: list[AgentEvent] = []
     next_ns: int | None = None
     for each in reversed(events):
@@ -211,8 +311,8 @@ def _word(value: Mapping[str, Any], error: Mapping[str, Any]) -> str | None:
 
 
 def _labels(value: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for field, name in _LABELS.items():
-        if text := _text(value.get(field)):
+    for key, name in _LABELS.items():
+        if text := _text(value.get(key)):
             yield name, text
     if text := _text(_object(error.get("retry_status")).get("type")):
         yield "managed_retry_status", text

@@ -124,8 +124,13 @@ class SessionView:
         if response.provider_calls or response.provider_results:
             limits = dialect.call_limits(body.settings)
             yield from self._provider_tools.attempt(exchange, fact, response, limits)
+        self._provider_tools.limit_batch(
+            dialect.batch_limits(exchange.question, body.settings, exchange.answer)
+        )
+        results = dialect.batch_results(exchange.question, exchange.answer)
+        yield from self._provider_tools.batch(exchange, fact, results)
         yield from self._positions.leave(position, exchange, response, dialect)
-        if (traffic := dialect.managed_traffic(exchange.question, exchange.answer)) is not None:
+        for traffic in self._agents.rest(exchange, dialect):
             yield from self._agents.exchange(exchange, fact, traffic, dialect)
 
     def drafts(
@@ -148,6 +153,32 @@ class SessionView:
         fact = replace(fact, continues_attempt_id=continued)
         yield replace(fact, outcome="crashed", error_type=None)
         yield from self._usage(exchange, fact, response, dialect)
+
+    def agent_events(self, exchange: ModelExchange, body: Body) -> list[Fact]:
+        """Return the facts that follow from the events in a stream of a managed agent that have arrived since the last
+        call, preceded by a draft of the stream's own attempt; an empty list if there are none.
+
+        Args:
+            exchange: the part of the exchange that has arrived.
+            body: the body of its request.
+        """
+        dialect = dialect_of(exchange.question.path)
+        traffic = self._agents.arrived(exchange, dialect)
+        if traffic is None:
+            return []
+        started = replace(exchange, answer=replace(exchange.answer, chunks=()))
+        fact = next(
+            each for each in self.drafts(started, body, (None, None)) if isinstance(each, Attempt)
+        )
+        return [fact, *self._agents.exchange(exchange, fact, traffic, dialect)]
+
+    def agent_drafts(self) -> Iterator[Fact]:
+        """Yield drafts of the requests that a managed agent has started since the last call."""
+        return self._agents.drafts()
+
+    def forget_drafts(self) -> None:
+        """Forget which drafts are written, because a segment starts."""
+        self._agents.forget_drafts()
 
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that the agent loop of agentobs executed."""

@@ -173,6 +173,8 @@ class Interpreter:
             bodies.forget()
         self._partial.clear()
         self._told.clear()
+        for view in self._views.values():
+            view.forget_drafts()
 
     def lose(self, session_id: str, records: int = 1) -> None:
         """Remember that records of a session are not in the journal."""
@@ -198,15 +200,24 @@ class Interpreter:
         secrets = self._credentials.of(session_id) or secrets
         texts: dict[str, str] = {}
         with_content = Attempt if isinstance(record, ModelExchange) else ToolResult
-        facts = []
-        for fact in placed(parts.facts, record):
-            sequence = self._sequences.get(session_id, 0) + 1
-            _remember(self._sequences, session_id, sequence)
-            content = parts.content if isinstance(fact, with_content) else None
-            if (kept := self._sampled(self._checked(fact, texts), sequence)) is not None:
-                facts.append(WrittenFact(kept, sequence, content))
+        facts = [
+            dataclasses.replace(each, content=parts.content)
+            if parts.content is not None and isinstance(each.fact, with_content)
+            else each
+            for each in self._numbered(session_id, placed(parts.facts, record), texts)
+        ]
         contents = (*parts.contents, *self._label_lines(session_id, texts, mode, secrets))
         return Interpretation(session_id, contents, tuple(facts), parts.is_complete)
+
+    def _numbered(
+        self, session_id: str, facts: Iterable[Fact], texts: dict[str, str]
+    ) -> Iterator[WrittenFact]:
+        """Yield the facts of a session as they are written; `texts` is extended as in `_checked`."""
+        for fact in facts:
+            sequence = self._sequences.get(session_id, 0) + 1
+            _remember(self._sequences, session_id, sequence)
+            if (kept := self._sampled(self._checked(fact, texts), sequence)) is not None:
+                yield WrittenFact(kept, sequence)
 
     def _label_lines(
         self, session_id: str, texts: Mapping[str, str], mode: str, secrets: Sequence[bytes]
@@ -232,7 +243,10 @@ class Interpreter:
         return dataclasses.replace(fact, rate=rate)
 
     def interpret_partial(self, exchange: ModelExchange) -> Interpretation | None:
-        """Return the new content and drafts of an exchange in progress; None if there is nothing new to write."""
+        """Return the new content, facts and drafts of an exchange in progress; None if there is nothing new to write.
+
+        Only a stream of the events of a managed agent has facts before it ends.
+        """
         exchange = with_clean_headers(exchange, self.redactor)
         session_id, attempt_id = exchange.place.session_id, exchange.attempt_id
         mode = self._modes.get(session_id, "vault")
@@ -245,22 +259,24 @@ class Interpreter:
         partial.response.receive(exchange.answer)
         if mode != "off" and (part := partial.next_part(exchange)) is not None:
             contents.append(("partial", part))
-        drafts: list[WrittenFact] = []
-        if not partial.has_usage:
+        view, texts = self._view(session_id), dict[str, str]()
+        facts = list(placed(view.agent_events(exchange, partial.body), exchange))[1:]
+        drafts = list(view.agent_drafts())
+        if partial.may_have_new_drafts(exchange):
             ids = (
                 _content_id(partial.request_line, mode),
                 None if mode == "off" else parts_id(attempt_id),
             )
             started = partial.with_first_chunks(exchange)
-            facts = list(self._view(session_id).drafts(started, partial.body, ids))
-            if partial.note_drafts(facts):
-                texts: dict[str, str] = {}
-                drafts = [WrittenFact(self._checked(fact, texts), 0) for fact in facts]
-                secrets = self._credentials.of(session_id)
-                contents += self._label_lines(session_id, texts, mode, secrets)
-        if not (contents or drafts):
+            own_drafts = list(view.drafts(started, partial.body, ids))
+            drafts += own_drafts if partial.note_drafts(own_drafts) else []
+        written = tuple(self._numbered(session_id, facts, texts))
+        written_drafts = tuple(WrittenFact(self._checked(fact, texts), 0) for fact in drafts)
+        secrets = self._credentials.of(session_id)
+        contents += self._label_lines(session_id, texts, mode, secrets)
+        if not (contents or written or written_drafts):
             return None
-        return Interpretation(session_id, tuple(contents), (), drafts=tuple(drafts))
+        return Interpretation(session_id, tuple(contents), written, drafts=written_drafts)
 
     def _start_partial(self, exchange: ModelExchange) -> PartialExchange:
         """Process the request of an exchange."""

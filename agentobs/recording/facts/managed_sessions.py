@@ -1,7 +1,8 @@
 """Managed agents: the turns, tool calls and usage of agents that the provider runs, derived from their events.
 
 A program may see an event several times: in several streams, after a reconnect, and in lists. An event counts once, by
-its ID. Times are those of the provider's clock, because a list contains no others.
+its ID. Times are those of the provider's clock, because a list contains no others. The events of a stream are followed
+while it arrives, because an agent may run for hours.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentobs.provider.agent_events import AgentEvent, ManagedTraffic
+from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
+from agentobs.provider.content_encoding import StreamDecoder
 from agentobs.provider.dialect import Dialect
 from agentobs.recording.facts.input_similarity import similarity
 from agentobs.records.exchanges import ModelExchange, child_lane
@@ -107,6 +109,16 @@ class _Agent:
 
 
 @dataclass(slots=True)
+class _ArrivingStream:
+    """The reader of one stream of events that has not ended."""
+
+    reader: AgentStream
+    decoder: StreamDecoder
+    chunks: int = 0
+    """How many chunks were read."""
+
+
+@dataclass(slots=True)
 class ManagedAgents:
     """The agents that the provider runs, as far as the exchanges of one session show them."""
 
@@ -120,6 +132,34 @@ class ManagedAgents:
     _models: dict[str, str] = field(default_factory=dict)
     _primary: set[str] = field(default_factory=set)
     _seen: dict[tuple[str, str], None] = field(default_factory=dict)
+    _streams: dict[str, _ArrivingStream] = field(default_factory=dict)
+    """The streams that have not ended, by the attempt of their request."""
+    _drafted: set[str] = field(default_factory=set)
+    """The requests that have not ended, and whose drafts are in the current segment."""
+
+    def arrived(self, exchange: ModelExchange, dialect: Dialect) -> ManagedTraffic | None:
+        """Return the events of a stream in progress that have arrived since the last call; None if there are none."""
+        stream = self._streams.get(exchange.attempt_id)
+        if stream is None:
+            reader = dialect.agent_stream(exchange.question, exchange.answer)
+            if reader is None:
+                return None
+            stream = _ArrivingStream(reader, StreamDecoder(exchange.answer.encoding))
+            self._streams[exchange.attempt_id] = stream
+        new = exchange.answer.chunks[stream.chunks :]
+        stream.chunks += len(new)
+        data = b"".join(part for chunk in new for part in stream.decoder.decode(chunk.data))
+        traffic = stream.reader.read(data) if data else None
+        return traffic if traffic is not None and traffic.events else None
+
+    def rest(self, exchange: ModelExchange, dialect: Dialect) -> list[ManagedTraffic]:
+        """Return what an exchange that has ended reveals, without the events that have been returned before."""
+        stream = self._streams.pop(exchange.attempt_id, None)
+        if stream is None:
+            traffic = dialect.managed_traffic(exchange.question, exchange.answer)
+            return [] if traffic is None else [traffic]
+        rest = exchange.answer.body[stream.reader.size :]
+        return [stream.reader.read(rest), stream.reader.end()]
 
     def exchange(
         self, exchange: ModelExchange, fact: Attempt, traffic: ManagedTraffic, dialect: Dialect
@@ -138,9 +178,10 @@ class ManagedAgents:
             return
         agent = self._agents.get(traffic.session_id)
         if agent is None:
-            agent = _Agent(traffic.session_id, fact.lane, dialect, (exchange, fact))
+            observed = _without_body(exchange), fact
+            agent = _Agent(traffic.session_id, fact.lane, dialect, observed)
             self._agents[traffic.session_id] = agent
-        agent.observed = exchange, fact
+        agent.observed = _without_body(exchange), fact
         for event in traffic.events:
             key = agent.id, event.id
             if key in self._seen:
@@ -150,6 +191,20 @@ class ManagedAgents:
                 del self._seen[next(iter(self._seen))]
             at_ns = exchange.started_ns if event.at_ns is None else event.at_ns
             yield from self._follow(agent, event, at_ns)
+
+    def drafts(self) -> Iterator[Fact]:
+        """Yield the attempts that have started since the last call, as if the process had ended during them."""
+        for agent in self._agents.values():
+            for request in agent.open.values():
+                if request.attempt_id not in self._drafted:
+                    self._drafted.add(request.attempt_id)
+                    yield from self._end_request(
+                        agent, request, request.start, request.started_ns, "crashed"
+                    )
+
+    def forget_drafts(self) -> None:
+        """Forget which drafts are written, because a segment starts."""
+        self._drafted.clear()
 
     def end_session(self, at_ns: int) -> Iterator[Fact]:
         """Yield the requests that have not ended, prompts whose usage was not seen, and the ends of interactions."""
@@ -290,6 +345,8 @@ class ManagedAgents:
         outcome: AttemptOutcome,
     ) -> Iterator[Fact]:
         """Yield the attempt of a request, and its usage."""
+        if outcome != "crashed":
+            self._drafted.discard(request.attempt_id)
         exchange, observed = agent.observed
         model = self._models.get(event.thread_id or "") or self._models.get(agent.id)
         error = agent.last_error if outcome == "stream_error" else None
@@ -424,6 +481,11 @@ class ManagedAgents:
             numbers={Label(name): float(value) for name, value in event.numbers.items()},
             labels={Label(name): self.label(text) for name, text in labels.items() if text},
         )
+
+
+def _without_body(exchange: ModelExchange) -> ModelExchange:
+    """Return an exchange that does not keep the bytes of its response in memory."""
+    return replace(exchange, answer=replace(exchange.answer, chunks=()))
 
 
 def _at(row: UsageRow, at_ns: int) -> UsageRow:

@@ -40,6 +40,8 @@ class PartialExchange:
     redactor: Redactor = field(repr=False)
     state: tuple[bool, bool] | None = None
     """Whether the response headers, and usage, had arrived when drafts of its facts were last written."""
+    drafted_start: tuple[int | None, int] | None = None
+    """The status, and the number of first chunks, from which drafts of its facts were last derived."""
     written: bytearray = field(default_factory=bytearray, repr=False)
     """The bytes of all parts, without secrets."""
     covered_bytes: int = 0
@@ -80,10 +82,14 @@ class PartialExchange:
         self.written += text
         return line
 
-    @property
-    def has_usage(self) -> bool:
-        """Whether a draft of its usage has been written."""
-        return self.state is not None and self.state[1]
+    def may_have_new_drafts(self, exchange: ModelExchange) -> bool:
+        """Return whether drafts of its facts may have changed since the last call: not after a draft of its usage, and
+        not if the start of the response is the same.
+        """
+        start = exchange.answer.status, len(self.response.first_chunks)
+        has_usage = self.state is not None and self.state[1]
+        before, self.drafted_start = self.drafted_start, start
+        return not has_usage and start != before
 
     def note_drafts(self, facts: Sequence[Fact]) -> bool:
         """Return whether drafts of its facts have changed since they were last written, and note them as written."""

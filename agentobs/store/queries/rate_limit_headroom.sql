@@ -2,14 +2,15 @@
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only attempts that were sent from the first time on and
 -- before the second, or NULL. $limit_name: only this limit, or NULL. The latest hour comes first. A row without a limit
--- counts rejected requests whose limit is unknown.
+-- counts rejected requests whose limit is unknown. Limits of which only the time of the reset is known are left out.
 WITH seen AS (
     SELECT
         time_bucket(INTERVAL 1 HOUR, make_timestamp_ns(at_ns)::TIMESTAMP) AS hour, model, limit_name, limit_value,
         remaining, headroom_ratio, session_id, 0 AS rejected
     FROM rate_limits
     WHERE
-        ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        coalesce(limit_value, remaining, headroom_ratio) IS NOT NULL
+        AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
         AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
     UNION ALL BY NAME

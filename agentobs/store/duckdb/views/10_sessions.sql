@@ -141,7 +141,8 @@ SELECT
     NULL::BIGINT AS use,
     NULL::BIGINT AS max_uses,
     NULL::VARCHAR AS caller_id,
-    NULL::VARCHAR AS result_attempt_id
+    NULL::VARCHAR AS result_attempt_id,
+    NULL::VARCHAR AS batch_result_id
 FROM tool_uses AS u
 LEFT JOIN answered_calls AS a
     ON u.session_id = a.session_id AND u.attempt_id = a.attempt_id AND u.ordinal = a.ordinal
@@ -175,7 +176,8 @@ SELECT
     r.outcome, r.is_error,
     CASE WHEN r.session_id IS NOT NULL THEN 1 END AS attempts,
     NULL AS permission, NULL AS approval_wait_ns, u.input_bytes, r.result_bytes,
-    CASE WHEN r.by_client THEN 'client' ELSE 'provider' END AS runs_on, u.server, r.error_code, u.use, u.max_uses, u.caller_id, r.result_attempt_id
+    CASE WHEN r.by_client THEN 'client' ELSE 'provider' END AS runs_on, u.server, r.error_code, u.use, u.max_uses, u.caller_id, r.result_attempt_id,
+    u.batch_result_id
 FROM provider_tool_uses AS u
 LEFT JOIN (
     FROM provider_tool_results
@@ -213,6 +215,7 @@ COMMENT ON COLUMN tool_calls.use IS 'How many times the response has called this
 COMMENT ON COLUMN tool_calls.max_uses IS 'The maximum of `use` that the request declares; NULL without a limit.';
 COMMENT ON COLUMN tool_calls.caller_id IS 'The ID of the call of the provider, such as a code execution, that made this call; NULL if the model made it.';
 COMMENT ON COLUMN tool_calls.result_attempt_id IS 'The attempt whose response contains the result of a tool of the provider. It differs from attempt_id if the provider paused the turn.';
+COMMENT ON COLUMN tool_calls.batch_result_id IS 'The keyed digest of the result of a batch that contains the call, as in usage; NULL for other calls.';
 
 CREATE OR REPLACE VIEW advisor_consultations AS
 SELECT
@@ -242,15 +245,18 @@ LEFT JOIN provider_tool_results AS r
 LEFT JOIN usage AS advisor
     ON r.session_id = advisor.session_id AND r.result_attempt_id = advisor.attempt_id
     AND r.iteration = advisor.iteration
+    AND (r.batch_result_id IS NULL OR r.batch_result_id = advisor.batch_result_id)
 LEFT JOIN (
     SELECT
-        session_id, attempt_id, any_value(model) AS model,
+        session_id, attempt_id, batch_result_id, any_value(model) AS model,
         sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens) AS input_tokens,
         sum(output_tokens) AS output_tokens
     FROM usage
     WHERE billed AND kind <> 'advisor_message'
-    GROUP BY session_id, attempt_id
-) AS executor ON u.session_id = executor.session_id AND u.attempt_id = executor.attempt_id
+    GROUP BY session_id, attempt_id, batch_result_id
+) AS executor
+    ON u.session_id = executor.session_id AND u.attempt_id = executor.attempt_id
+    AND (u.batch_result_id IS NULL OR u.batch_result_id = executor.batch_result_id)
 WHERE u.name = 'advisor';
 COMMENT ON VIEW advisor_consultations IS 'One row for each time that a model consulted its advisor, with the tokens of both.';
 COMMENT ON COLUMN advisor_consultations.session_id IS 'The ID of the session.';

@@ -148,7 +148,8 @@ SELECT
         {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
         {'k': 'attempt_id', 'v': attempt_id::VARCHAR},
         {'k': 'server', 'v': server::VARCHAR},
-        {'k': 'caller_id', 'v': caller_id::VARCHAR}
+        {'k': 'caller_id', 'v': caller_id::VARCHAR},
+        {'k': 'batch_result_id', 'v': batch_result_id::VARCHAR}
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
         {'k': 'ordinal', 'v': ordinal::DOUBLE},
@@ -170,7 +171,8 @@ SELECT
         {'k': 'result_attempt_id', 'v': result_attempt_id::VARCHAR},
         {'k': 'type', 'v': type::VARCHAR},
         {'k': 'error_code', 'v': error_code::VARCHAR},
-        {'k': 'stop_reason', 'v': stop_reason::VARCHAR}
+        {'k': 'stop_reason', 'v': stop_reason::VARCHAR},
+        {'k': 'batch_result_id', 'v': batch_result_id::VARCHAR}
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
         {'k': 'duration_ns', 'v': duration_ns::DOUBLE},

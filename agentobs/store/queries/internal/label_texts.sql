@@ -10,9 +10,9 @@ WITH wanted AS (
     UNION ALL
     SELECT [error_class, error_file], session_id, segment_id, ended_ns FROM session_ends
     UNION ALL
-    SELECT [name, server, tool_use_id, caller_id, lane], session_id, segment_id, requested_ns FROM provider_tool_uses
+    SELECT [name, server, tool_use_id, caller_id, lane, batch_result_id], session_id, segment_id, requested_ns FROM provider_tool_uses
     UNION ALL
-    SELECT [type, tool_use_id, error_code, stop_reason, lane], session_id, segment_id, result_ns
+    SELECT [type, tool_use_id, error_code, stop_reason, lane, batch_result_id], session_id, segment_id, result_ns
     FROM provider_tool_results
     UNION ALL
     SELECT [name, label, lane], session_id, segment_id, started_ns FROM span_starts

@@ -12,9 +12,9 @@ WITH fields(texts) AS (
     UNION ALL
     SELECT [error_class, error_file] FROM session_ends
     UNION ALL
-    SELECT [name, server, tool_use_id, caller_id, lane] FROM provider_tool_uses
+    SELECT [name, server, tool_use_id, caller_id, lane, batch_result_id] FROM provider_tool_uses
     UNION ALL
-    SELECT [type, tool_use_id, error_code, stop_reason, lane]
+    SELECT [type, tool_use_id, error_code, stop_reason, lane, batch_result_id]
     FROM provider_tool_results
     UNION ALL
     SELECT [name, label, lane] FROM span_starts

@@ -1,0 +1,10 @@
+ALTER TABLE provider_tool_uses ADD COLUMN batch_result_id VARCHAR;
+ALTER TABLE provider_tool_results ADD COLUMN batch_result_id VARCHAR;
+COMMENT ON COLUMN provider_tool_uses.batch_result_id IS 'The keyed digest of the result of a batch that contains the call, as in usage; NULL for other calls.';
+COMMENT ON COLUMN provider_tool_results.batch_result_id IS 'The keyed digest of the result of a batch that contains the result, as in usage; NULL for other results.';
+COMMENT ON COLUMN provider_tool_uses.ordinal IS 'The position among the calls of the response that the provider runs, from 1; the results of a batch are one response.';
+COMMENT ON COLUMN provider_tool_uses.requested_ns IS 'When the call appeared in the stream; when the response ended, if it was not streamed; when the program had fetched it, for the result of a batch. [ns since 1970 UTC]';
+COMMENT ON COLUMN provider_tool_uses.use IS 'How many times the response, or the result of a batch, has called this tool, including this call. max_uses limits this number.';
+COMMENT ON COLUMN provider_tool_uses.max_uses IS 'The maximum number of calls that the request declares; NULL without a limit, or if the session did not create the batch.';
+COMMENT ON COLUMN provider_tool_results.result_ns IS 'When the result appeared in the stream; when the response ended, if it was not streamed; when the program had fetched it, for the result of a batch. [ns since 1970 UTC]';
+COMMENT ON COLUMN attempts.rate_limits IS 'The rate limits in the response headers, by name: `<limit>.limit`, `<limit>.remaining`, `<limit>.reset_s` [s since 1970]; for subscriptions `<limit>.utilization` (used share; 1 is the limit), `<limit>.surpassed_threshold` (a share that is exceeded and about which the provider warns) and `unified_overage.in_use` (1 if the request was charged as extra usage, else 0). NULL if the response has none. The view rate_limits has one row for each limit.';
