@@ -15,8 +15,8 @@ import click
 
 from agentobs import world
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError, error_kind
-from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
@@ -292,30 +292,6 @@ def _telemetry_summary(
     without = f", {found.unidentified} without a request ID" if found.unidentified else ""
     counted = f"{found.differences} of {found.requests} requests differ"
     return f"{records}: {counted}{without} (view telemetry_differences)"
-
-
-def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a missing package becomes an error that names what to install.
-
-    Args:
-        part: the part of agentobs that needs packages.
-        extras: the extras that install them, separated by commas.
-    """
-
-    @contextlib.contextmanager
-    def needed() -> Any:
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "agentobs":
-                raise
-            raise UsageError(
-                f"the package {error.name} is not installed",
-                where=part,
-                todo=f"Install what {part} needs: {install_extra(extras)}",
-            ) from error
-
-    return needed()
 
 
 def _start(home: str | None, content: Any, turns: TurnCounter) -> Any:

@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from agentobs.errors import error_kind, warn_once
+from agentobs.provider.content_encoding import decoded_body
 from agentobs.provider.registry import dialect_of, is_model_call
 from agentobs.proxy.client_sessions import SESSION_HEADER, ClientSessions
 from agentobs.proxy.client_variables import Upstream
@@ -30,6 +31,7 @@ from agentobs.records.exchanges import Place
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 
 CONNECT_SECONDS = 30.0
 """How long to wait for a connection to the provider. Our choice; otherwise the client's own time limits apply."""
@@ -80,6 +82,8 @@ class Forwarder:
     token: str
     verify: Any = True
     """How to verify certificates: an `ssl.SSLContext`, or True for the default."""
+    wrap: Wrap | None = None
+    """Returns a transport to use in place of a transport to the provider, closer to the network than the recorder."""
     counts: Counts = field(default_factory=Counts)
     _recorded: httpx2.AsyncClient = field(init=False)
     _plain: httpx2.AsyncClient = field(init=False)
@@ -97,11 +101,16 @@ class Forwarder:
 
     def _client(self) -> httpx2.AsyncClient:
         """Return a client that sends what it is given: it adds no headers, follows no redirects, keeps no cookies."""
-        return httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
             verify=self.verify,
         )
+        if (wrap := self.wrap) is not None:
+            client._transport = wrap(client._transport)
+            mounts = client._mounts.items()
+            client._mounts = {key: each if each is None else wrap(each) for key, each in mounts}
+        return client
 
     async def forward(self, scope: Message, receive: Receive, send: Send) -> None:
         """Forward one request."""
@@ -140,9 +149,10 @@ class Forwarder:
         if not is_recorded:
             await self._exchange(self._plain, request, body, send, upstream)
             return
-        found = self.sessions.known_place_of(by_name, whole)
+        readable = whole and decoded_body(whole, by_name.get("content-encoding", ""))
+        found = self.sessions.known_place_of(by_name, readable)
         if found is None:  # in a thread, because a resumed conversation is looked up in the store
-            found = await asyncio.to_thread(self.sessions.place_of, by_name, whole)
+            found = await asyncio.to_thread(self.sessions.place_of, by_name, readable)
         place, key = found
         token = _place.set(place)
         try:

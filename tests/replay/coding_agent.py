@@ -45,7 +45,7 @@ class Session:
         assert self.url.hostname is not None
         connection = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=30)
         if body is None:
-            connection.request("HEAD", "/")
+            connection.request("HEAD", self.url.path or "/")
             return connection.getresponse().read()
         identity = {"device_id": self.device, "account_uuid": "", "session_id": self.id}
         body = {**body, "metadata": {"user_id": json.dumps(identity)}, "stream": True}
@@ -58,7 +58,7 @@ class Session:
             **({"x-claude-code-agent-id": agent} if agent else {}),
         }
         data = gzip.compress(json.dumps(body).encode())
-        connection.request("POST", "/v1/messages?beta=true", data, headers)
+        connection.request("POST", f"{self.url.path}/v1/messages?beta=true", data, headers)
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()

@@ -226,8 +226,8 @@ def test_the_command_line_replays_a_command(
 
 
 def test_a_command_is_frozen_with_a_test(tmp_path: Path, recording: Recording) -> None:
-    """The generated test replays the command, also if it failed."""
-    frozen = freeze(dataclasses.replace(recording, outcome="failed", reason="exit:1"), tmp_path, {})
+    """The generated test replays the command."""
+    frozen = freeze(recording, tmp_path, {})
     assert frozen.test.read_text().endswith(
         '@pytest.mark.replay_command("recording.jsonl")\n'
         "def test_same_path(replay_command):\n"
