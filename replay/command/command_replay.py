@@ -53,6 +53,13 @@ LINES_MAX = 20
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 HOME_FOLDER = ".agentobs"
 """The default folder of recordings, which the command does not need."""
+AWS_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_BEARER_TOKEN_BEDROCK")
+AWS_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+DUMMY_AWS_KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIDREPLAY",
+    "AWS_SECRET_ACCESS_KEY": "a-made-up-key",
+}
+"""The credentials for clients of Bedrock, which need some to sign their requests."""
 DUMMY_KEY = "sk-ant-replay-a-made-up-key"
 """The key for clients that require one. It is only sent to the server of this replay."""
 
@@ -460,12 +467,17 @@ def _environment(
     """Return the environment of a command that is only replayed; `base` is its environment without that."""
     environment = dict(base)
     if recorded.redirects_node:
-        routes = node_routes(upstreams(environment), lambda _: url)
+        routes = node_routes(upstreams(environment, redirects=True), lambda _: url)
         environment |= node_variables(environment, {PROVIDER_URL: url, **routes})
     environment |= {**base_url_variables(url), **network.variables()}
     environment |= dict.fromkeys(recorded.base_url_variables, url)
     if not any(environment.get(name) for name in KEY_VARIABLES):
         environment[KEY_VARIABLES[0]] = DUMMY_KEY
+    if recorded.uses_bedrock:
+        if not any(environment.get(name) for name in AWS_KEY_VARIABLES):
+            environment |= DUMMY_AWS_KEYS
+        if not any(environment.get(name) for name in AWS_REGION_VARIABLES):
+            environment[AWS_REGION_VARIABLES[0]] = "us-east-1"
     return environment
 
 

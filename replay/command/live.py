@@ -7,6 +7,7 @@ are recorded as one session, a fork of the recorded one. The responses of the re
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,8 @@ from agentobs.provider.registry import credentials, dialect_of
 from agentobs.proxy.client_sessions import ClientSessions
 from agentobs.proxy.client_variables import extra_variable, upstreams
 from agentobs.proxy.command import Ending
-from agentobs.proxy.node_redirection import node_routes, node_variables
+from agentobs.proxy.forwarding import SIGNED, Sign
+from agentobs.proxy.node_redirection import REDIRECTED, node_routes, node_variables
 from agentobs.proxy.recorded_sessions import client_sessions, close_all, command_entry
 from agentobs.proxy.recording_proxy import Proxy
 from agentobs.recording.journal.home import existing_home, open_home
@@ -40,6 +42,9 @@ from replay.served.request_form import bytes_without_marks
 from replay.served.spine_script import LIVE_HEADER
 
 NO_KEY = "the command sends no credentials, so it cannot continue with the provider; nothing was sent to it"
+NOT_SIGNED = (
+    "a request that is signed with AWS keys can only be changed if it is signed again (sign_aws)"
+)
 NO_REQUEST = "the command sent no request, so it could not continue with the provider"
 
 
@@ -59,6 +64,10 @@ class Live:
     """The system prompt of the live requests; None to keep that of the command."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Other options of the live requests, such as `{"max_tokens": 2000}`; the value None removes an option."""
+    sign: Sign | None = None
+    """Signs requests to AWS again, such as `agentobs.proxy.aws_signing.AwsSigner()`; None if none is signed for the
+    proxy.
+    """
 
     def prepared(self, fixture: Fixture, turn: int) -> Fixture:
         """Return the fixture with the original responses of its session, if the provider requires them in a history.
@@ -87,7 +96,12 @@ class Live:
         """
         home = open_home(self.home)
         extra = [extra_variable(name) for name in part.command.base_url_variables]
-        found = upstreams(part.environment, extra)
+        found = upstreams(
+            part.environment,
+            extra,
+            redirects=part.command.redirects_node,
+            signs_aws=self.sign is not None,
+        )
         entry = command_entry(
             part.command.argv,
             part.environment,
@@ -98,7 +112,8 @@ class Live:
         sessions = client_sessions(
             home, part.fixture.name, dataclasses.replace(entry, arguments=arguments)
         )
-        routing = _Routing(part, Fork(part.turn, self.model, self.system, self.options))
+        fork = Fork(part.turn, self.model, self.system, self.options)
+        routing = _Routing(part, fork, self.sign)
         has_started = start(str(home.path))
         try:
             if current_recorder() is None:
@@ -110,11 +125,19 @@ class Live:
                 parent = Parent(part.fixture.session_id, part.turn)
                 stack.enter_context(replaced(identifies_callers=False, fork_parent=parent))
                 proxy = stack.enter_context(
-                    Proxy(found, sessions, environment=part.environment, wrap=routing.wrapped)
+                    Proxy(
+                        found,
+                        sessions,
+                        environment=part.environment,
+                        sign=self.sign,
+                        wrap=routing.wrapped,
+                    )
                 )
                 variables = dict(proxy.variables)
                 if part.command.redirects_node:
-                    routes = node_routes(found, lambda each: f"{proxy.url}/{each.route}")
+                    routes = node_routes(
+                        found, lambda each: f"{proxy.url}/{REDIRECTED}{each.route}"
+                    )
                     variables |= node_variables(part.environment, routes)
                 yield _Continued(variables, sessions, routing, stack)
         finally:
@@ -131,7 +154,7 @@ class _Continued:
 
     @property
     def problem(self) -> str | None:
-        return NO_KEY if self._routing.lacks_key else None if self._routing.requests else NO_REQUEST
+        return self._routing.problem or (None if self._routing.requests else NO_REQUEST)
 
     def close(self, exit_code: int) -> tuple[str, ...]:
         self._open.close()
@@ -143,28 +166,38 @@ class _Continued:
 class _Routing:
     """Decides where each request goes; the changes of `fork` apply to the requests for the provider."""
 
-    def __init__(self, part: ReplayedPart, fork: Fork) -> None:
-        self.part, self.fork = part, fork
+    def __init__(self, part: ReplayedPart, fork: Fork, sign: Sign | None) -> None:
+        self.part, self.fork, self.sign = part, fork, sign
         self.requests = 0
-        self.lacks_key = False
+        self.problem: str | None = None
 
     def wrapped(self, inner: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
         """Return a transport that uses `inner` for the requests for the provider."""
         return _RoutedTransport(inner, self)
 
-    def is_refused(self, request: httpx2.Request) -> bool:
-        """Count a request; return whether it is for a model and has no credentials. This ends the command."""
+    def lacks_key(self, request: httpx2.Request) -> bool:
+        """Count a request; return whether it is for a model and has no credentials."""
         self.requests += 1
         if not dialect_of(path := request.url.path).makes_turns(path):
             return False
-        if any(each and not each.startswith("[redacted:") for each in credentials(request.headers)):
-            return False
-        self.lacks_key = True
-        self.part.end("no key")
-        return True
+        found = credentials(request.headers)
+        return not any(each and not each.startswith("[redacted:") for each in found)
+
+    def refuse(self, problem: str) -> httpx2.Response:
+        """End the command, and return the response to its request."""
+        self.problem = problem
+        self.part.end("refused")
+        dialect = dialect_of("")
+        body = dialect.error_body(401, problem)
+        headers = {"content-type": "application/json", **dialect.retry_headers(None)}
+        return httpx2.Response(401, headers=headers, content=body, extensions={REPLAYED: True})
 
     def changed(self, request: httpx2.Request) -> httpx2.Request:
-        """Return the request to send to the provider."""
+        """Return the request to send to the provider.
+
+        Raises:
+            ValueError: it is signed, and cannot be signed again.
+        """
         path = request.url.path
         if not dialect_of(path).makes_turns(path):
             return request
@@ -174,12 +207,18 @@ class _Routing:
         body = self.fork.changed(body) or body
         if body == readable:
             return request
+        is_signed = request.headers.get("authorization", "").encode().startswith(SIGNED)
+        if is_signed and self.sign is None:
+            if self.fork.changed(readable) is None:
+                return request  # only marks would be removed
+            raise ValueError(NOT_SIGNED)
         left_out = (b"content-length", b"content-encoding")
         headers = [each for each in request.headers.raw if each[0].lower() not in left_out]
         extensions = request.extensions
-        return httpx2.Request(
+        sent = httpx2.Request(
             request.method, request.url, headers=headers, content=body, extensions=extensions
         )
+        return self.sign(sent) if is_signed and self.sign is not None else sent
 
 
 class _RoutedTransport(httpx2.AsyncBaseTransport):
@@ -191,11 +230,8 @@ class _RoutedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await request.aread()
-        if self._routing.is_refused(request):
-            dialect = dialect_of(request.url.path)
-            body = dialect.error_body(401, NO_KEY)
-            headers = {"content-type": "application/json", **dialect.retry_headers(None)}
-            return httpx2.Response(401, headers=headers, content=body, extensions={REPLAYED: True})
+        if self._routing.lacks_key(request):
+            return self._routing.refuse(NO_KEY)
         part = self._routing.part
         response = await self._served.handle_async_request(_local(request, part.url))
         if response.headers.get(LIVE_HEADER) != part.mark:
@@ -203,7 +239,10 @@ class _RoutedTransport(httpx2.AsyncBaseTransport):
             return response
         await response.aread()
         await response.aclose()
-        sent = self._routing.changed(request)
+        try:
+            sent = await asyncio.to_thread(self._routing.changed, request)
+        except ValueError as error:
+            return self._routing.refuse(str(error))
         response = await self._inner.handle_async_request(sent)
         response.extensions[SENT] = sent
         return response

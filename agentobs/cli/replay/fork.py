@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import AgentobsError, UsageError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="With the fixture of a command: run it in the current directory instead of a copy.",
 )
+@sign_aws_option
 @click.pass_context
 def fork(
     context: click.Context,
@@ -58,6 +60,7 @@ def fork(
     system: str | None,
     options: tuple[str, ...],
     in_place: bool,
+    signs_aws: bool,
 ) -> None:
     """Fork a fixture (its folder or its recording.jsonl) or a recorded session.
 
@@ -79,14 +82,16 @@ def fork(
         with needed_packages("a fork of a command", "proxy"):
             from replay import Live
         _announce(loaded, turn)
-        live = Live(home_option(context), model, _text(system), changes)
+        sign = aws_signer(is_wanted=signs_aws)
+        live = Live(home_option(context), model, _text(system), changes, sign)
         fork_command(loaded, turn, live, in_place=in_place)
-    if in_place:
-        raise UsageError(
-            "this option is for commands, and the session was recorded from a Python agent",
-            where="--in-place",
-            todo="Leave it out",
-        )
+    for name, is_given in (("--in-place", in_place), ("--sign-aws", signs_aws)):
+        if is_given:
+            raise UsageError(
+                "this option is for commands, and the session was recorded from a Python agent",
+                where=name,
+                todo="Leave it out",
+            )
     forked = Replayer(loaded, ReplayOptions(fork=chosen))
     _announce(loaded, turn)
     start_recorder(home_option(context))
