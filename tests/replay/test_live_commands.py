@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import agentobs
 from agentobs.cli import main
 from agentobs.determinism.entry import COMMAND
 from agentobs.errors import UsageError
+from agentobs.provider.content_encoding import decoded_body
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -86,15 +88,16 @@ def continued(
 
 @pytest.mark.parametrize("turn", [1, 3, 4])
 def test_a_run_continues_with_the_provider(fixture: Fixture, folder: Path, turn: int) -> None:
-    """Only the later requests reach it, with the key of the command; all are one session, a fork, of which only the
-    live part costs money.
+    """Only the later requests reach it, with the key of the command, and no other host is reached; all are one session,
+    a fork, of which only the live part costs money.
     """
-    ran, provider = continued(fixture, folder, turn)
+    ran, provider = continued(fixture, folder, turn, AGENT_LEAK="http://example.invalid/data")
     live = len(provider.made)
     # The request for a title may come at any time, and go to the provider.
     of_turns = [each for each in provider.made if b'"tools"' in each.question.body]
     assert len(of_turns) == TURNS - turn + (2 * AGENTS if turn == 1 else 0)
-    assert (ran.ended_by, ran.exit_code, ran.problems(), ran.refused_hosts) == ("exit", 0, [], ())
+    assert (ran.ended_by, ran.exit_code, ran.problems()) == ("exit", 0, [])
+    assert ran.refused_hosts == ("example.invalid",)
     assert ran.verdict.live == live
     assert 1 < (ran.verdict.live_from or 0) <= len(ran.verdict.requests) + 1
     assert ran.verdict.line().endswith(f"live {live}; live from request {ran.verdict.live_from} on")
@@ -163,6 +166,32 @@ def test_live_requests_can_be_changed(fixture: Fixture, folder: Path) -> None:
     recording = read_session(home, session_id, segment_ids(home))
     last = [each for each in recording.exchanges if isinstance(each, ModelExchange)][-1]
     assert json.loads(last.question.body) == body
+
+
+SIGNED = "AWS4-HMAC-SHA256 Credential=AKID/20261126/eu-west-1/bedrock/aws4_request, Signature=0"
+
+
+def test_a_signed_request_is_changed_only_if_it_is_signed_again(
+    fixture: Fixture, folder: Path
+) -> None:
+    """Otherwise the command ends, and nothing is sent. The signature is made for the changed request."""
+    with pytest.raises(UsageError, match="can only be changed if it is signed again"):
+        continued(
+            fixture, folder, 4, Live(folder / "home", model="other"), AGENT_AUTHORIZATION=SIGNED
+        )
+    seen: list[str] = []
+
+    def sign(request: httpx2.Request) -> httpx2.Request:
+        body = decoded_body(request.content, request.headers.get("content-encoding", ""))
+        seen.append(json.loads(body)["model"])
+        request.headers["authorization"] = f"{SIGNED}{len(seen)}"
+        return request
+
+    live = Live(folder / "home", model="claude-opus-5", sign=sign)
+    ran, provider = continued(fixture, folder, 4, live, AGENT_AUTHORIZATION=SIGNED)
+    assert (ran.problems(), len(provider.made)) == ([], 1)
+    # The proxy signs each request before it knows where it goes.
+    assert (seen.count("claude-opus-5"), len(seen)) == (1, len(ran.verdict.requests) + 2)
 
 
 def test_the_recorded_run_can_be_frozen_and_replayed(
