@@ -131,7 +131,14 @@ def test_aws_gets_no_request_that_it_would_reject(tmp_path: Path) -> None:
 
 def test_a_redirected_request_keeps_its_valid_signature(tmp_path: Path) -> None:
     """Its client signed it for the provider, because it does not know the proxy."""
-    with raw_provider([answering]) as provider, proxied(provider.url, tmp_path) as recorded:
+
+    def sign(request: httpx2.Request) -> httpx2.Request:
+        raise AssertionError
+
+    with (
+        raw_provider([answering]) as provider,
+        proxied(provider.url, tmp_path, sign=sign) as recorded,
+    ):
         headers = signed(f"{provider.url}{PATH}")
         url = f"{recorded.proxy.url}/{REDIRECTED}anthropic{PATH}"
         response = httpx2.post(url, content=BODY, headers=headers, timeout=60)

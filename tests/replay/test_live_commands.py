@@ -102,6 +102,9 @@ def test_a_run_continues_with_the_provider(fixture: Fixture, folder: Path, turn:
     assert 1 < (ran.verdict.live_from or 0) <= len(ran.verdict.requests) + 1
     assert ran.verdict.line().endswith(f"live {live}; live from request {ran.verdict.live_from} on")
     assert {each.question.headers["x-api-key"] for each in provider.made} == {KEY}
+    bodies = b"".join(each.question.body for each in provider.made)
+    assert b"ufe0e" not in bodies  # the marks of the replay
+    assert "\ufe0e".encode() not in bodies
     with agentobs.connect(str(folder / "home")) as store:
         [session] = store.sql(
             "SELECT session_id, name, relation, forked_turn, status, replayed_requests FROM sessions"

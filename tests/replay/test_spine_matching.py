@@ -290,6 +290,22 @@ def test_after_a_turn_requests_are_for_the_provider() -> None:
     assert (verdict.live, verdict.live_from, verdict.count("exact")) == (3, 2, 2)
 
 
+def test_a_scripted_call_starts_no_recorded_sub_agent() -> None:
+    """The recorded call that started the sub-agent was not sent, so its conversation gets scripted responses."""
+    first = request_with(user("Go."))
+    second = request_with(user("Go."), assistant(call(1, "look")), user(result(1, "a")))
+    sub_agent = request_with(user("Do it."))
+    recording = made(
+        (first, streamed(call(1, "look"))),
+        (second, streamed(call(2, "Agent", prompt="Do it."))),
+        (sub_agent, streamed(text("recorded"))),
+    )
+    then = [calls("Agent", prompt="Do it."), says("scripted")]
+    answering = SpineScript(recording, until_turn=1, then=then)
+    assert all(answering.take(each) is not None for each in (first, second, sub_agent))
+    assert answering.verdict() == "served 1 of 1 exchanges: exact 1, scripted 2"
+
+
 def test_before_the_turn_nothing_is_for_the_provider() -> None:
     """A request that was not recorded is a miss, which ends the replay."""
     recording = made((request_with(user("Go.")), streamed(text("done"))))
