@@ -295,11 +295,15 @@ def replay_command(request: pytest.FixtureRequest) -> Callable[..., CommandRepla
     """
     from replay.pytest_plugin.command_fixtures import command_runner
 
-    if request.config.option.replay_live or request.config.option.replay_update:
-        pytest.skip("a recorded command is only replayed: run it live with `agentobs record`")
-    mark = request.node.get_closest_marker("replay_command")
+    mark, options = request.node.get_closest_marker("replay_command"), request.config.option
     with _failing_on_errors():
-        return command_runner(mark, request.path.parent, request.config.rootpath)
+        return command_runner(
+            mark,
+            request.path.parent,
+            request.config.rootpath,
+            may_be_live=options.replay_live,
+            is_renewed=bool(options.replay_update),
+        )
 
 
 @pytest.fixture

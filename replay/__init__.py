@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from replay.command.command_replay import CommandDivergenceError as CommandDivergenceError
     from replay.command.command_replay import CommandReplay as CommandReplay
     from replay.command.command_replay import run_command as run_command
+    from replay.command.live import Live as Live
     from replay.comparison.normalizers import Normalizer as Normalizer
     from replay.divergence.divergence import Divergence as Divergence
     from replay.divergence.divergence import DivergenceError as DivergenceError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "replay.command.command_replay": ("CommandDivergenceError", "CommandReplay", "run_command"),
+    "replay.command.live": ("Live",),
     "replay.comparison.normalizers": ("Normalizer",),
     "replay.divergence.divergence": ("Divergence", "DivergenceError"),
     "replay.fixture.format": ("Fixture", "load"),

@@ -10,8 +10,8 @@ import sys
 
 import click
 
-from agentobs.cli.record import needed_packages
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 
 
 @click.command(short_help="Receive the telemetry (OTLP) of Claude Code and other programs.")

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs import world
+from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError, error_kind
-from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _variables = click.option(
     is_flag=True,
     help="Also receive the telemetry of Claude Code, and compare it with the recorded requests.",
 )
+@sign_aws_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def record(
@@ -75,6 +77,7 @@ def record(
     extra: tuple[str, ...],
     node: bool,
     receives_telemetry: bool,
+    signs_aws: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND with a proxy in front of the provider, and record its requests.
@@ -85,7 +88,8 @@ def record(
     with needed_packages("the proxy", "proxy"):
         from agentobs.proxy import client_variables, recorded_sessions
         from agentobs.proxy import command as commands
-        from agentobs.proxy.node_redirection import node_routes, node_variables
+        from agentobs.proxy.forwarding import SIGNED_FOR_PROXY
+        from agentobs.proxy.node_redirection import REDIRECTED, node_routes, node_variables
         from agentobs.proxy.recording_proxy import Proxy
     from agentobs.recording.session import stop_recorder
     from agentobs.recording.wire.transport import PROXY_VARIABLE
@@ -98,7 +102,8 @@ def record(
     except commands.CommandError as error:
         _exit_with(error)
     variables = [client_variables.extra_variable(each) for each in extra]
-    found = client_variables.upstreams(environment, variables)
+    sign = aws_signer(is_wanted=signs_aws)
+    found = client_variables.upstreams(environment, variables, redirects=node, signs_aws=signs_aws)
     turns = recorded_sessions.TurnCounter()
     started_ns = world.now()
     home = _start(home_option(context), content, turns)
@@ -113,13 +118,13 @@ def record(
         # The callers of requests are in the command, not in this process.
         with (
             replaced(identifies_callers=False),
-            Proxy(found, sessions, environment=environment) as proxy,
+            Proxy(found, sessions, environment=environment, sign=sign) as proxy,
             collector or contextlib.nullcontext(),
         ):
             environment |= proxy.variables | client_variables.without_proxy(environment)
             environment[PROXY_VARIABLE] = proxy.url
             if node:
-                routes = node_routes(found, lambda each: f"{proxy.url}/{each.route}")
+                routes = node_routes(found, lambda each: f"{proxy.url}/{REDIRECTED}{each.route}")
                 environment |= node_variables(environment, routes)
             try:
                 ending = commands.run(command, environment, signals)
@@ -127,7 +132,9 @@ def record(
                 _exit_with(error)
         try:
             recorded = sessions.sessions()
-            lines = _summaries(recorded, turns) or [_nothing_recorded(proxy, node=node)]
+            lines = _summaries(recorded, turns)
+            if not lines and not proxy.counts.signed:
+                lines.append(_nothing_recorded(proxy, node=node))
             recorded_sessions.close_all(recorded, ending)
             if collector is not None:
                 collector.sessions.close()
@@ -135,6 +142,8 @@ def record(
             if collector is not None:
                 ids = [each.session_id for each in recorded]
                 lines.append(_telemetry_summary(home, collector, ids, started_ns))
+            if proxy.counts.signed:
+                lines.append(f"refused requests: {proxy.counts.signed}, because {SIGNED_FOR_PROXY}")
             lines += [f"no response from {each}" for each in proxy.counts.unreachable.values()]
         except Exception as error:  # the exit code of the command counts, whatever happens here
             lines = [f"the end of the recording failed: {error_kind(error)}"]
@@ -194,6 +203,7 @@ def record(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Private key of the TLS certificate, in PEM format, without a passphrase.",
 )
+@sign_aws_option
 @click.pass_context
 def proxy(
     context: click.Context,
@@ -207,6 +217,7 @@ def proxy(
     remote: str | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    signs_aws: bool,
 ) -> None:
     """Serve until Ctrl-C, and print the variables that direct programs to the proxy.
 
@@ -223,8 +234,12 @@ def proxy(
 
     secret = world.pop_environ(SECRET)
     found = client_variables.upstreams(
-        os.environ, [client_variables.extra_variable(each) for each in extra], upstream
+        os.environ,
+        [client_variables.extra_variable(each) for each in extra],
+        upstream,
+        signs_aws=signs_aws,
     )
+    sign = aws_signer(is_wanted=signs_aws)
     address = Address(bind, port, remote, secret, tls_cert, tls_key)
     turns = recorded_sessions.TurnCounter()
     home = _start(home_option(context), content, turns)
@@ -240,6 +255,7 @@ def proxy(
             environment=os.environ,
             token=secret,
             session_idle_seconds=idle_minutes * 60,
+            sign=sign,
         )
         with server, contextlib.suppress(KeyboardInterrupt):
             click.echo(f"recording into {home.path}; stop with Ctrl-C")
@@ -292,30 +308,6 @@ def _telemetry_summary(
     without = f", {found.unidentified} without a request ID" if found.unidentified else ""
     counted = f"{found.differences} of {found.requests} requests differ"
     return f"{records}: {counted}{without} (view telemetry_differences)"
-
-
-def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a missing package becomes an error that names what to install.
-
-    Args:
-        part: the part of agentobs that needs packages.
-        extras: the extras that install them, separated by commas.
-    """
-
-    @contextlib.contextmanager
-    def needed() -> Any:
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "agentobs":
-                raise
-            raise UsageError(
-                f"the package {error.name} is not installed",
-                where=part,
-                todo=f"Install what {part} needs: {install_extra(extras)}",
-            ) from error
-
-    return needed()
 
 
 def _start(home: str | None, content: Any, turns: TurnCounter) -> Any:

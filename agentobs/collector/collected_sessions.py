@@ -123,7 +123,7 @@ class CollectedSessions:
             tags = {TELEMETRY_TAG: id_label(client_id) if client_id else Label(UNKNOWN)}
             if client_id and len(self.client_ids) < SESSIONS_MAX:
                 self.client_ids[client_id] = None
-            session = Session(NAME, tags, None, content="off")
+            session = Session(NAME, tags, None, content="off", may_join=False)
             session.open()
             opened = _Opened(session, 0)
         opened.last_ns = world.monotonic()

@@ -1,4 +1,4 @@
-"""Decode the content encoding of responses, such as gzip.
+"""Decode the content encoding of responses and requests, such as gzip.
 
 The agent's thread records a response body as it arrived, so that it does not wait for the decoding. The size of a
 decoded body is limited, because a few kilobytes of gzip can contain gigabytes.
@@ -31,6 +31,20 @@ def decoded(exchange: ModelExchange) -> ModelExchange:
     )
 
 
+def decoded_body(body: bytes, encoding: str) -> bytes:
+    """Return a decoded request body; the body itself if it has no content encoding, cannot be decoded or is too large.
+
+    Args:
+        body: the complete body.
+        encoding: the value of the header `content-encoding`.
+    """
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    decoder = StreamDecoder(encoding)
+    found = b"".join(decoder.decode(body))
+    return body if decoder.has_ended else found
+
+
 class StreamDecoder:
     """Decodes the body of one response while it arrives; `decoded` does the same for a complete response."""
 
@@ -41,22 +55,23 @@ class StreamDecoder:
         headers = {"content-encoding": encoding} if encoding else {}
         self._decoder = httpx2.Response(200, headers=headers)._get_content_decoder()
         self._bytes_left = DECODED_BYTES
-        self._has_ended = False
+        self.has_ended = False
+        """Whether nothing more is decoded, because of invalid data or the maximum size."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded form of the next bytes; nothing after invalid data or above the maximum size."""
-        if self._has_ended:
+        if self.has_ended:
             return
         try:
             for chunk in self._decoder.decode(data):
                 self._bytes_left -= len(chunk)
                 if self._bytes_left < 0:
-                    self._has_ended = True
+                    self.has_ended = True
                     return
                 if chunk:
                     yield chunk
         except httpx2.DecodingError:
-            self._has_ended = True
+            self.has_ended = True
 
 
 def _decoded(answer: Answer) -> tuple[tuple[Chunk, ...], int]:

@@ -28,8 +28,8 @@ class ClientVariable:
     variables that is set. None: the default is unknown, so the variable is only replaced if it is set.
     """
     needs: str | None = None
-    """A variable without which the default is not used: without it, clients sign requests for the host of the default
-    (AWS Signature Version 4), and a signed request cannot be sent to another host.
+    """A variable without which the default is not used: without it, clients sign requests for the URL that they use
+    (AWS Signature Version 4), and AWS rejects such a request if it was signed for the proxy.
     """
 
 
@@ -92,6 +92,10 @@ class Upstream:
     """The base URL of the provider or gateway, without a slash at its end."""
     is_default: bool
     """Whether the variable was not set, so that the URL is the default of its clients."""
+    is_redirected: bool = False
+    """Whether only redirected requests go there, which their client signs for the URL of the provider; the variable is
+    not set.
+    """
 
 
 def extra_variable(text: str) -> ClientVariable:
@@ -117,6 +121,9 @@ def upstreams(
     environment: Mapping[str, str],
     extra: Sequence[ClientVariable] = (),
     provider: str | None = None,
+    *,
+    redirects: bool = False,
+    signs_aws: bool = False,
 ) -> list[Upstream]:
     """Return where to send the requests of each variable that is set or has a known default.
 
@@ -124,6 +131,8 @@ def upstreams(
         environment: the environment of the program.
         extra: variables beyond the known ones; they replace known ones with the same name.
         provider: the base URL to use instead of the provider's default; None means no change.
+        redirects: whether to add the defaults that need a variable which is not set, for redirected requests.
+        signs_aws: whether requests to AWS are signed again, so that their clients need no other authorization.
 
     Raises:
         UsageError: a variable is set to something that is not an HTTP URL.
@@ -141,14 +150,17 @@ def upstreams(
         url = current or _default_of(each, environment)
         if not current and url == PROVIDER_URL and provider:
             url = provider
-        if url:
-            found.append(Upstream(each.name, each.route, url.rstrip("/"), not current))
+        is_signed = not current and each.needs is not None and not environment.get(each.needs)
+        if url and not (is_signed and not (signs_aws or redirects)):
+            is_redirected = is_signed and not signs_aws
+            made = Upstream(each.name, each.route, url.rstrip("/"), not current, is_redirected)
+            found.append(made)
     return found
 
 
 def _default_of(variable: ClientVariable, environment: Mapping[str, str]) -> str | None:
     """Return the base URL that clients use while the variable is not set; None if it is not known."""
-    if variable.default is None or (variable.needs and not environment.get(variable.needs)):
+    if variable.default is None:
         return None
     url = variable.default
     for names in re.findall(r"\{(.*?)\}", url):
@@ -168,7 +180,7 @@ def base_url_variables(url: str, found: Sequence[Upstream] | None = None) -> dic
     """
     if found is None:
         return {each.name: url for each in VARIABLES}
-    return {each.variable: f"{url}/{each.route}" for each in found}
+    return {each.variable: f"{url}/{each.route}" for each in found if not each.is_redirected}
 
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:

@@ -20,9 +20,11 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from agentobs.errors import error_kind, warn_once
+from agentobs.provider.content_encoding import decoded_body
 from agentobs.provider.registry import dialect_of, is_model_call
 from agentobs.proxy.client_sessions import SESSION_HEADER, ClientSessions
 from agentobs.proxy.client_variables import Upstream
+from agentobs.proxy.node_redirection import REDIRECTED
 from agentobs.recording.wire import transport
 from agentobs.recording.wire.transport import RECORDED_HEADER
 from agentobs.records.exchanges import Place
@@ -30,6 +32,8 @@ from agentobs.records.exchanges import Place
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
+Sign = Callable[[httpx2.Request], httpx2.Request]
 
 CONNECT_SECONDS = 30.0
 """How long to wait for a connection to the provider. Our choice; otherwise the client's own time limits apply."""
@@ -47,7 +51,13 @@ HOP_BY_HOP = frozenset(
 ERROR_HEADER = b"x-agentobs-error"
 """The header of responses that come from the proxy instead of the provider."""
 SIGNED = b"AWS4-HMAC-SHA256"
-"""The start of the authorization of requests that are signed for their host (AWS Signature Version 4)."""
+"""The start of the authorization of requests that are signed for their URL (AWS Signature Version 4)."""
+AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+"""The domains of AWS, which rejects requests that are signed for another URL; a gateway may accept them."""
+SIGNED_FOR_PROXY = (
+    "a request that is signed for the address of the agentobs proxy would be rejected by AWS. Use --sign-aws, set "
+    "AWS_BEARER_TOKEN_BEDROCK, or record the client in its own process with agentobs.record"
+)
 
 _VERSION = b"/v1"
 """What clients leave out of their paths whose own default base URL ends with it (Vercel's AI SDK 6)."""
@@ -65,6 +75,8 @@ class Counts:
     """Requests that were recorded."""
     recorded_by_client: int = 0
     """Requests that their client recorded itself, because it uses agentobs."""
+    signed: int = 0
+    """Requests that were refused because they are signed for the proxy."""
     unreachable: dict[str, str] = field(default_factory=dict)
     """The upstreams whose last request got no response: their URLs without credentials, and why."""
 
@@ -80,6 +92,10 @@ class Forwarder:
     token: str
     verify: Any = True
     """How to verify certificates: an `ssl.SSLContext`, or True for the default."""
+    sign: Sign | None = None
+    """Signs signed requests again; may wait, and raises `ValueError` if it cannot."""
+    wrap: Wrap | None = None
+    """Returns a transport to use in place of a transport to the provider, closer to the network than the recorder."""
     counts: Counts = field(default_factory=Counts)
     _recorded: httpx2.AsyncClient = field(init=False)
     _plain: httpx2.AsyncClient = field(init=False)
@@ -97,15 +113,20 @@ class Forwarder:
 
     def _client(self) -> httpx2.AsyncClient:
         """Return a client that sends what it is given: it adds no headers, follows no redirects, keeps no cookies."""
-        return httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
             verify=self.verify,
         )
+        if (wrap := self.wrap) is not None:
+            client._transport = wrap(client._transport)
+            mounts = client._mounts.items()
+            client._mounts = {key: each if each is None else wrap(each) for key, each in mounts}
+        return client
 
     async def forward(self, scope: Message, receive: Receive, send: Send) -> None:
         """Forward one request."""
-        upstream, rest = self._route(scope["raw_path"])
+        upstream, rest, is_redirected = self._route(scope["raw_path"])
         if upstream is None:
             await _refuse(send, 404, "this URL does not belong to the proxy", "")
             return
@@ -113,13 +134,20 @@ class Forwarder:
         if upstream.is_default and not _makes_turns(rest) and _makes_turns(_VERSION + rest):
             rest = _VERSION + rest
         target = rest + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-        _warn_if_signed(headers, upstream)
+        signs = not is_redirected and _is_signed(headers)
+        if signs and self.sign is None:
+            if (urlsplit(upstream.url).hostname or "").endswith(AWS_DOMAINS):
+                self.counts.signed += 1
+                await _refuse(send, 400, SIGNED_FOR_PROXY, rest.decode("latin-1"))
+                return
+            _warn_about_signature(upstream)
         by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         is_call = is_model_call(target.decode("latin-1"), by_name) or _makes_turns(rest)
         is_recorded = is_call and RECORDED_HEADER not in by_name
         body = _Body(receive)
         try:
-            whole = await body.read(WHOLE_BODY_BYTES if is_recorded and _makes_turns(rest) else 0)
+            is_whole = (is_recorded and _makes_turns(rest)) or (signs and self.sign is not None)
+            whole = await body.read(WHOLE_BODY_BYTES if is_whole else 0)
         except ConnectionAbortedError:
             return
         self.counts.forwarded += 1
@@ -137,12 +165,22 @@ class Forwarder:
             content=body.remaining() if whole is None else whole,
         )
         request.extensions = {**request.extensions, "timeout": self._recorded.timeout.as_dict()}
+        if signs and self.sign is not None:
+            try:
+                if whole is None:
+                    raise ValueError("the body is too long to be signed")
+                request = await asyncio.to_thread(self.sign, request)
+            except ValueError as error:
+                text = f"the agentobs proxy cannot sign the request: {error}"
+                await _refuse(send, 400, text, rest.decode("latin-1"))
+                return
         if not is_recorded:
             await self._exchange(self._plain, request, body, send, upstream)
             return
-        found = self.sessions.known_place_of(by_name, whole)
+        readable = whole and decoded_body(whole, by_name.get("content-encoding", ""))
+        found = self.sessions.known_place_of(by_name, readable)
         if found is None:  # in a thread, because a resumed conversation is looked up in the store
-            found = await asyncio.to_thread(self.sessions.place_of, by_name, whole)
+            found = await asyncio.to_thread(self.sessions.place_of, by_name, readable)
         place, key = found
         token = _place.set(place)
         try:
@@ -151,14 +189,16 @@ class Forwarder:
             _place.reset(token)
             self.sessions.ended(key)
 
-    def _route(self, raw_path: bytes) -> tuple[Upstream | None, bytes]:
-        """Return the upstream of a path, and the rest of the path."""
+    def _route(self, raw_path: bytes) -> tuple[Upstream | None, bytes, bool]:
+        """Return the upstream of a path, the rest of the path, and whether the request was redirected."""
         _, _, path = raw_path.partition(b"/")
         token, _, path = path.partition(b"/")
         name, slash, rest = path.partition(b"/")
         if not hmac.compare_digest(token, self.token.encode()):
-            return None, b""
-        return self.upstreams.get(name.decode("latin-1")), slash + rest
+            return None, b"", False
+        route = name.decode("latin-1")
+        upstream = self.upstreams.get(route.removeprefix(REDIRECTED))
+        return upstream, slash + rest, route.startswith(REDIRECTED)
 
     async def _exchange(
         self,
@@ -323,11 +363,14 @@ async def _refuse(send: Send, status: int, message: str, path: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _warn_if_signed(headers: list[tuple[bytes, bytes]], upstream: Upstream) -> None:
-    """Warn about a request whose signature contains the host of the proxy, because the provider will reject it."""
-    if any(key == b"authorization" and value.startswith(SIGNED) for key, value in headers):
-        warn_once(
-            f"requests to {upstream.url} are signed for the proxy's address, so the provider may reject them. Use "
-            "AWS_BEARER_TOKEN_BEDROCK, or record the client in its own process with agentobs.record",
-            about="signed requests",
-        )
+def _is_signed(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(key == b"authorization" and value.startswith(SIGNED) for key, value in headers)
+
+
+def _warn_about_signature(upstream: Upstream) -> None:
+    """Warn about a gateway that may reject a request, because its signature contains the address of the proxy."""
+    warn_once(
+        f"requests to {_without_user(upstream.url)} are signed for the proxy's address, so the gateway may reject "
+        "them. In this case, use --sign-aws",
+        about="signed requests",
+    )

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from agentobs.proxy.client_variables import Upstream
 
 SCRIPT = Path(__file__).with_name("node_preload.cjs")
+REDIRECTED = "redirected-"
+"""The start of the route of redirected requests. Their clients know only the URL of the provider."""
 ROUTES = "AGENTOBS_NODE_ROUTES"
 """The variable with the routes of the script: for each base URL of a provider, the URL to send its requests to."""
 

@@ -16,7 +16,7 @@ from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.proxy.client_sessions import ClientSessions
 from agentobs.proxy.client_variables import Upstream, base_url_variables
-from agentobs.proxy.forwarding import Counts, Forwarder
+from agentobs.proxy.forwarding import Counts, Forwarder, Sign, Wrap
 from agentobs.proxy.listening import Address, listening_socket
 from agentobs.tls import tls_context
 
@@ -47,6 +47,8 @@ class Proxy:
         environment: Mapping[str, str],
         token: str | None = None,
         session_idle_seconds: float | None = None,
+        sign: Sign | None = None,
+        wrap: Wrap | None = None,
     ) -> None:
         """Bind the socket.
 
@@ -58,6 +60,8 @@ class Proxy:
             token: the secret path segment of the proxy's URL; default a random one.
             session_idle_seconds: how long a session may have no request before it ends, in seconds; None means that
                 sessions end with the proxy.
+            sign: signs requests to AWS again, such as `AwsSigner`; None to forward or refuse them.
+            wrap: returns a transport to use in place of each transport to the provider; None to use it unchanged.
 
         Raises:
             UsageError: the address cannot be used, or a file with certificates cannot be read.
@@ -75,6 +79,8 @@ class Proxy:
             sessions,
             self.token,
             _certificates(environment),
+            sign,
+            wrap,
         )
         self._server = uvicorn.Server(self._config())
         self._has_stopped = threading.Event()

@@ -324,8 +324,13 @@ class Session:
         patch: frozenset[str] = frozenset(),
         entry: Entry | None = None,
         title: str | None = None,
+        *,
+        may_join: bool = True,
     ) -> None:
-        """Prepare a session; it starts when it is entered. `entry` overrides the entry that `caller` shows."""
+        """Prepare a session; it starts when it is entered. `entry` overrides the entry that `caller` shows.
+
+        With `may_join=False`, it is a session of its own even if this process takes part in that of its parent.
+        """
         self.name = name
         self.session_id = ""
         self.content: Content = "vault"
@@ -334,6 +339,7 @@ class Session:
         self._home = home
         self._link, self._content, self._patch, self._title = link, content, patch, title
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
+        self._may_join = may_join
         self._failure: Failure | None = None
         self._result: ReturnValue | None = None
         self._is_stopped = False
@@ -424,7 +430,7 @@ class Session:
         follow_jobs()
         jobs.begin()
         recorder = start_recorder(self._home)
-        if (joined := session_inheritance.joined()) is not None:
+        if self._may_join and (joined := session_inheritance.joined()) is not None:
             self._joined, self.session_id = joined.place, joined.place.session_id
             self.content = content_mode(joined.content, Options())  # type: ignore[arg-type]
             self._process_id = world.process_id()

@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,7 @@ from agentobs.recording.wire.provider_server import (
 from agentobs.records.display import printable
 from agentobs.records.exchanges import Recording
 from replay.command.child_program import NATURAL_SECONDS, ChildProgram
+from replay.command.continuation import Continuation, Continued, ReplayedPart
 from replay.command.recorded_command import RecordedCommand, command_of
 from replay.command.refusing_proxy import RefusingProxy
 from replay.fixture.format import Fixture, as_recording, load
@@ -43,13 +44,22 @@ from replay.scenario.script import Scripted
 from replay.served.spine_script import SpineScript
 from replay.served.verdict import Verdict
 
-EndedBy = Literal["exit", "miss", "turn", "timeout"]
-"""What ended a command: itself; a request that was not recorded; the turn after which to stop; its time limit."""
+EndedBy = Literal["exit", "miss", "turn", "change", "timeout"]
+"""What ended a command: itself; a request that was not recorded; the turn after which to stop; the first request that
+differs, if the run was until a change; its time limit.
+"""
 LINES_MAX = 20
 """How many lines of the standard error are shown in a report. Our choice."""
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 HOME_FOLDER = ".agentobs"
 """The default folder of recordings, which the command does not need."""
+AWS_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_BEARER_TOKEN_BEDROCK")
+AWS_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+DUMMY_AWS_KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIDREPLAY",
+    "AWS_SECRET_ACCESS_KEY": "a-made-up-key",
+}
+"""The credentials for clients of Bedrock, which need some to sign their requests."""
 DUMMY_KEY = "sk-ant-replay-a-made-up-key"
 """The key for clients that require one. It is only sent to the server of this replay."""
 
@@ -75,6 +85,14 @@ class CommandReplay:
     refused_hosts: tuple[str, ...]
     """The hosts with ports that it tried to reach through a proxy."""
     ended_by: EndedBy
+    until_turn: int | None = None
+    """The last turn that was answered from the fixture; None for all turns."""
+    until_change: int | None = None
+    """The turn after which the command had to differ from its recording; None if it had to repeat it."""
+    is_reached: bool = True
+    """Whether the recorded responses up to that turn were sent."""
+    session_ids: tuple[str, ...] = ()
+    """The IDs of the sessions that were recorded because the run continued live."""
 
     @property
     def matched(self) -> bool:
@@ -88,6 +106,8 @@ class CommandReplay:
 
     def problems(self, *, allow_drift: bool = False) -> list[str]:
         """Return in what the run differs from the recording, one line each."""
+        if self.until_change is not None:
+            return self._problems_until_change(self.until_change)
         notable = self.verdict.notable
         if allow_drift:
             notable = [each for each in notable if each.kind != "drift" or each.is_ambiguous]
@@ -99,11 +119,30 @@ class CommandReplay:
 
     def _bad_ending(self) -> list[str]:
         if self.ended_by == "timeout":
-            return ["the command did not end within its time limit"]
-        if self.ended_by == "exit" and self.recorded_exit_code not in (None, self.exit_code):
+            return [_TIMEOUT]
+        is_complete = self.ended_by == "exit" and self.until_turn is None
+        has_other_code = self.recorded_exit_code not in (None, self.exit_code)
+        if is_complete and has_other_code and not self.verdict.scripted:
             return [
                 f"the exit code was {self.exit_code}, in the recording {self.recorded_exit_code}"
             ]
+        return []
+
+    def _problems_until_change(self, turn: int) -> list[str]:
+        """Return why the command did not do something else than recorded after a turn, or why it failed."""
+        if self.ended_by == "timeout":
+            return [_TIMEOUT]
+        if self.ended_by == "miss":
+            found = [each.line() for each in self.verdict.requests if each.kind == "miss"]
+            return [f"the command took another path before turn {turn} was answered", *found]
+        if self.ended_by != "exit":
+            return []
+        if self.exit_code != 0:
+            return [f"the command failed again, with exit code {self.exit_code}"]
+        if not self.is_reached:
+            return [f"the command ended before turn {turn} was answered"]
+        if self.recorded_exit_code == 0 and not self.verdict.unused:
+            return ["the command repeated its recording to the end"]
         return []
 
     def check(self, *, allow_drift: bool = False) -> None:
@@ -123,8 +162,11 @@ class CommandReplay:
         """Return a report: the problems, the differences of requests, and the end of the standard error."""
         problems = self.problems()
         word = "MATCHED" if not problems else "DRIFTED" if self.matched else "DIVERGED"
+        endings = self._bad_ending()
+        if self.until_change is not None:
+            word, endings = "FAILED" if problems else "CHANGED", problems
         lines = [f"{word}  {printable(self.name)}  {self.verdict.line()}"]
-        details = [*self.verdict.explanation().splitlines()[1:], *self._bad_ending()]
+        details = [*self.verdict.explanation().splitlines()[1:], *endings]
         lines += [f"  {each}" for each in details]
         if self.refused_hosts:
             lines += ["", f"  refused connections: {printable(', '.join(self.refused_hosts))}"]
@@ -139,6 +181,7 @@ class CommandReplay:
             "result": "matched" if self.is_exact else "drifted" if self.matched else "diverged",
             "problems": self.problems(),
             "ended_by": self.ended_by,
+            "session_ids": list(self.session_ids),
             "exit_code": self.exit_code,
             "recorded_exit_code": self.recorded_exit_code,
             "refused_hosts": list(self.refused_hosts),
@@ -165,6 +208,9 @@ class CommandDivergenceError(AgentobsError):
         return self.divergence.text()
 
 
+_TIMEOUT = "the command did not end within its time limit"
+
+
 def run_command(
     fixture: Fixture | Recording | str | Path,
     command: Sequence[str] | None = None,
@@ -172,11 +218,12 @@ def run_command(
     exit_code: int | None = None,
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = 300.0,
+    timeout: float | None = 300.0,
     stdin: bytes = b"",
     in_place: bool = False,
     until_turn: int | None = None,
-    then: Sequence[Scripted] = (),
+    until_change: int | None = None,
+    then: Sequence[Scripted] | Continuation = (),
     faults: Sequence[Fault | str] = (),
     pace: float | None = None,
 ) -> CommandReplay:
@@ -188,11 +235,15 @@ def run_command(
         exit_code: the recorded exit code, if the fixture does not contain it.
         cwd: the working directory, which is copied first; None for the current directory.
         env: additional environment variables of the command.
-        timeout: its time limit, in seconds.
+        timeout: its time limit, in seconds; None for no limit.
         stdin: its standard input.
         in_place: whether it runs in `cwd` itself instead of a copy.
         until_turn: the last turn of the main conversation that is answered from the fixture; the run ends at the next.
-        then: scripted responses after that turn, or after the recording, such as `replay.says("Stop.")`.
+        until_change: the turn of the main conversation in which the recorded command failed. The run ends at the first
+            request after its response that differs from the recording, apart from the text of results that are errors
+            both times. It is a problem if there is no such request and the command fails again.
+        then: scripted responses after that turn, or after the recording, such as `replay.says("Stop.")`;
+            `replay.Live()` to continue with the real provider, which costs money.
         faults: failures to inject, such as `status:529@2` or `cut:3@1`; the number is that of the request.
         pace: 1.0 sends responses as fast as recorded, 2.0 twice as fast, 0.0 without pauses. None sends them as fast as
             recorded while a background task runs whose end the client reported, otherwise without pauses.
@@ -204,56 +255,111 @@ def run_command(
         UsageError: the recording has no command, or the command cannot be started.
     """
     loaded = load(fixture) if isinstance(fixture, str | Path) else fixture
+    live = None if isinstance(then, Sequence) else then
+    _check(loaded, until_turn, until_change, is_live=live is not None)
+    if live is not None and until_turn is not None and isinstance(loaded, Fixture):
+        loaded = live.prepared(loaded, until_turn)
     recording = as_recording(loaded) if isinstance(loaded, Fixture) else loaded
     recorded = _command(recording, command, exit_code)
     source = Path.cwd() if cwd is None else Path(cwd)
     parsed = tuple(parse_fault(each) if isinstance(each, str) else each for each in faults)
-    stop: list[Callable[[str], None]] = []
+    mark = None if live is None else world.random_bytes(16).hex()
+    ending = _Ending()
     script = SpineScript(
         recording,
         until_turn=until_turn,
-        then=then,
-        on_end=lambda ending: stop[0](ending),
+        until_change=until_change,
+        then=then if isinstance(then, Sequence) else (),
+        live_mark=mark,
+        on_end=ending.end,
         ends_at_miss=True,
         paces_tasks=pace is None,
         ends_after=_ends_after(loaded),
     )
     options = ServeOptions(pace=1.0 if pace is None else pace, faults=parsed)
+    continued: Continued | None = None
     with ExitStack() as stack:
         provider = stack.enter_context(ServedProvider(recording, options, script=script))
         network = stack.enter_context(RefusingProxy())
         directory = stack.enter_context(_directory(source, in_place=in_place))
-        environment = _environment(recorded, provider.url, network, directory, env or {})
-        argv = recorded.in_directory(str(directory))
-        endings: list[str] = []
-
-        def end(ending: str) -> None:
-            endings.append(ending)
-            child.has_ended.set()
-
-        stop.append(end)
+        recorded = dataclasses.replace(recorded, argv=recorded.in_directory(str(directory)))
+        base = {**world.environment(), **(env or {}), "PWD": str(directory)}
+        if live is not None and until_turn is not None and mark and isinstance(loaded, Fixture):
+            part = ReplayedPart(
+                loaded, until_turn, recorded, directory, base, provider.url, mark, ending.end
+            )
+            continued = stack.enter_context(live.opened(part))
+            environment = {**base, **network.variables(), **continued.variables}
+        else:
+            environment = _environment(recorded, provider.url, network, base)
         stack.enter_context(_stopped_by_signals())
-        child = ChildProgram(argv, directory, environment, stdin)
+        child = ChildProgram(recorded.argv, directory, environment, stdin)
+        ending.child = child
         try:
             has_ended = child.has_ended.wait(timeout)
-            child.stop(NATURAL_SECONDS if endings else 0.0)
+            child.stop(NATURAL_SECONDS if ending.reasons else 0.0)
         except BaseException:
             child.stop()
             raise
-        ended_by = _ended_by(endings, has_ended=has_ended)
-    code = child.exit_code
-    assert code is not None
+        code = child.exit_code
+        assert code is not None
+        session_ids = () if continued is None else continued.close(code)
+    if continued is not None and continued.problem is not None:
+        raise UsageError(continued.problem, where=recording.name, todo=_KEY)
     return CommandReplay(
         name=recording.name,
-        command=argv,
+        command=recorded.argv,
         exit_code=code,
         recorded_exit_code=recorded.exit_code,
         stdout=child.stdout.text(),
         stderr=child.stderr.text(),
         verdict=script.result(),
         refused_hosts=network.refused,
-        ended_by=ended_by,
+        ended_by=_ended_by(ending.reasons, has_ended=has_ended),
+        until_turn=until_turn,
+        until_change=until_change,
+        is_reached=script.has_answered(until_change or until_turn or 0),
+        session_ids=session_ids,
     )
+
+
+_KEY = "Set the variable from which it reads its key, such as ANTHROPIC_API_KEY"
+
+
+class _Ending:
+    """The requests that ended a command, and the command."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.child: ChildProgram | None = None
+
+    def end(self, reason: str) -> None:
+        """End the command."""
+        self.reasons.append(reason)
+        assert self.child is not None  # it has sent a request
+        self.child.has_ended.set()
+
+
+def _check(
+    loaded: Fixture | Recording, until_turn: int | None, until_change: int | None, *, is_live: bool
+) -> None:
+    """Check options that depend on each other.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if until_turn is not None and until_change is not None:
+        raise UsageError(
+            "a run ends either after a turn or at a change",
+            where="until_change",
+            todo="Leave out until_turn or until_change",
+        )
+    if is_live and (until_turn is None or not isinstance(loaded, Fixture)):
+        raise UsageError(
+            "a run that continues live needs a fixture, and the last turn that is replayed",
+            where="then",
+            todo="Pass until_turn=N, and the fixture or its path",
+        )
 
 
 @contextmanager
@@ -356,25 +462,27 @@ def _not_copied(scratch: Path, folder: str, names: Sequence[str]) -> set[str]:
 
 
 def _environment(
-    recorded: RecordedCommand,
-    url: str,
-    network: RefusingProxy,
-    directory: Path,
-    more: Mapping[str, str],
+    recorded: RecordedCommand, url: str, network: RefusingProxy, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of the command."""
-    environment = {**world.environment(), **more}
+    """Return the environment of a command that is only replayed; `base` is its environment without that."""
+    environment = dict(base)
     if recorded.redirects_node:
-        routes = node_routes(upstreams(environment), lambda _: url)
+        routes = node_routes(upstreams(environment, redirects=True), lambda _: url)
         environment |= node_variables(environment, {PROVIDER_URL: url, **routes})
-    environment |= {**base_url_variables(url), **network.variables(), "PWD": str(directory)}
+    environment |= {**base_url_variables(url), **network.variables()}
     environment |= dict.fromkeys(recorded.base_url_variables, url)
     if not any(environment.get(name) for name in KEY_VARIABLES):
         environment[KEY_VARIABLES[0]] = DUMMY_KEY
+    if recorded.uses_bedrock:
+        if not any(environment.get(name) for name in AWS_KEY_VARIABLES):
+            environment |= DUMMY_AWS_KEYS
+        if not any(environment.get(name) for name in AWS_REGION_VARIABLES):
+            environment[AWS_REGION_VARIABLES[0]] = "us-east-1"
     return environment
 
 
 def _ended_by(endings: Sequence[str], *, has_ended: bool) -> EndedBy:
     if endings:
-        return "miss" if endings[0] == "miss" else "turn"
+        ended: dict[str, EndedBy] = {"miss": "miss", "change": "change"}
+        return ended.get(endings[0], "turn")
     return "exit" if has_ended else "timeout"

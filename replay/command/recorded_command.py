@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs.determinism.entry import is_command
-from agentobs.records.exchanges import Recording
+from agentobs.provider.registry import dialect_of
+from agentobs.records.exchanges import ModelExchange, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class RecordedCommand:
     """The variables with base URLs that the user named."""
     redirects_node: bool = False
     """Whether the requests of Node.js programs are redirected."""
+    uses_bedrock: bool = False
+    """Whether requests went to Bedrock."""
 
     def in_directory(self, directory: str) -> tuple[str, ...]:
         """Return the command with another directory in its arguments in place of the recorded one."""
@@ -48,6 +51,16 @@ def command_of(recording: Recording) -> RecordedCommand | None:
         directory if isinstance(directory, str) else None,
         _texts(arguments.get("base_url_variables")),
         arguments.get("redirects_node") is True,
+        _uses_bedrock(recording),
+    )
+
+
+def _uses_bedrock(recording: Recording) -> bool:
+    paths = {e.question.path for e in recording.exchanges if isinstance(e, ModelExchange)}
+    dialects = [(dialect_of(path), path) for path in paths]
+    return any(
+        each.name == "aws.bedrock" or each.platform(each.endpoint(path)) == "bedrock"
+        for each, path in dialects
     )
 
 

@@ -15,12 +15,11 @@ from replay.fixture.format import Fixture
 def generated_test(fixture: Fixture) -> str:
     """Return the test for a fixture as source. It tests the fix if the session failed, otherwise the complete path.
 
-    The test of a command always tests the complete path, including the exit code.
+    The complete path of a command includes its exit code.
     """
-    if is_command(fixture.header.get("entry")):
-        about = f"The recorded command {plain_word(fixture.name)}, replayed offline."
-        return f'"""{about}"""\n\nimport pytest\n\n\n{_COMMAND}'
     failure = failure_of(fixture)
+    if is_command(fixture.header.get("entry")):
+        return _command_test(fixture, failure)
     is_callable = fixture.header.get("entry") and fixture.header.get("arguments") is not None
     arguments = "" if is_callable else _PLACEHOLDER
     first_argument = "" if is_callable else f"{_PLACEHOLDER}, "
@@ -40,6 +39,15 @@ def generated_test(fixture: Fixture) -> str:
         example=_example(failure),
     )
     return "\n\n".join((head.format(about=about), reaches, fixed))
+
+
+def _command_test(fixture: Fixture, failure: Failure | None) -> str:
+    about = f"The recorded command {plain_word(fixture.name)}, replayed offline."
+    if failure is None:
+        return f'"""{about}"""\n\nimport pytest\n\n\n{_COMMAND}'
+    about = f"{about}\n\nIt failed in turn {failure.turn}: {failure.reason}.\n"
+    tests = _FAILED_COMMAND.format(turn=failure.turn, live_from=failure.live_from)
+    return f'"""{about}"""\n\nimport pytest\n\n\n{tests}'
 
 
 def _tools(failure: Failure) -> str:
@@ -76,6 +84,21 @@ _COMMAND = '''@pytest.mark.replay_command("recording.jsonl")
 def test_same_path(replay_command):
     """The command sends the recorded requests, and ends with the recorded exit code."""
     replay_command()
+'''
+
+_FAILED_COMMAND = '''@pytest.mark.replay_command("recording.jsonl")
+def test_reaches_the_failure(replay_command):
+    """The command sends the recorded requests up to turn {turn}, before and after the fix."""
+    replay_command(until_turn={turn}, allow_drift=True)
+
+
+@pytest.mark.replay_command("recording.jsonl")
+def test_fixed(replay_command):
+    """From turn {live_from} on, the command differs from the failed session, and it does not fail.
+
+    This test fails until the bug is fixed. The command and its tools run for real, in a copy of the root directory.
+    """
+    replay_command(until_change={live_from})
 '''
 
 _REACHES = '''@pytest.mark.replay("recording.jsonl")

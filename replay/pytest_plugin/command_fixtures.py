@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agentobs.errors import UsageError
 from replay.command.command_replay import CommandReplay, run_command
@@ -16,7 +18,7 @@ OPTIONS = frozenset(inspect.signature(run_command).parameters) - {"fixture"}
 
 
 def command_runner(
-    mark: Mark | None, test_folder: Path, root: Path
+    mark: Mark | None, test_folder: Path, root: Path, *, may_be_live: bool, is_renewed: bool
 ) -> Callable[..., CommandReplay]:
     """Return the function that runs the command of the fixture in a marker.
 
@@ -24,6 +26,8 @@ def command_runner(
         mark: the marker of the test; None if it has none.
         test_folder: the folder of the test.
         root: pytest's root directory.
+        may_be_live: whether runs that continue with the provider are made, and others skipped (`--replay-live`).
+        is_renewed: whether fixtures are recorded again (`--replay-update`), which is not possible for commands.
 
     Raises:
         UsageError: there is no marker, it contains no path, or an option does not exist.
@@ -36,7 +40,13 @@ def command_runner(
 
     def run(*, check: bool = True, allow_drift: bool = False, **options: Any) -> CommandReplay:
         _check(options)
-        ran = run_command(fixture, **{"cwd": root, **mark.kwargs, **options})
+        chosen = {"cwd": root, **mark.kwargs, **options}
+        is_live = not isinstance(chosen.get("then", ()), Sequence)
+        if is_renewed or (may_be_live and not is_live):
+            pytest.skip("a recorded command is only replayed: run it live with `agentobs record`")
+        if is_live and not may_be_live:
+            pytest.skip("continues with the provider, which costs money: run it with --replay-live")
+        ran = run_command(fixture, **chosen)
         if check:
             ran.check(allow_drift=allow_drift)
         return ran

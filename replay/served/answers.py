@@ -2,7 +2,7 @@
 
 The texts of the deltas of one block are joined, and values are replaced in the joined text. A replacement is in the
 delta in which the recorded value starts; the rest of that value is removed from the later deltas. Events without a
-replaced value, and whole responses without one, keep their bytes.
+replaced value, and whole responses without one, keep their bytes. Thinking is never changed, because it is signed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def with_replacements(answer: Answer, path: str, find: FindSpans) -> Answer:
     if shape is None or len(events) < 2:
         return answer
     blocks = message_of(path, answer).blocks
-    calls = {at: block for at, block in enumerate(blocks) if block.kind in _CALLS}
-    changed = _changed_events(events, shape, calls, find)
+    kinds = (*_CALLS, "reasoning")
+    special = {at: block for at, block in enumerate(blocks) if block.kind in kinds}
+    changed = _changed_events(events, shape, special, find)
     return replace(answer, chunks=_chunks(answer, events, changed)) if changed else answer
 
 
@@ -57,9 +58,9 @@ def _whole(answer: Answer, path: str, find: FindSpans) -> Answer:
         value = json.loads(answer.body)
     except (ValueError, RecursionError):
         return answer
-    inputs = {id(block.value): block for block in message_of(path, answer).blocks}
-    calls = [block for block in inputs.values() if block.kind in _CALLS]
-    new = _with_inputs(value, calls, find)
+    kinds = (*_CALLS, "reasoning")
+    special = [block for block in message_of(path, answer).blocks if block.kind in kinds]
+    new = _with_inputs(value, special, find)
     if new == value:
         return answer
     data = json.dumps(new, separators=(",", ":"), ensure_ascii=False).encode(
@@ -68,16 +69,22 @@ def _whole(answer: Answer, path: str, find: FindSpans) -> Answer:
     return replace(answer, chunks=(Chunk(data, answer.chunks[-1].after_ns),))
 
 
-def _with_inputs(value: Any, calls: Sequence[Block], find: FindSpans) -> Any:
-    """Return a JSON value with replaced texts. The input of a call is replaced as JSON text, as in a stream."""
+def _with_inputs(value: Any, special: Sequence[Block], find: FindSpans) -> Any:
+    """Return a JSON value with replaced texts. The input of a call is replaced as JSON text, as in a stream.
+
+    `special` contains the calls, and the thinking, which is not changed.
+    """
     if isinstance(value, list):
-        return [_with_inputs(each, calls, find) for each in value]
+        return [_with_inputs(each, special, find) for each in value]
     if isinstance(value, dict):
-        call = next((c for c in calls if c.id is not None and value.get("id") == c.id), None)
+        if any(each.kind == "reasoning" and each.raw == value for each in special):
+            return value
+        calls = (each for each in special if each.kind in _CALLS and each.id is not None)
+        call = next((each for each in calls if value.get("id") == each.id), None)
         return {
             key: _input(inner, call, find)
             if call is not None and inner == call.value and isinstance(inner, dict)
-            else _with_inputs(inner, calls, find)
+            else _with_inputs(inner, special, find)
             for key, inner in value.items()
         }
     return mapped(value, lambda text: replaced(text, find(text, None)))
@@ -97,23 +104,26 @@ class _Deltas:
 
 
 def _changed_events(
-    events: Sequence[bytes], shape: DeltaShape, calls: dict[int, Block], find: FindSpans
+    events: Sequence[bytes], shape: DeltaShape, special: dict[int, Block], find: FindSpans
 ) -> dict[int, bytes]:
-    """Return the events that change, by their position."""
+    """Return the events that change, by their position; `special` contains the calls and the thinking, by index."""
     changed: dict[int, bytes] = {}
     by_block: dict[int, _Deltas] = {}
     for at, event in enumerate(events):
+        index = shape.index.search(event) if shape.index is not None else None
+        block = special.get(int(index[1])) if index else None
+        if block is not None and block.kind == "reasoning":
+            continue
         text = _delta(event, shape)
         if text is None:
             if (new := _without_delta(event, find)) != event:
                 changed[at] = new
             continue
-        index = shape.index.search(event) if shape.index is not None else None
         deltas = by_block.setdefault(int(index[1]) if index else 0, _Deltas())
         deltas.texts.append(text)
         deltas.events.append(at)
     for index_number, deltas in by_block.items():
-        spans = find("".join(deltas.texts), calls.get(index_number))
+        spans = find("".join(deltas.texts), special.get(index_number))
         for at, old, new_text in zip(
             deltas.events, deltas.texts, _distributed(deltas.texts, spans), strict=True
         ):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from agentobs import world
@@ -23,10 +24,11 @@ from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences, shortened
 from agentobs.records.exchanges import Answer, ModelExchange, Question
 from agentobs.redaction import Redactor
+from replay.comparison.placeholders import without_organizations
 from replay.served.answers import with_replacements
 from replay.served.client_text import AGENT_HEADER, machine_values
 from replay.served.recorded_requests import RecordedRequests
-from replay.served.request_form import RequestForm, form_of, mark, mark_in, parsed
+from replay.served.request_form import RequestForm, form_of, mark, mark_in, mark_spans, parsed
 from replay.served.substitutions import Span, Substitutions
 from replay.served.verdict import ServedRequest
 
@@ -39,8 +41,16 @@ COMPARED_MAX = 50
 class SpineMatcher:
     """Answers live requests from recorded ones, each of which is used once. Not safe to share between threads."""
 
-    def __init__(self, exchanges: Sequence[ModelExchange]) -> None:
-        """Serve these exchanges."""
+    def __init__(
+        self, exchanges: Sequence[ModelExchange], *, masks_organizations: bool = False
+    ) -> None:
+        """Serve these exchanges.
+
+        Args:
+            exchanges: the recorded exchanges.
+            masks_organizations: whether the recorded requests are those of a fixture and the recorded responses the
+                originals, so that organization IDs in live requests must be masked before they are compared.
+        """
         self.recorded = RecordedRequests.of(exchanges)
         self.substitutions = Substitutions()
         self.requests: list[ServedRequest] = []
@@ -48,6 +58,7 @@ class SpineMatcher:
         self._unused = list(range(len(exchanges)))
         self._served: set[int] = set()
         self._redactor = Redactor(world.random_bytes(32))
+        self._masks_organizations = masks_organizations
         self._agents: dict[str, int] = {}
         """The lane of each live agent ID."""
         self._doubtful: dict[int, int] = {}
@@ -66,7 +77,10 @@ class SpineMatcher:
 
         The result is added to `requests`.
         """
-        question = replace(question, body=self._redactor.redact(question.body))
+        body = self._redactor.redact(question.body)
+        if self._masks_organizations:
+            body = without_organizations(body)
+        question = replace(question, body=body)
         value = parsed(question.body)
         self._learn_machine(value, question.headers)
         form = self._form(question, value)
@@ -85,30 +99,41 @@ class SpineMatcher:
         """Make a recorded request available again, because its response did not arrive completely."""
         self._unused = sorted([*self._unused, index])
 
+    def retract(self, index: int) -> None:
+        """Undo the last match, because the request gets no recorded response."""
+        self.release(index)
+        self._served.discard(index)
+        self._doubtful.pop(self.recorded.lanes[index], None)
+        self.requests.pop()
+
     def answer(self, index: int) -> Answer:
         """Return a recorded response with the live values, and with the marks of its calls."""
         exchange = self.recorded.exchanges[index]
 
         def find(text: str, call: Block | None) -> list[Span]:
             spans = self.substitutions.live_spans(text, is_json=call is not None)
-            return _merged([*spans, *self._mark_spans(text, index, call)])
+            # The replayed part of a fork was recorded with the marks of its own replay.
+            old = [Span(start, end, "") for start, end in mark_spans(text)]
+            return _merged([*spans, *old, *self._mark_spans(text, index, call)])
 
         return with_replacements(exchange.answer, exchange.question.path, find)
 
-    def turn(self, index: int) -> int | None:
-        """Return the turn of a request in the main lane, from 1; None if it belongs to another lane.
+    @cached_property
+    def main_turns(self) -> dict[int, int]:
+        """The turns of the requests of the main lane, from 1, by index.
 
         The main lane is that of the longest conversation. Its turns are counted without repeated requests.
         """
-        lanes = self.recorded.lanes
-        conversations = [lane for lane in dict.fromkeys(lanes) if self.recorded.forms[lane].spine]
+        lanes, forms = self.recorded.lanes, self.recorded.forms
+        conversations = [lane for lane in dict.fromkeys(lanes) if forms[lane].spine]
         if not conversations:
-            return None
+            return {}
         main = max(conversations, key=lambda lane: (self._is_named_main(lane), self._length(lane)))
-        if lanes[index] != main:
-            return None
-        spines = [self.recorded.forms[each].spine for each in self.recorded.members(main)]
-        return list(dict.fromkeys(spines)).index(self.recorded.forms[index].spine) + 1
+        members = self.recorded.members(main)
+        turns: dict[tuple[str, ...], int] = {}
+        for index in members:
+            turns.setdefault(forms[index].spine, len(turns) + 1)
+        return {index: turns[forms[index].spine] for index in members}
 
     def _is_named_main(self, lane: int) -> bool:
         exchange = self.recorded.exchanges[lane]
@@ -251,6 +276,13 @@ class SpineMatcher:
             differences=kept,
             more=len(found) - len(kept),
             is_repeated=bool(found) and not new,
+            is_change=any(
+                canonical([each.path, each.expected, each.actual]) in new
+                and not any(
+                    each.path.startswith(f"{path}.") for path in recorded.errors & form.errors
+                )
+                for each in found
+            ),
         )
         self.requests.append(result)
         if not found:

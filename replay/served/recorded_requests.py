@@ -23,7 +23,7 @@ from replay.served.client_text import (
     machine_values,
     without_inserted_text,
 )
-from replay.served.request_form import RequestForm, anchor_of, form_of, parsed
+from replay.served.request_form import RequestForm, anchor_of, form_of, parsed, without_marks
 
 
 class Starter(NamedTuple):
@@ -264,7 +264,7 @@ def _name(exchange: ModelExchange) -> tuple[str, str]:
 
 
 def _cleaned(text: str) -> str:
-    return without_inserted_text(text).strip()
+    return without_inserted_text(without_marks(text)).strip()
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -48,6 +48,24 @@ def without_marks(text: str) -> str:
     return _MARK.sub("", text) if "\ufe0e" in text else text
 
 
+_MARK_BYTES = re.compile(
+    rb"\xef\xb8\x8e(?:\xef\xb8[\x80-\x8f]){3}|\\ufe0e(?:\\ufe0[0-9a-f]){3}", re.IGNORECASE
+)
+_MARK_IN_JSON = re.compile(
+    "\ufe0e[\ufe00-\ufe0f]{3}|\\\\ufe0e(?:\\\\ufe0[0-9a-f]){3}", re.IGNORECASE
+)
+
+
+def bytes_without_marks(body: bytes) -> bytes:
+    """Return the JSON text of a request without marks."""
+    return _MARK_BYTES.sub(b"", body)
+
+
+def mark_spans(text: str) -> list[tuple[int, int]]:
+    """Return where a text, or the JSON text of an input, contains marks."""
+    return [found.span() for found in _MARK_IN_JSON.finditer(text)]
+
+
 @dataclass(frozen=True, slots=True)
 class RequestForm:
     """A request in the form in which it is compared."""
@@ -70,6 +88,8 @@ class RequestForm:
     """The text of the user in the first message."""
     results: frozenset[str]
     """The IDs of the calls that are answered after the last response."""
+    errors: frozenset[str] = frozenset()
+    """The paths of the results that are errors, such as `$.conversation[2].content[0]`."""
 
     @property
     def is_conversation(self) -> bool:
@@ -129,7 +149,15 @@ def form_of(question: Question, value: Any, change: Callable[[str], str]) -> Req
         has_tools=bool(dialect.tool_names(value)),
         prompt=next((each.text for each in spoken if each.role == "user"), ""),
         results=frozenset(str(b.id) for each in tail for b in each.blocks if b.kind == "result"),
+        errors=frozenset(_error_paths(messages)),
     )
+
+
+def _error_paths(messages: list[_Message]) -> Iterator[str]:
+    for at, message in enumerate(messages):
+        for number, block in enumerate(message.blocks):
+            if block.kind == "result" and block.is_error:
+                yield f"$.{CONVERSATION}[{at}].content[{number}]"
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.recording.wire.provider_server import Script
-from agentobs.records.exchanges import ModelExchange, Question, Recording
+from agentobs.records.exchanges import Answer, ModelExchange, Question, Recording
 from replay.scenario.script import Scripted
 from replay.served.client_text import CLIENT_HEADERS
 from replay.served.matcher import SpineMatcher
@@ -27,7 +27,9 @@ class SpineScript(Script):
         recording: Recording,
         *,
         until_turn: int | None = None,
+        until_change: int | None = None,
         then: Sequence[Scripted] = (),
+        live_mark: str | None = None,
         on_end: Callable[[str], None] | None = None,
         ends_at_miss: bool = False,
         paces_tasks: bool = False,
@@ -40,8 +42,11 @@ class SpineScript(Script):
         Args:
             recording: the recording.
             until_turn: the last turn of the main lane that is answered from the recording; None for all turns.
+            until_change: the turn of the main lane after which the first request that differs ends the replay.
             then: the responses to the requests of the main lane after that turn, or after the recording.
-            on_end: is called when a request gets no response, with `miss` or `end` (after `until_turn`).
+            live_mark: the value of the header `LIVE_HEADER` in responses to requests that are for the provider, because
+                they come after `until_turn`; None if no request is.
+            on_end: is called when a request gets no response, with `miss`, `end` (after `until_turn`) or `change`.
             ends_at_miss: whether nothing is answered after the first request that was not recorded.
             paces_tasks: whether only responses that arrived while a background task ran have the recorded times; all
                 others have no pauses. For a server whose pace is 1. If its agent gets a report about a task, such a
@@ -50,10 +55,11 @@ class SpineScript(Script):
                 the times of the recording.
         """
         super().__init__(recording, "order")
-        self.matcher = SpineMatcher(self.exchanges)
-        self._until_turn = until_turn
-        self._then = list(then)
-        self._scripted = 0
+        self.matcher = SpineMatcher(self.exchanges, masks_organizations=live_mark is not None)
+        self._until_turn, self._until_change = until_turn, until_change
+        self._then, self._live_mark = list(then), live_mark
+        self._scripted = self._live = 0
+        self._live_from: int | None = None
         self._on_end = on_end
         self._has_ended = False
         self._ends_at_miss = ends_at_miss
@@ -124,17 +130,19 @@ class SpineScript(Script):
     def _take(self, question: Question) -> tuple[ModelExchange | None, str]:
         if self._ends_at_miss and self.missed:
             return None, "end"
+        may_change = self._until_change is not None and self.has_answered(self._until_change)
         index = self.matcher.match(question)
+        if may_change and (index is None or self.matcher.requests[-1].is_change):
+            return None, "change"
         if index is not None and self._is_over(index):
-            self.matcher.release(index)
-            self.matcher.requests.pop()
+            self.matcher.retract(index)
             self._has_ended = True
             index = None
-        elif index is None and self._then and self._is_last_miss():
+        elif index is None and self._may_go_on and self._is_last_miss():
             self.matcher.requests.pop()
             self._has_ended = True
         if index is None and self._has_ended:
-            return self._next_scripted(question)
+            return self._continued(question)
         if index is None:
             self.missed += 1
             return None, "miss"
@@ -145,12 +153,33 @@ class SpineScript(Script):
             )
         return dataclasses.replace(self.exchanges[index], answer=answer), ""
 
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether a request after the recorded part is expected, so that it is not a miss."""
+        is_cut = self._until_turn is not None
+        return is_cut or bool(self._then) or self._live_mark is not None
+
     def _is_over(self, index: int) -> bool:
         """Return whether a recorded request comes after the last turn that is answered from the recording."""
         if not _is_answered(self.exchanges[index]):
             return True
-        turn = self.matcher.turn(index)
-        return self._until_turn is not None and turn is not None and turn > self._until_turn
+        if self._until_turn is None:
+            return False
+        turns = self.matcher.main_turns
+        if index in turns:
+            return turns[index] > self._until_turn
+        # After the first live request, no conversation starts that was recorded later: its cause may be another.
+        end = min((at for at, turn in turns.items() if turn > self._until_turn), default=None)
+        has_gone_live = self._live_from is not None
+        return has_gone_live and end is not None and self.matcher.recorded.lanes[index] > end
+
+    def has_answered(self, turn: int) -> bool:
+        """Return whether the recorded responses of the main lane up to a turn were sent, apart from errors."""
+        turns, unused = self.matcher.main_turns, set(self.matcher.unused)
+        return not any(
+            turns[index] <= turn and self.exchanges[index].answer.status == OK
+            for index in unused & turns.keys()
+        )
 
     def _is_last_miss(self) -> bool:
         """Return whether a miss comes after the recorded part: its turn is over, or all exchanges were used."""
@@ -158,21 +187,34 @@ class SpineScript(Script):
             return True
         if self._until_turn is None:
             return False
-        turns = (self.matcher.turn(index) for index in self._answerable())
-        return all(turn is None or turn > self._until_turn for turn in turns)
+        return not self._answerable(self._until_turn)
 
-    def _answerable(self) -> list[int]:
-        """Return the unused exchanges that have a response."""
-        return [index for index in self.matcher.unused if _is_answered(self.exchanges[index])]
+    def _answerable(self, turn: int | None = None) -> list[int]:
+        """Return the unused exchanges that have a response.
 
-    def _next_scripted(self, question: Question) -> tuple[ModelExchange | None, str]:
+        Args:
+            turn: only those of the main lane up to this turn; None for all.
+        """
+        found = [index for index in self.matcher.unused if _is_answered(self.exchanges[index])]
+        if turn is None:
+            return found
+        turns = self.matcher.main_turns
+        return [index for index in found if index in turns and turns[index] <= turn]
+
+    def _continued(self, question: Question) -> tuple[ModelExchange | None, str]:
+        """Return the exchange for a request after the recorded part."""
+        template = self.exchanges[0]
+        if self._live_mark is not None:
+            self._live += 1
+            self._live_from = self._live_from or len(self.matcher.requests) + 1
+            answer = Answer(OK, {LIVE_HEADER: self._live_mark}, (), "complete")
+            return dataclasses.replace(template, question=question, answer=answer), ""
         if self._scripted >= len(self._then):
             return None, "end"
         response = self._then[self._scripted]
         self._scripted += 1
         value = parsed(question.body)
         answer = response.answer(self._scripted, value if isinstance(value, dict) else {})
-        template = self.exchanges[0]
         return dataclasses.replace(template, question=question, answer=answer), ""
 
     def release(self, question: Question, exchange: ModelExchange) -> None:
@@ -190,13 +232,15 @@ class SpineScript(Script):
     def _miss_text(self, question: Question, ending: str) -> str:
         if ending == "end":
             return "the replay has ended here"
+        if ending == "change":
+            return "the replay has ended here, because the program differs from its recording"
         left = f"{len(self.matcher.unused)} of {len(self.exchanges)} exchanges left"
         return f"{question.method} {question.path}: {self.matcher.requests[-1].line()} ({left})"
 
     def result(self) -> Verdict:
         """Return the verdict so far."""
         with self._lock:
-            unused = [] if self._until_turn is not None else self._answerable()
+            unused = self._answerable(self._until_turn)
             used = len(self.exchanges) - len(self.matcher.unused)
             return Verdict(
                 total=used + len(unused),
@@ -204,6 +248,8 @@ class SpineScript(Script):
                 unused=tuple(index + 1 for index in unused),
                 rejected=self.rejected,
                 scripted=self._scripted,
+                live=self._live,
+                live_from=self._live_from,
             )
 
     def verdict(self) -> str:
@@ -215,6 +261,9 @@ class SpineScript(Script):
         return self.result().as_json()
 
 
+OK = 200
+LIVE_HEADER = "x-agentobs-live"
+"""The header of a response which means that the request is for the provider."""
 HOLD_SECONDS = 10.0
 """The longest wait for the responses that precede a response. Our choice."""
 SEEN_SECONDS = 0.5

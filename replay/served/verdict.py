@@ -37,6 +37,10 @@ class ServedRequest:
     """The number of further differences."""
     is_repeated: bool = False
     """Whether an earlier request of the lane had the same differences, which are part of the conversation since."""
+    is_change: bool = False
+    """Whether the program took another path: it differs from the recorded request, not only in differences that an
+    earlier request of the lane had, or in the text of a result that is an error both times.
+    """
 
     def line(self) -> str:
         """Return the result in one line, without content."""
@@ -94,6 +98,10 @@ class Verdict:
     """How many requests the real provider would have rejected."""
     scripted: int = 0
     """How many requests after the recorded part got a scripted response."""
+    live: int = 0
+    """How many requests after the recorded part went to the provider."""
+    live_from: int | None = None
+    """The number of the first request that went to the provider; None if none did."""
 
     def count(self, kind: Kind) -> int:
         """Return how many requests have this result."""
@@ -127,10 +135,12 @@ class Verdict:
             "ambiguous": self.ambiguous,
             "rejected": self.rejected,
             "scripted": self.scripted,
+            "live": self.live,
             "unused": len(self.unused),
         }
         shown = [f"{name} {count}" for name, count in counts.items() if count or name == "exact"]
-        return f"served {self.served} of {self.total} exchanges: {', '.join(shown)}"
+        text = f"served {self.served} of {self.total} exchanges: {', '.join(shown)}"
+        return text if self.live_from is None else f"{text}; live from request {self.live_from} on"
 
     def explanation(self) -> str:
         """Return the counts, and each request that is not exact, with its differences."""
@@ -154,6 +164,8 @@ class Verdict:
             "ambiguous": self.ambiguous,
             "rejected": self.rejected,
             "scripted": self.scripted,
+            "live": self.live,
+            "live_from": self.live_from,
             "unused": len(self.unused),
             "unused_requests": list(self.unused),
             "requests": [each.as_json() for each in self.requests],

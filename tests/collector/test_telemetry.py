@@ -447,3 +447,28 @@ def test_telemetry_that_is_already_sent_elsewhere(tmp_path: Path) -> None:
     assert ended.stderr.startswith(
         "error: OTEL_EXPORTER_OTLP_ENDPOINT: the telemetry is already sent to another receiver. Unset this variable"
     )
+
+
+def test_telemetry_of_a_command_within_a_session_has_a_session_of_its_own(tmp_path: Path) -> None:
+    """The requests of the command belong to the session of its parent process; its telemetry does not."""
+    home = tmp_path / "home"
+    record = api_request("req_1", 0.5)
+    stdin = json.dumps([CLIENT_SESSION, BODY, logs(record)])
+    agentobs.stop_recorder()
+    agentobs.start(str(home))
+    try:
+        with raw_provider([play(streamed(text("Hi")))]) as provider, agentobs.session("outer"):
+            joined = agentobs.child_environment("inner")
+            ended = run_record(home, provider.url, stdin, **joined)
+    finally:
+        agentobs.stop_recorder()
+    assert ended.returncode == 0, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last == "agentobs: 1 record of telemetry: no request can be compared"
+    sessions = "SELECT name, status, is_telemetry, turns FROM sessions ORDER BY name"
+    assert rows(home, sessions) == [
+        ("outer", "completed", False, 1),
+        ("telemetry", "completed", True, 0),
+    ]
+    told = "SELECT s.name, t.client_session FROM telemetry t JOIN sessions s USING (session_id)"
+    assert rows(home, told) == [("telemetry", CLIENT_SESSION)]

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+import agentobs
 from agentobs.proxy.forwarding import WHOLE_BODY_BYTES
+from agentobs.records.exchanges import ModelExchange
 from tests.provider_script import message_events, refused, streamed, text
 from tests.proxy.proxies import VERSION, proxied
 from tests.replay.raw_provider import JSON, SSE, Call, play, play_chunks, raw_provider
@@ -118,6 +120,29 @@ def test_encoded_bodies_keep_their_encoding(tmp_path: Path) -> None:
     assert raw == packed
     assert provider.requests[0].headers["accept-encoding"] == "gzip"
     assert exchange.answer.body == plain
+
+
+def test_an_encoded_request_is_forwarded_as_it_is_and_recorded_decoded(tmp_path: Path) -> None:
+    """Otherwise it could neither be read nor redacted; its session is found in its body."""
+    user = json.dumps({"session_id": "0f1d2c3b-aaaa-4bbb-8ccc-123456789012"})
+    body = {**BODY, "metadata": {"user_id": user}}
+    body["messages"] = [{"role": "user", "content": f"The key is {KEY}"}]
+    data = gzip.compress(json.dumps(body).encode())
+    with (
+        raw_provider([play(streamed(text("ok")))]) as provider,
+        proxied(provider.url, tmp_path) as recorded,
+    ):
+        post(recorded.url, data, content_encoding="gzip", content_type="application/json")
+        [recording] = recorded.recordings()
+    [request] = provider.requests
+    assert (request.body, request.headers["content-encoding"]) == (data, "gzip")
+    [exchange] = recording.exchanges
+    assert isinstance(exchange, ModelExchange)
+    [message] = json.loads(exchange.question.body)["messages"]
+    assert message["content"].startswith("The key is [redacted:")
+    with agentobs.connect(str(tmp_path)) as store:
+        [(tags,)] = store.sql("SELECT tags FROM sessions").fetchall()
+    assert "0f1d2c3b-aaaa-4bbb-8ccc-123456789012" in str(tags)
 
 
 def test_errors_and_retries_are_those_of_the_provider(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Each run has new IDs of its session, sub-agents and background tasks. Requests name the working directory, the directory
 of the configuration and that for temporary files. Sub-agents run in parallel. `AGENT_ORDER` contains the order in which
-they start and end, such as `2,0,1`; `AGENT_PROMPT` the prompt; `AGENT_LEAK` a host to which the agent tries to connect.
+they start and end, such as `2,0,1`; `AGENT_PROMPT` the prompt; `AGENT_LEAK` a host to which the agent tries to connect;
+`AGENT_AUTHORIZATION` another authorization than the key.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Session:
         assert self.url.hostname is not None
         connection = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=30)
         if body is None:
-            connection.request("HEAD", "/")
+            connection.request("HEAD", self.url.path or "/")
             return connection.getresponse().read()
         identity = {"device_id": self.device, "account_uuid": "", "session_id": self.id}
         body = {**body, "metadata": {"user_id": json.dumps(identity)}, "stream": True}
@@ -57,8 +58,10 @@ class Session:
             "x-claude-code-session-id": self.id,
             **({"x-claude-code-agent-id": agent} if agent else {}),
         }
+        if authorization := os.environ.get("AGENT_AUTHORIZATION"):
+            headers = {**headers, "x-api-key": "", "authorization": authorization}
         data = gzip.compress(json.dumps(body).encode())
-        connection.request("POST", "/v1/messages?beta=true", data, headers)
+        connection.request("POST", f"{self.url.path}/v1/messages?beta=true", data, headers)
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()

@@ -28,7 +28,7 @@ def recording_of(exchanges: tuple[ModelExchange, ...]) -> Recording:
 class RecordingScript(Script):
     """Answers the coding agent in `directory`, and keeps the exchanges."""
 
-    request_headers = ("x-claude-code-agent-id", "x-claude-code-session-id")
+    request_headers: tuple[str, ...] = ("x-claude-code-agent-id", "x-claude-code-session-id")
 
     def __init__(self, directory: Path) -> None:
         super().__init__(script(), "order")

@@ -18,6 +18,7 @@ from agentobs.proxy.recorded_sessions import command_entry
 from agentobs.records.exchanges import Answer, ModelExchange, Recording, ReturnValue
 from replay import CommandDivergenceError, Fixture, load, run_command, says
 from replay.command.child_program import ChildProgram
+from replay.command.command_replay import AWS_KEY_VARIABLES, AWS_REGION_VARIABLES
 from replay.command.recorded_command import RecordedCommand
 from replay.fixture.format import as_recording
 from replay.fixture.writer import write
@@ -194,6 +195,32 @@ def test_a_command_is_directed_as_in_its_recording(fixture: Fixture, folder: Pat
     assert json.loads(plain.stdout)[1:] == [None, None, None]
 
 
+@pytest.mark.parametrize("operation", ["invoke", "converse"])
+def test_clients_of_bedrock_get_made_up_credentials(
+    fixture: Fixture, folder: Path, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need a region and keys to sign their requests; other commands get none."""
+    for name in (*AWS_KEY_VARIABLES, *AWS_REGION_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    recording = as_recording(fixture)
+    first, *others = recording.exchanges
+    assert isinstance(first, ModelExchange)
+    question = dataclasses.replace(first.question, path=f"/model/m/{operation}")
+    made = dataclasses.replace(
+        recording, exchanges=(dataclasses.replace(first, question=question), *others)
+    )
+    source = "import os; print([os.environ.get(n) for n in ('AWS_ACCESS_KEY_ID', 'AWS_REGION')])"
+    command = [sys.executable, "-c", source]
+    with_keys = run_command(made, command, cwd=folder / "work", timeout=60)
+    assert with_keys.stdout == "['AKIDREPLAY', 'us-east-1']\n"
+    own = {"AWS_PROFILE": "mine", "AWS_DEFAULT_REGION": "eu-west-1"}
+    assert run_command(made, command, cwd=folder / "work", env=own, timeout=60).stdout == (
+        "[None, None]\n"
+    )
+    without = run_command(fixture, command, cwd=folder / "work", timeout=60)
+    assert without.stdout == "[None, None]\n"
+
+
 def test_the_recorded_directory_moves_in_the_arguments() -> None:
     """Only complete paths are replaced."""
     command = RecordedCommand(
@@ -226,8 +253,8 @@ def test_the_command_line_replays_a_command(
 
 
 def test_a_command_is_frozen_with_a_test(tmp_path: Path, recording: Recording) -> None:
-    """The generated test replays the command, also if it failed."""
-    frozen = freeze(dataclasses.replace(recording, outcome="failed", reason="exit:1"), tmp_path, {})
+    """The generated test replays the command."""
+    frozen = freeze(recording, tmp_path, {})
     assert frozen.test.read_text().endswith(
         '@pytest.mark.replay_command("recording.jsonl")\n'
         "def test_same_path(replay_command):\n"

@@ -17,7 +17,7 @@ import pytest
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question, Recording
 from replay.scenario.script import calls, says
-from replay.served.spine_script import SpineScript
+from replay.served.spine_script import LIVE_HEADER, SpineScript
 from replay.served.verdict import Verdict
 from tests.provider_script import call, refused, script, streamed, text
 from tests.replay.coding_agent_provider import (
@@ -263,6 +263,56 @@ def test_a_run_ends_after_a_turn_and_continues_with_scripted_responses(
     scripted.take(first)
     assert [scripted.take(second) is not None for _ in range(3)] == [True, True, False]
     assert scripted.verdict() == "served 1 of 1 exchanges: exact 1, scripted 2"
+
+
+def test_after_a_turn_requests_are_for_the_provider() -> None:
+    """Those that are not recorded, later turns, and conversations that were recorded later; a conversation that had
+    begun before gets its recorded responses.
+    """
+    first, early, late = (request_with(user(words)) for words in ("Go.", "Title?", "Other?"))
+    second = request_with(user("Go."), assistant(call(1, "look")), user(result(1, "a")))
+    recording = made(
+        (first, streamed(call(1, "look"))),
+        (early, streamed(text("title"))),
+        (second, streamed(text("done"))),
+        (late, streamed(text("other"))),
+    )
+    answering = SpineScript(recording, until_turn=1, live_mark="mark", ends_at_miss=True)
+
+    def is_live(question: Question) -> bool:
+        taken = answering.take(question)
+        assert taken is not None
+        return taken.answer.headers.get(LIVE_HEADER) == "mark"
+
+    assert [is_live(each) for each in (first, second, early, late)] == [False, True, False, True]
+    assert is_live(request_with(user("New.")))
+    verdict = answering.result()
+    assert (verdict.live, verdict.live_from, verdict.count("exact")) == (3, 2, 2)
+
+
+def test_a_scripted_call_starts_no_recorded_sub_agent() -> None:
+    """The recorded call that started the sub-agent was not sent, so its conversation gets scripted responses."""
+    first = request_with(user("Go."))
+    second = request_with(user("Go."), assistant(call(1, "look")), user(result(1, "a")))
+    sub_agent = request_with(user("Do it."))
+    recording = made(
+        (first, streamed(call(1, "look"))),
+        (second, streamed(call(2, "Agent", prompt="Do it."))),
+        (sub_agent, streamed(text("recorded"))),
+    )
+    then = [calls("Agent", prompt="Do it."), says("scripted")]
+    answering = SpineScript(recording, until_turn=1, then=then)
+    assert all(answering.take(each) is not None for each in (first, second, sub_agent))
+    assert answering.verdict() == "served 1 of 1 exchanges: exact 1, scripted 2"
+
+
+def test_before_the_turn_nothing_is_for_the_provider() -> None:
+    """A request that was not recorded is a miss, which ends the replay."""
+    recording = made((request_with(user("Go.")), streamed(text("done"))))
+    answering = SpineScript(recording, until_turn=1, live_mark="mark", ends_at_miss=True)
+    assert answering.take(request_with(user("Stay."))) is None
+    assert answering.take(request_with(user("Go."))) is None
+    assert answering.result().live == 0
 
 
 def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:

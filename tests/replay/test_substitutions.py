@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.provider.registry import message_of
+from agentobs.provider.dialect import Draft
+from agentobs.provider.registry import dialect_of, message_of
 from agentobs.records.exchanges import Answer, Chunk
 from replay.served.answers import FindSpans, with_replacements
 from replay.served.client_text import machine_values, without_inserted_text
@@ -117,6 +119,33 @@ def test_a_response_that_is_not_streamed_is_replaced() -> None:
     new = json.loads(with_replacements(answer, PATH, find_in(found)).body)
     assert new["content"][0]["text"] == 'in /n"w'
     assert new["content"][1]["input"] == {"path": '/n"w/a'}
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_thinking_keeps_its_bytes(is_streamed: bool) -> None:
+    """It is signed, so a provider would reject a history with changed thinking."""
+    old = "/recorded/work"
+    found = paired((old, "/live"))
+    content = [
+        {"type": "thinking", "thinking": f"I look into {old}.", "signature": "c2lnbmVk"},
+        text(f"See {old}."),
+    ]
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "content": content}
+    answer = Answer(
+        200,
+        {"content-type": "application/json"},
+        (Chunk(json.dumps(message).encode(), 0),),
+        "complete",
+    )
+    if is_streamed:
+        kind, events = dialect_of(PATH).response_stream(
+            Draft("msg_1", "m", message_of(PATH, answer).blocks)
+        )
+        chunks = tuple(Chunk(event, 0) for event in events)
+        answer = dataclasses.replace(answer, headers={"content-type": kind}, chunks=chunks)
+    thinking, said = message_of(PATH, with_replacements(answer, PATH, find_in(found))).blocks
+    assert (thinking.text, said.text) == (f"I look into {old}.", "See /live.")
+    assert thinking.raw["signature"] == "c2lnbmVk"
 
 
 def test_inserted_text_is_left_out_and_prompts_are_kept() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from agentobs.errors import UsageError
+from agentobs.records.display import printable
+
+if TYPE_CHECKING:
+    from replay import Fixture, Live
 
 APPLICABLE = frozenset(("fixtures", "as_json", "faults", "pace", "timeout", "verbose", "explain"))
 """The options of `agentobs replay` that apply to a command."""
@@ -35,6 +39,27 @@ def replay_command(context: click.Context, path: Path) -> NoReturn:
     )
     click.echo(ran.json() if options["as_json"] else ran.text())
     sys.exit(0 if ran.is_exact else 1)
+
+
+def fork_command(fixture: Fixture, turn: int, live: Live, *, in_place: bool) -> NoReturn:
+    """Run the command of a fixture up to a turn, then with the real provider, and exit.
+
+    The exit code is that of the command; 1 if it took another path before the turn.
+    """
+    from replay import run_command
+
+    ran = run_command(fixture, until_turn=turn, then=live, timeout=None, in_place=in_place)
+    click.echo(ran.stdout, nl=False)
+    click.echo(ran.stderr, nl=False, err=True)
+    if not (ran.is_reached and ran.matched):
+        click.echo(ran.text())
+        sys.exit(1)
+    click.echo(
+        f"forked  {printable(fixture.name)} after turn {turn}: {ran.verdict.line()}", err=True
+    )
+    for each in ran.session_ids:
+        click.echo(f"next    agentobs show {each} | agentobs freeze {each}", err=True)
+    sys.exit(ran.exit_code)
 
 
 def command_outcome(

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.display import printable
 
@@ -43,6 +45,12 @@ if TYPE_CHECKING:
         "field. May be repeated."
     ),
 )
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="With the fixture of a command: run it in the current directory instead of a copy.",
+)
+@sign_aws_option
 @click.pass_context
 def fork(
     context: click.Context,
@@ -51,18 +59,39 @@ def fork(
     model: str | None,
     system: str | None,
     options: tuple[str, ...],
+    in_place: bool,
+    signs_aws: bool,
 ) -> None:
     """Fork a fixture (its folder or its recording.jsonl) or a recorded session.
 
     The fork is recorded as a new session. The replayed part sends nothing and costs nothing. In it, the agent gets the
-    provider's original responses instead of the masked responses of the fixture, if the provider requires them.
+    provider's original responses instead of the masked responses of the fixture, if the provider requires them. A
+    recorded command runs in a copy of the current directory; its live requests have the base URL and the credentials of
+    the environment.
     """
+    from agentobs.determinism.entry import is_command
     from agentobs.recording.session import start_recorder, stop_recorder
     from replay import DivergenceError, Fork, Replayer, ReplayOptions
 
     changes = dict(_option(each) for each in options)
     chosen = Fork(turn, model, _text(system), changes)
     loaded = _loaded(home_option(context), source, turn)
+    if is_command(loaded.header["entry"]):
+        from agentobs.cli.replay.command_output import fork_command
+
+        with needed_packages("a fork of a command", "proxy"):
+            from replay import Live
+        _announce(loaded, turn)
+        sign = aws_signer(is_wanted=signs_aws)
+        live = Live(home_option(context), model, _text(system), changes, sign)
+        fork_command(loaded, turn, live, in_place=in_place)
+    for name, is_given in (("--in-place", in_place), ("--sign-aws", signs_aws)):
+        if is_given:
+            raise UsageError(
+                "this option is for commands, and the session was recorded from a Python agent",
+                where=name,
+                todo="Leave it out",
+            )
     forked = Replayer(loaded, ReplayOptions(fork=chosen))
     _announce(loaded, turn)
     start_recorder(home_option(context))

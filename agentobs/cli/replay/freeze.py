@@ -234,6 +234,8 @@ def _next_steps(
     if is_command(recording.entry):
         yield _pytest_command(where)
         yield f"agentobs replay {where}   runs the command in a copy of the current directory"
+        if frozen.failure is not None and can_fork(recording, frozen.turn):
+            yield f"agentobs fork {where} --at {frozen.turn}   continues with the provider from there"
         return
     problem = why_not_callable(load(frozen.fixture).header)
     if problem is not None:

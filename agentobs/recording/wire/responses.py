@@ -21,6 +21,10 @@ GRACE_SECONDS = 1.0
 Our choice: the wait ends when the client stops.
 """
 
+REPLAYED = "agentobs.replayed"
+"""The extension of a response that comes from a recording, so that it costs nothing."""
+SENT = "agentobs.sent"
+"""The extension of a response with the request that was sent, if a transport closer to the network has changed it."""
 RECORDED_HEADERS = "agentobs.headers"
 """The extension of a response that contains the recorded response headers."""
 

@@ -21,6 +21,7 @@ import httpx2
 from agentobs import tracing, world
 from agentobs.determinism.callers import follow_jobs, origin_here
 from agentobs.errors import UsageError, error_kind, warn_once
+from agentobs.provider.content_encoding import decoded_body
 from agentobs.provider.registry import (
     credentials,
     dialect_of,
@@ -36,6 +37,8 @@ from agentobs.recording.wire.http_libraries import (
 from agentobs.recording.wire.nested_transports import below_recorded
 from agentobs.recording.wire.responses import (
     RECORDED_HEADERS,
+    REPLAYED,
+    SENT,
     ForwardRequest,
     deliver,
     deliver_async,
@@ -188,6 +191,8 @@ class OpenExchange:
 
     def set_headers(self, response: httpx2.Response) -> None:
         """Note that the response headers have arrived."""
+        self.is_replayed |= REPLAYED in response.extensions
+        self.request = response.extensions.get(SENT, self.request)
         headers = response.extensions.get(RECORDED_HEADERS, response.headers)
         self.set_head(response.status_code, headers, response.headers.get("content-encoding", ""))
 
@@ -375,7 +380,7 @@ def question_of(
         method=request.method,
         path=request.url.raw_path.decode("ascii", "replace"),
         headers=recorded_request_headers(request.headers),
-        body=body,
+        body=decoded_body(body, request.headers.get("content-encoding", "")),
         secrets=_credentials(request.headers),
         origin=origin,
     )
@@ -446,10 +451,8 @@ class RecordingTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
-        exchange, response = (
-            start_exchange(request, self._place_of, self._client, is_async=False),
-            None,
-        )
+        exchange = start_exchange(request, self._place_of, self._client, is_async=False)
+        response = None
         if (answerer := current().answerer) is not None:
             request.read()
             try:
@@ -505,10 +508,8 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
-        exchange, response = (
-            start_exchange(request, self._place_of, self._client, is_async=True),
-            None,
-        )
+        exchange = start_exchange(request, self._place_of, self._client, is_async=True)
+        response = None
         if (answerer := current().answerer) is not None:
             await request.aread()
             try:
