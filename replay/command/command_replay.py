@@ -138,7 +138,8 @@ class CommandReplay:
         if self.ended_by != "exit":
             return []
         if self.exit_code != 0:
-            return [f"the command failed again, with exit code {self.exit_code}"]
+            how = "as recorded, " if self.exit_code == self.recorded_exit_code else ""
+            return [f"the command failed {how}with exit code {self.exit_code}"]
         if not self.is_reached:
             return [f"the command ended before turn {turn} was answered"]
         if self.recorded_exit_code == 0 and not self.verdict.unused:

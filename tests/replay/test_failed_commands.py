@@ -173,7 +173,8 @@ def test_the_fix_of_a_failed_command_is_tested(name: str, tmp_path: Path) -> Non
         ran = run_command(made.fixture, cwd=directory, until_change=live_from, timeout=60)
         assert (ran.problems() == []) == is_fixed, ran.text()
         if not is_fixed:
-            assert ran.problems() == [f"the command failed again, with exit code {ran.exit_code}"]
+            how = "as recorded, " if ran.exit_code == ran.recorded_exit_code else ""
+            assert ran.problems() == [f"the command failed {how}with exit code {ran.exit_code}"]
             assert ran.text().startswith("FAILED  shop  served ")
 
 
@@ -187,7 +188,7 @@ def test_the_generated_tests_need_no_editing(tmp_path: Path, pytester: pytest.Py
     options = ("-p", "no:cacheprovider", "--replay-unused", "fail", str(made.test))
     with_bug = pytester.runpytest_inprocess(*options)
     with_bug.assert_outcomes(passed=1, failed=1)
-    with_bug.stdout.fnmatch_lines(["*the command failed again, with exit code 3*"])
+    with_bug.stdout.fnmatch_lines(["*the command failed as recorded, with exit code 3*"])
     work(pytester.path, case.wrong)
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=1, failed=1)
     work(pytester.path, case.right)
