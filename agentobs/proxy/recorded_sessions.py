@@ -77,6 +77,7 @@ def client_sessions(
     *,
     content: Any = None,
     tags: Mapping[str, str] | None = None,
+    may_join: bool = True,
 ) -> ClientSessions:
     """Return the sessions of a proxy.
 
@@ -86,6 +87,7 @@ def client_sessions(
         entry: how the sessions were started.
         content: where their content is written; see `agentobs.session`.
         tags: labels of all sessions.
+        may_join: whether they may be part of the session of the process that started this one.
     """
 
     def open_session(
@@ -99,6 +101,7 @@ def client_sessions(
             link=link,
             content=content,
             entry=_without_keys(entry, keys),
+            may_join=may_join,
         )
         session.open()
         return session

@@ -109,9 +109,8 @@ class Live:
             redirects_node=part.command.redirects_node,
         )
         arguments = {**(entry.arguments or {}), "directory": str(part.directory)}
-        sessions = client_sessions(
-            home, part.fixture.name, dataclasses.replace(entry, arguments=arguments)
-        )
+        entry = dataclasses.replace(entry, arguments=arguments)
+        sessions = client_sessions(home, part.fixture.name, entry, may_join=False)
         fork = Fork(part.turn, self.model, self.system, self.options)
         routing = _Routing(part, fork, self.sign)
         has_started = start(str(home.path))

@@ -13,6 +13,7 @@ import pytest
 
 import agentobs
 from agentobs.cli import main
+from agentobs.determinism import session_inheritance
 from agentobs.determinism.entry import COMMAND
 from agentobs.errors import UsageError
 from agentobs.provider.content_encoding import decoded_body
@@ -20,7 +21,8 @@ from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.provider_server import ServedProvider
-from agentobs.records.exchanges import ModelExchange, Recording, ReturnValue
+from agentobs.records.exchanges import ModelExchange, Place, Recording, ReturnValue
+from agentobs.runtime import process
 from replay import Fixture, Live, load, run_command
 from replay.fixture.writer import write
 from tests.provider_script import script
@@ -250,6 +252,25 @@ def test_the_command_line_forks_a_command(
     assert forked.endswith("live 1; live from request 15 on")
     assert following.startswith("next    agentobs show ")
     assert len(provider.made) == 1
+
+
+def test_a_fork_is_a_session_of_its_own_within_a_session(
+    fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that takes part in the session of its parent does not record the fork into that session."""
+    assert agentobs.start(str(folder / "home"))
+    with agentobs.session("outer") as outer:
+        pass
+    agentobs.stop_recorder()
+    place = Place(outer.session_id, lane="inner", query_source="sub_agent")
+    state = process.state(session_inheritance.State)
+    monkeypatch.setattr(state, "is_read", True)
+    monkeypatch.setattr(state, "joined", session_inheritance.Joined(place, "vault"))
+    ran, _ = continued(fixture, folder, 4)
+    with agentobs.connect(str(folder / "home")) as store:
+        sessions = store.sql("SELECT session_id, name FROM sessions ORDER BY started_ns").fetchall()
+    assert [name for _, name in sessions] == ["outer", "coding-agent-fork-4"]
+    assert ran.session_ids == (sessions[1][0],)
 
 
 TESTS = """
