@@ -40,13 +40,13 @@ SHOWN = 20
 def _range(command: Any) -> Any:
     """Add `--since` and `--until`."""
     command = click.option(
-        "--until", type=WHEN, metavar="WHEN", help="Only calls sent before this time (UTC)."
+        "--until", type=WHEN, metavar="WHEN", help="Only calls sent before this time (local time)."
     )(command)
     return click.option(
         "--since",
         type=WHEN,
         metavar="WHEN",
-        help="Only calls sent at or after this time: 7d, 12h, 2026-11-01, 2026-11-01T12:30 (UTC).",
+        help="Only calls sent at or after this time: 7d, 12h, 2026-11-01, 2026-11-01T12:30 (local time; with Z, UTC).",
     )(command)
 
 
@@ -92,7 +92,7 @@ def cost(
     figure: str | None,
     form: Form,
 ) -> None:
-    """Show costs, the tokens of each class, and the certainty of each cost. Days and times are UTC."""
+    """Show costs, the tokens of each class, and the certainty of each cost. Days are UTC, as on bills."""
     if context.invoked_subcommand:
         _refuse_options_before(context)
         return

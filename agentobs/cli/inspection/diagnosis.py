@@ -10,18 +10,19 @@ import click
 
 from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.instants import WHEN, zone_name
 from agentobs.cli.terminal.query_output import (
     as_dicts,
     open_store,
     print_rows,
+    readable,
     rows_of,
     rows_of_table,
     session_of,
 )
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import pretty, printable
+from agentobs.records.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     metavar="WHEN",
     help=(
         "With --all: only sessions that started at or after this time, given as a duration before "
-        "now (30m, 12h, 7d, 2w) or as a day in UTC."
+        "now (30m, 12h, 7d, 2w) or as a local day or time."
     ),
 )
 @click.option(
@@ -85,7 +86,7 @@ def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
     from agentobs.store.analysis.diagnosis import diagnose_all
 
     with open_store(context) as store:
-        rows = rows_of_table(diagnose_all(store, since))
+        rows = rows_of_table(diagnose_all(store, since), store)
     print_rows(rows, _FINDINGS, "json" if as_json else "table")
     return any(row["signature"] != "failure" for row in as_dicts(rows))
 
@@ -159,8 +160,8 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
         strongest = sorted(verdict.evidence, key=lambda row: -row["strength"])[:SHOWN]
         times = len(verdict.evidence)
         click.echo(f"\n{verdict.signature}: {meaning[verdict.signature]}")
-        rows = [[pretty(name, row[name]) for name in _EVIDENCE] for row in strongest]
-        show_table([_HEADINGS.get(name, name) for name in _EVIDENCE], rows)
+        rows = [[readable(name, row[name]) for name in _EVIDENCE] for row in strongest]
+        show_table([_heading(name) for name in _EVIDENCE], rows, keys=_EVIDENCE)
         if times > SHOWN:
             click.echo(f"... and {times - SHOWN:,} more")
         click.echo(f"what to do: {verdict.todo}.")
@@ -172,7 +173,9 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
             click.echo(f"could not be checked: {verdict.signature} ({verdict.unknown_reason})")
 
 
-_HEADINGS = {"at_ns": "at (UTC)", "strength": "times threshold"}
+def _heading(column: str) -> str:
+    headings = {"at_ns": f"at ({zone_name()})", "strength": "times threshold"}
+    return headings.get(column, column)
 
 
 def _print_judgment(judgment: Judgment) -> None:

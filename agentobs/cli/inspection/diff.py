@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.padding import Padding
+from rich.text import Text
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, now, write
-from agentobs.cli.terminal.tables import show_table
+from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
 
@@ -435,7 +438,24 @@ def _show_steps(found: Comparison, everything: bool) -> None:
         skipped = 0
         rows += _rows(pair)
     rows += [_identical(skipped)] if skipped else []
-    show_table(["", "lane", "turn", "step", "A", "B", "changes"], rows)
+    if sys.stdout.isatty():
+        _print_blocks(rows)
+    else:
+        show_table(["", "lane", "turn", "step", "A", "B", "changes"], rows)
+
+
+_COLORS = {"~": "yellow", "-": "red", "+": "green"}
+
+
+def _print_blocks(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print the rows of steps one below the other, because side by side they do not fit most terminals."""
+    terminal = console()
+    for sign, lane, turn, step, a, b, changes in rows:
+        place = f"{lane}, turn {turn}  " if lane and turn else f"{lane}  " if lane else ""
+        terminal.print(Text(f"{sign or ' '}  {place}{step}", style=_COLORS.get(sign, "")))
+        for name, value in (("A", a), ("B", b), ("changes", changes)):
+            if value:
+                terminal.print(Padding(Text(f"{name}  {value}"), (0, 0, 0, 5), expand=False))
 
 
 def _identical(number: int) -> tuple[str, ...]:
@@ -460,9 +480,10 @@ def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
         _step_summary(pair.b),
         differs,
     )
+    width = min(max(console().width - 18, 40), 96)
     for each in pair.differences:
         yield "", "", "", f"  {each.path}", "", "", ""
-        yield from (("", "", "", f"    {line}", "", "", "") for line in aligned(each, 96))
+        yield from (("", "", "", f"    {line}", "", "", "") for line in aligned(each, width))
 
 
 def _changed_field(pair: Pair, name: str) -> str:

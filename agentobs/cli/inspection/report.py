@@ -64,13 +64,16 @@ class Range(_Base):
     metavar="SINCE..UNTIL",
     help=(
         "All sessions that started in this range: 7d.., 2026-11-01..2026-11-08, or `..` for "
-        "all (UTC)."
+        "all (local time)."
     ),
 )
 @click.option(
-    "--since", type=WHEN, metavar="WHEN", help="The start of the range: 7d, 12h, 2026-11-01 (UTC)."
+    "--since",
+    type=WHEN,
+    metavar="WHEN",
+    help="The start of the range: 7d, 12h, 2026-11-01 (local time).",
 )
-@click.option("--until", type=WHEN, metavar="WHEN", help="The end of the range (UTC).")
+@click.option("--until", type=WHEN, metavar="WHEN", help="The end of the range (local time).")
 @click.option(
     "--with-content",
     "content",

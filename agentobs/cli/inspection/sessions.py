@@ -18,15 +18,14 @@ from agentobs.cli.terminal.query_output import (
     heading,
     open_store,
     print_rows,
+    readable,
     rows_of,
     session_of,
 )
 from agentobs.cli.terminal.session_choice import WHERE_HELP
 from agentobs.errors import UsageError
 from agentobs.records.display import (
-    instant,
     money,
-    pretty,
     printable,
     score_value,
     scored_part,
@@ -289,7 +288,7 @@ def _print_facts(rows: Rows) -> None:
     columns, [values] = rows
     for column, value in zip(columns, values, strict=True):
         if value is not None and not column.endswith("_at"):
-            click.echo(f"{heading(column):<20} {text(pretty(column, value))}")
+            click.echo(f"{heading(column):<20} {text(readable(column, value))}")
     click.echo()
 
 
@@ -314,7 +313,7 @@ def _print_conversation(rows: Rows) -> None:
     )
 
 
-_SCORES = ("score", "value", "of", "given", "last (UTC)", "comment")
+_SCORES = ("score", "value", "of", "given", "last_given_ns", "comment")
 
 
 def _print_scores(rows: Rows) -> None:
@@ -329,7 +328,7 @@ def _print_scores(rows: Rows) -> None:
             score_value(row["value_type"], row["value"], row["label"]),
             scored_part(row["lane"], row["turn"], row["tool_use_id"]),
             row["given"],
-            instant(row["at_ns"]),
+            row["at_ns"],
             row["comment"],
         )
         for row in scores

@@ -242,9 +242,9 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
         received.extend(rows)
     except AgentobsError:
         if received:
-            show_table(columns, received)
+            show_table(columns, received, whole=True)
         raise
-    show_table(columns, received)
+    show_table(columns, received, whole=True)
 
 
 def _printable(error: AgentobsError) -> AgentobsError:

@@ -36,7 +36,7 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="WHEN",
         help=(
             "Only data recorded at or after this time, given as a duration before now (30m, 12h, 7d, "
-            "2w) or as a day in UTC."
+            "2w) or as a local day or time."
         ),
     )(command)
     return click.argument("session", required=False)(command)
