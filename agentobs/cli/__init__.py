@@ -38,6 +38,10 @@ _COMMANDS = {
         "agentobs.cli.inspection.sessions",
         "Show one session: turns, tool calls, cost, and time.",
     ),
+    "tail": (
+        "agentobs.cli.inspection.tail",
+        "Follow sessions live, one line a step: requests, tools, results, failures, money.",
+    ),
     "score": (
         "agentobs.cli.inspection.notes",
         "Give a session, one of its turns or one of its tool calls a score.",
