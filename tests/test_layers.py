@@ -105,6 +105,7 @@ ORDER = [
     "agentobs.cli.transfer",
     "agentobs.cli.maintenance",
     "agentobs.cli.demo",
+    "agentobs.cli.tui",
     "agentobs.cli",
     "agentobs.pytest_plugin",
     "agentobs.__main__",

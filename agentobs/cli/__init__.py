@@ -42,6 +42,10 @@ _COMMANDS = {
         "agentobs.cli.inspection.tail",
         "Follow sessions live, one line a step: requests, tools, results, failures, money.",
     ),
+    "tui": (
+        "agentobs.cli.tui",
+        "Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step.",
+    ),
     "score": (
         "agentobs.cli.inspection.notes",
         "Give a session, one of its turns or one of its tool calls a score.",
