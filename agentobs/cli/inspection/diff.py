@@ -15,7 +15,7 @@ from rich.text import Text
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import open_store, session_of
-from agentobs.cli.terminal.report_file import check_report, now, write
+from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
@@ -51,7 +51,7 @@ AROUND = 1
         "Also write the comparison as one HTML file, which includes content if --content is given."
     ),
 )
-@click.option("--light", is_flag=True, help="With --report: write a small file without scripts.")
+@light_options
 @click.option("--force", is_flag=True, help="With --report: replace an existing file.")
 @click.pass_context
 def diff(
@@ -62,7 +62,7 @@ def diff(
     everything: bool,
     as_json: bool,
     report: Path | None,
-    light: bool,
+    light: bool | None,
     force: bool,
 ) -> None:
     """Compare A with B. Each is a session (its ID, a suffix of it, or its name) or a fixture (its folder or file)."""
@@ -70,12 +70,13 @@ def diff(
 
     if report is not None:
         check_report(report, force)
-    elif light:
-        raise UsageError("--light requires --report", todo="Pass --report FILE")
+    elif light is not None:
+        name = "--light" if light else "--interactive"
+        raise UsageError(f"{name} requires --report", todo="Pass --report FILE")
     one, other = _Side(context, a, content), _Side(context, b, content)
     found = compared(one.parts, other.parts)
     if report is not None:
-        _write_report(report, one, other, found, light=light, force=force)
+        _write_report(report, one, other, found, light=light is not False, force=force)
     if as_json:
         click.echo(found.json(one.about, other.about))
         return

@@ -10,7 +10,7 @@ import click
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, When
 from agentobs.cli.terminal.query_output import open_store, session_of
-from agentobs.cli.terminal.report_file import check_report, now, reports, write
+from agentobs.cli.terminal.report_file import check_report, light_options, now, reports, write
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,11 +80,7 @@ class Range(_Base):
     is_flag=True,
     help="Include prompts and responses. May contain user input.",
 )
-@click.option(
-    "--light",
-    is_flag=True,
-    help="Write a small file without scripts: static figures, times in UTC.",
-)
+@light_options
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_context
 def report(
@@ -95,7 +91,7 @@ def report(
     since: int | None,
     until: int | None,
     content: bool,
-    light: bool,
+    light: bool | None,
     force: bool,
 ) -> None:
     """Write one HTML file that needs no network, about SESSION (its ID, a suffix of it, or its name) or about a range.
@@ -120,7 +116,11 @@ def report(
     with open_store(context) as store:
         if bounds is not None:
             text = writes.range_report(
-                store, since_ns=bounds[0], until_ns=bounds[1], made_ns=now(), light=light
+                store,
+                since_ns=bounds[0],
+                until_ns=bounds[1],
+                made_ns=now(),
+                light=light is not False,
             )
         else:
             session_id = session_of(store, str(session))
@@ -130,7 +130,12 @@ def report(
                 texts = LabelTexts(store)
                 name_options = {"restore_names": texts.replace_in_dicts}
             text = writes.session_report(
-                store, session_id, made_ns=now(), light=light, content=session_texts, **name_options
+                store,
+                session_id,
+                made_ns=now(),
+                light=light is not False,
+                content=session_texts,
+                **name_options,
             )
     write(output, text, force=force, content=content)
 
