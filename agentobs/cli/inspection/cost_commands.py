@@ -13,6 +13,7 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
@@ -162,7 +163,8 @@ def reconcile(
 
     reports = read_reports(list(files), workspace)
     with open_store(context) as store:
-        compared = [compare(store, report) for report in reports]
+        with Spinner("comparing"):
+            compared = [compare(store, report) for report in reports]
         inexact_calls = [
             rows_of(store, "costs_not_exact", limit=SHOWN, **span_ns(each.report))
             for each in compared
@@ -238,7 +240,8 @@ def reprice(
         named = (*sessions, *([session] if session else ()))
         session_ids = tuple(dict.fromkeys(session_of(store, each) for each in named))
         what_if = WhatIf(session_ids, since, until, **changes)
-        repriced = recompute(store, what_if, book)
+        with Spinner("recomputing costs"):
+            repriced = recompute(store, what_if, book)
         _, names = with_texts(([], [(each.model,) for each in repriced]))
         repriced = [
             dataclasses.replace(each, model=model)

@@ -11,6 +11,7 @@ import click
 from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, zone_name
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     as_dicts,
     open_store,
@@ -86,7 +87,8 @@ def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
     from agentobs.store.analysis.diagnosis import diagnose_all
 
     with open_store(context) as store:
-        rows = rows_of_table(diagnose_all(store, since), store)
+        with Spinner("searching for failure signatures"):
+            rows = rows_of_table(diagnose_all(store, since), store)
     print_rows(rows, _FINDINGS, "json" if as_json else "table")
     return any(row["signature"] != "failure" for row in as_dicts(rows))
 
@@ -96,8 +98,9 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
 
     with open_store(context) as store:
         session_id = session_of(store, session)
-        verdicts = verdicts_of(store, session_id)
-        failure = failure_of(store, session_id)
+        with Spinner("searching for failure signatures"):
+            verdicts = verdicts_of(store, session_id)
+            failure = failure_of(store, session_id)
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
     name, content_mode = (started[0]["name"], started[0]["content"]) if started else (None, None)
     if judge and content_mode == "off":
@@ -128,7 +131,8 @@ def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[
     from agentobs.cli.terminal.recordings import load_recording
 
     home = home_option(context)
-    return judge(load_recording(home, session_id), model, home)
+    with Spinner("waiting for the judgment"):
+        return judge(load_recording(home, session_id), model, home)
 
 
 FAILURE_TODO = (

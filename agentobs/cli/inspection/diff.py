@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
@@ -73,8 +74,9 @@ def diff(
     elif light is not None:
         name = "--light" if light else "--interactive"
         raise UsageError(f"{name} requires --report", todo="Pass --report FILE")
-    one, other = _Side(context, a, content), _Side(context, b, content)
-    found = compared(one.parts, other.parts)
+    with Spinner("comparing"):
+        one, other = _Side(context, a, content), _Side(context, b, content)
+        found = compared(one.parts, other.parts)
     if report is not None:
         _write_report(report, one, other, found, light=light is not False, force=force)
     if as_json:

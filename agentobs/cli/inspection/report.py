@@ -9,6 +9,7 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, When
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, reports, write
 from agentobs.errors import UsageError
@@ -113,7 +114,7 @@ def report(
 
     writes = reports()
     check_report(output, force)
-    with open_store(context) as store:
+    with open_store(context) as store, Spinner("writing the report"):
         if bounds is not None:
             text = writes.range_report(
                 store,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
@@ -55,7 +56,8 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
 
     with open_store(context) as store:
         session_id = session_of(store, session)
-        splits = interaction_times(store, session_id)
+        with Spinner("reading the store"):
+            splits = interaction_times(store, session_id)
     print_rows(_paths(splits) if path else _splits(splits), _PATH if path else _SPLIT, form)
     if form == "table" and not path:
         _print_shares(splits)

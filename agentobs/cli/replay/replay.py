@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.replay.tool_choice import policy
+from agentobs.cli.terminal.progress_line import Progress
 from agentobs.cli.terminal.report_file import light_options
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.display import printable
@@ -183,7 +184,8 @@ def replay(
         Job(str(each), tools, faults, _pace(pace), compare_result, timeout)
         for each in dict.fromkeys(found)
     ]
-    done = replay_many(batch, jobs, timeout)
+    with Progress("fixtures replayed") as progress:
+        done = replay_many(batch, jobs, timeout, progress)
     show(done, as_json=as_json, verbose=verbose)
     sys.exit(any(each.result != "matched" for each in done))
 

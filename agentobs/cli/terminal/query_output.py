@@ -11,6 +11,7 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import local_instant, zone_name
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import pretty
@@ -41,7 +42,9 @@ def open_store(context: click.Context) -> Iterator[Store]:
     from agentobs.store.backend import open_store as open_backend
     from agentobs.store.label_texts import LabelTexts
 
-    with open_backend(home_option(context)) as store:
+    with Spinner("opening the store"):
+        opened = open_backend(home_option(context))
+    with opened as store:
         context.meta[_TEXTS] = LabelTexts(store)
         yield store
 
@@ -72,7 +75,8 @@ def session_of(store: Store, text: str) -> str:
 
 def rows_of(store: Store, name: str, **parameters: Any) -> Rows:
     """Run a named query and return its rows, with digests of names and reasons replaced by their texts."""
-    return rows_of_table(store.rows(name, **parameters), store)
+    with Spinner("reading the store"):
+        return rows_of_table(store.rows(name, **parameters), store)
 
 
 def rows_of_table(table: Table, store: Store) -> Rows:
