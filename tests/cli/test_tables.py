@@ -116,6 +116,18 @@ def test_states_have_colors_unless_they_are_unwanted() -> None:
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", printed(80, no_color=True))
 
 
+def test_a_lane_keeps_its_end() -> None:
+    """Lanes of sub-agents differ at their end, so a lane is cut at its start."""
+    file = io.StringIO()
+    terminal = Console(file=file, width=60, force_terminal=True, color_system=None)
+    lanes = ["main", *(f"main/toolu_0123456789abcdef01234567{end}" for end in ("AA", "BB"))]
+    rows = [(lane, 1, "x" * 60) for lane in lanes]
+    print_table(terminal, ("lane", "turn", "detail"), rows)
+    shown = [line.split()[0] for line in plain(file.getvalue()).splitlines() if " 1 " in line]
+    assert [lane[-2:] for lane in shown] == ["in", "AA", "BB"]
+    assert [lane[0] for lane in shown] == ["m", "…", "…"]
+
+
 def test_a_result_of_sql_is_never_left_out() -> None:
     """A result that does not fit becomes one block per row, which contains each value as a whole."""
     shown = plain(printed(60, whole=True))

@@ -23,6 +23,8 @@ DELAY_SECONDS = 1.0
 class _Delayed:
     """A drawing that appears after a delay. The packages that draw are imported only then."""
 
+    _HAS_BAR = False
+
     def __init__(self, text: str) -> None:
         self._text = text
         self._done, self._total = 0, 0
@@ -54,7 +56,7 @@ class _Delayed:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = [SpinnerColumn("line"), TextColumn("{task.description}", markup=False)]
-        if self._total:
+        if self._HAS_BAR:
             columns.append(BarColumn())
         bar = Progress(
             *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True,
@@ -82,6 +84,8 @@ class _Delayed:
 
 class Progress(_Delayed):
     """A bar with the number of finished items."""
+
+    _HAS_BAR = True
 
     def __init__(self, unit: str) -> None:
         """Draw nothing yet.

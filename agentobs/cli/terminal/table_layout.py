@@ -10,7 +10,7 @@ GAP = 2
 LEAST_TEXT = 9
 """The minimum width of a column of text that is longer than that. Our choice: `completed` fits."""
 LEAST = {
-    "title": 18, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 26, "detail": 18,
+    "title": 13, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 24, "detail": 18,
     "cost_status": 11,
 }  # fmt: skip
 """The minimum width of columns that are useless if they are cut further. Our choice."""
@@ -35,13 +35,13 @@ PRIORITY = {
         ),
         (
             3,
-            "name label turns stop_reason tool_errors model_ns tool_ns total_ns p50_ns max_ns usual_reason detail "
-            "changes limit_name rejected",
+            "name label turns stop_reason tool_errors model_ns tool_ns total_ns p50_ns max_ns "
+            "usual_reason detail changes limit_name rejected",
         ),
         (
             4,
-            "input_tokens output_tokens cache_read_tokens cache_write_tokens tool_use_count tools_ns p99_ns person_ns "
-            "retry_wait_ns own_ns repository value",
+            "input_tokens output_tokens cache_read_tokens cache_write_tokens tool_use_count tools_ns p99_ns reason "
+            "person_ns retry_wait_ns own_ns repository value",
         ),
         (6, "unpriced_calls tool_calls better approval_wait_ns attempt"),
         (

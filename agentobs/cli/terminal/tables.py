@@ -35,7 +35,7 @@ from agentobs.records.display import listed, text
 Row = Sequence[Any]
 
 WRAPPED = frozenset(
-    ("cause", "detail", "comment", "reason", "usual_reason", "zones_changed", "changes", "status", "message")
+    ("cause", "detail", "comment", "usual_reason", "zones_changed", "changes", "status", "message")
 )  # fmt: skip
 """The columns whose texts are wrapped on a terminal; other long texts are cut, so that each row has one line."""
 _STATES = {
@@ -47,6 +47,8 @@ _STATES = {
 STYLES = {word: style for style, words in _STATES.items() for word in words.split()}
 """The color of a state, by the first word of the cell."""
 _COLORED = frozenset(("status", "outcome", "state", "result"))
+_CUT_LEFT = frozenset(("lane",))
+"""The columns whose texts differ at the end: lanes of sub-agents are named after the call that started them."""
 _DURATION = re.compile(r"-?[\d,.]+ (?:ns|µs|ms|s|min|h|d)(?: \d+ (?:s|min|h))?")
 _NUMBER = re.compile(r"[+-]?\$-?[\d,.]+|[+-]?[\d,.]+%|[+-]?\d{1,3}(?:,\d{3})+")
 _INSTANT = re.compile(r"(\d{4})-(\d\d-\d\d) (\d\d:\d\d):\d\d")
@@ -191,6 +193,8 @@ def _brief(cell: str, year: str) -> str:
 
 def _cell(key: str, cell: str, width: int | None) -> Text:
     """Return a cell with the color of its state, cut at a width."""
+    if width is not None and key in _CUT_LEFT and cell_len(cell) > width:
+        cell = f"…{cell[len(cell) - width + 1 :]}"
     shown = Text(cell, style=_style(key, cell))
     if width is not None:
         shown.truncate(width, overflow="ellipsis")
