@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agentobs.session_notes import score as score
     from agentobs.session_notes import title as title
     from agentobs.store.duckdb.connection import connect as connect
+    from agentobs.store.duckdb.query_rows import QueryRows as QueryRows
     from agentobs.store.duckdb.sql_worker import Limits as Limits
     from agentobs.store.duckdb.sql_worker import query as query
     from agentobs.tracing import carried as carried
@@ -67,6 +68,7 @@ _MODULES = {
     "agentobs.records.labels": ("Label",),
     "agentobs.session_notes": ("score", "title"),
     "agentobs.store.duckdb.connection": ("connect",),
+    "agentobs.store.duckdb.query_rows": ("QueryRows",),
     "agentobs.store.duckdb.sql_worker": ("Limits", "query"),
     "agentobs.tracing": ("carried", "open_span", "span", "trace_context", "trace_environment"),
     "agentobs.tracing.ambient": ("world_here",),

@@ -8,6 +8,7 @@ import signal
 import ssl
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _enable_interrupts()
     # The records of a session do not depend on the repository of the tests; tests/recording/test_git.py enables this.
     os.environ.setdefault("AGENTOBS_GIT", "off")
+    # Tests compare output with local times.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     _load_one_certificate(config)
 
 

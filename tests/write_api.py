@@ -18,6 +18,7 @@ PUBLIC = {
     "replay": "Deterministic replay.",
     "exporters.otlp": "OTLP to a collector. Needs the extra `otlp`.",
     "exporters.perfetto": "Perfetto traces. Needs the extra `perfetto`.",
+    "dashboards": "Figures and sessions for notebooks. Needs the extra `dashboards`.",
     "dashboards.figures": "Plotly figures, one per question. Needs the extra `dashboards`.",
     "dashboards.drawing": "Figures as static SVG. Needs the extra `dashboards`.",
 }

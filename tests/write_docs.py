@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +110,8 @@ FROM_CORPORA: dict[str, Callable[[], str]] = {"docs/diagnose.md": diagnose}
 
 def main() -> None:
     """Write all generated documents."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     for path, text in (DOCUMENTS | (FROM_CORPORA if has_corpora() else {})).items():
         place = ROOT / path
         place.parent.mkdir(exist_ok=True)

@@ -38,6 +38,14 @@ _COMMANDS = {
         "agentobs.cli.inspection.sessions",
         "Show one session: turns, tool calls, cost, and time.",
     ),
+    "tail": (
+        "agentobs.cli.inspection.tail",
+        "Follow sessions live, one line a step: requests, tools, results, failures, money.",
+    ),
+    "tui": (
+        "agentobs.cli.tui",
+        "Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step.",
+    ),
     "score": (
         "agentobs.cli.inspection.notes",
         "Give a session, one of its turns or one of its tool calls a score.",

@@ -57,6 +57,7 @@ from agentobs.recording.options import (
     content_mode_or_off,
 )
 from agentobs.recording.recorder import Recorder
+from agentobs.recording.session_card import session_card
 from agentobs.recording.session_end import Failure, declared_failure, session_end
 from agentobs.recording.start_notes import start_notes, title_text
 from agentobs.recording.wire.clients import AllClients, record_client, record_in
@@ -401,6 +402,14 @@ class Session:
         """Record the values that the decorated generator yielded, unless it has called `result` itself."""
         if self._result is None and self.session_id:
             self._result = values
+
+    def _repr_html_(self) -> str:
+        """Return the session as HTML for notebooks: its name, ID, state and cost, without content."""
+        is_open = self.session_id in process.state(State).open
+        state = "failed" if self._failure else "ended"
+        return session_card(
+            self.name, self.session_id, "running" if is_open else state, self.cost()
+        )
 
     def open(self) -> None:
         """Start the session without making it current; never raises."""

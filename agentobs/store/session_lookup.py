@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import takewhile
 from typing import Any
 
 from agentobs.errors import UsageError
@@ -14,6 +15,8 @@ from agentobs.store.port import Store
 
 SHORTEST = 4
 """The minimum length of an abbreviated ID."""
+READABLE = 8
+"""The minimum length of an ID in a table. Our choice: as in git, with a margin."""
 
 
 def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
@@ -60,6 +63,24 @@ def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
         where=text,
         todo=suggested(text, words, f"The latest are {latest}"),
     )
+
+
+def shortest_prefixes(store: Store, session_ids: Collection[str]) -> dict[str, str]:
+    """Return the shortest prefix of each session ID that no other ID of the store starts with, by session ID.
+
+    A prefix has at least `READABLE` characters.
+    """
+    neighbors = store.rows("internal/neighboring_sessions", session_ids=sorted(session_ids)).rows
+    return {
+        session_id: session_id[: max(READABLE, _common(session_id, before, after) + 1)]
+        for session_id, before, after in neighbors
+    }
+
+
+def _common(text: str, *others: str | None) -> int:
+    """Return the length of the longest prefix that a text shares with one of the others."""
+    pairs = (zip(text, other or "", strict=False) for other in others)
+    return max(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], each)) for each in pairs)
 
 
 def names_in_facts(text: str, key: bytes | None) -> tuple[str, ...]:

@@ -168,7 +168,8 @@ def test_an_unusual_session_id_has_its_page(served: Served, tabs) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [(), ("--light",), ("--with-content",), ("--light", "--with-content")]
+    "how",
+    [(), ("--interactive",), ("--with-content",), ("--interactive", "--with-content")],
 )
 def test_a_report_shows_them_as_text(how: tuple[str, ...], served: Served, tabs, tmp_path) -> None:
     """A report that is opened from disk runs no script, loads nothing, and shows all hostile texts as text."""
@@ -189,7 +190,7 @@ def test_a_report_shows_them_as_text(how: tuple[str, ...], served: Served, tabs,
     )
     assert (
         len(tab.page.locator("script:not([type='application/json'])").all()) == 0
-        or "--light" not in how
+        or "--interactive" in how
     )
     assert {url for url in tab.requested if not url.startswith("data:")} == {path.as_uri()}
 

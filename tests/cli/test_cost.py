@@ -194,7 +194,7 @@ def test_invalid_times_are_rejected(shell: Shell, value: str) -> None:
     """The error gives examples of valid times."""
     result = shell("cost", "--since", value)
     assert result.code == 2
-    assert "Use a duration before now (30m, 12h, 7d, 2w) or a time in UTC" in result.err
+    assert "Use a duration before now (30m, 12h, 7d, 2w) or a local time" in result.err
 
 
 @pytest.mark.parametrize("by", ["model", "day", "agent"])

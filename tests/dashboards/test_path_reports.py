@@ -157,12 +157,16 @@ def test_a_fixture_can_be_compared(shell: Shell, a: str, b: str, content: tuple[
 
 
 def test_light_reports_have_no_script(shell: Shell) -> None:
-    """With `--light`, a report has no script and has its figure; `--light` requires `--report`."""
+    """Without `--interactive`, a report has no script and has its figure; the options require `--report`."""
     Path("other").write_text(NOW)
     for command in (("replay", "fixture"), ("diff", "fixture", "fixture")):
-        alone = shell(*command, "--light")
-        assert (alone.code, "requires --report" in alone.err) == (1, True)
-        shell(*command, "--report", "page.html", "--light", "--force")
+        for option in ("--light", "--interactive"):
+            alone = shell(*command, option)
+            assert (alone.code, "requires --report" in alone.err) == (1, True)
+            assert option in alone.err
+        shell(*command, "--report", "page.html", "--interactive", "--force")
+        assert "<script" in Path("page.html").read_text()
+        shell(*command, "--report", "page.html", "--force")
         page = Page(Path("page.html").read_text())
         assert not [tag for tag, _ in page.tags if tag == "script"]
         assert "script-src 'none'" in page.policy

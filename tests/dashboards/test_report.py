@@ -160,7 +160,9 @@ def write(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Write:
     return written
 
 
-@pytest.mark.parametrize("arguments", [("unlucky",), ("unlucky", "--light"), ("--range", "..")])
+@pytest.mark.parametrize(
+    "arguments", [("unlucky",), ("unlucky", "--interactive"), ("--range", "..")]
+)
 def test_a_report_contains_no_content(write: Write, arguments: tuple[str, ...]) -> None:
     """The report contains names, but no prompts, responses, thinking, inputs, results or error messages.
 
@@ -292,7 +294,7 @@ def _session_with_canary_names() -> list[Any]:
 
 def test_a_report_forbids_network_access(write: Write) -> None:
     """The page loads nothing: scripts and styles are embedded once, and the policy allows only these, by hash."""
-    page = Page(write("unlucky"))
+    page = Page(write("unlucky", "--interactive"))
     for _, attrs in page.tags:
         assert not {"src", "srcset", "action", "style"} & attrs.keys()
         assert not str(attrs.get("href") or "#").startswith(("http:", "https:", "//"))
@@ -320,7 +322,7 @@ def _digest(text: str) -> str:
 
 def test_figures_are_included_twice(write: Write) -> None:
     """Each figure is included as JSON for the script and as an image for print; its table has at most 200 rows."""
-    page = Page(write("long"))
+    page = Page(write("long", "--interactive"))
     data = [a for t, a in page.tags if t == "script" and a.get("class") == "figure-data"]
     stills = [a for t, a in page.tags if t == "svg" and a.get("class") == "drawing"]
     assert len(data) == len(stills) >= 4
@@ -329,7 +331,7 @@ def test_figures_are_included_twice(write: Write) -> None:
     bodies = [s for s in page.raw["script"] if s.startswith("{") and '"layout"' in s]
     assert len([json.loads(body)["data"] for body in bodies]) == len(data)
     for light, most in ((False, 200), (True, LIGHT)):
-        text = write("long", "--light") if light else write("long")
+        text = write("long") if light else write("long", "--interactive")
         result = re.findall(r"Data \(([\d,]+) rows?", Page(text).text)
         lengths = [part.count("<tr>") - 1 for part in re.findall(_DATA, text, re.DOTALL)]
         assert [int(count.replace(",", "")) for count in result] == lengths
@@ -344,12 +346,13 @@ def test_a_light_report_is_small_and_has_no_script(write: Write) -> None:
 
     A light report states that times are in UTC.
     """
-    light = write("long", "--light")
+    light = write("long")
+    assert write("long", "--light").count("<svg") == light.count("<svg")
     page = Page(light)
     assert not [tag for tag, _ in page.tags if tag == "script"]
     assert "script-src 'none'" in page.policy
     assert len(light.encode()) < 500_000
-    assert len(write("long").encode()) < 6_000_000
+    assert len(write("long", "--interactive").encode()) < 6_000_000
     assert [attrs for tag, attrs in page.tags if tag == "svg"]
     assert "no script that could convert them to your time zone" in page.text
 
@@ -382,6 +385,21 @@ def test_a_report_shows_outcome_and_cost(write: Write) -> None:
     assert "unknown" in unpriced
     assert "1 LLM request without a price" in unpriced
     assert "1 calls" not in unpriced
+
+
+def test_a_report_begins_with_what_failed(write: Write) -> None:
+    """The cause of a failure comes before all numbers, in the report of a session and in that of a range."""
+    session, sessions = write("unlucky"), write("--range", "..")
+    assert session.index("<h1>") < session.index('id="failure"') < session.index('class="tiles"')
+    assert session.index('id="failure"') < session.index("contains no content")
+    assert sessions.index('id="failed"') < sessions.index('class="tiles"')
+    failed = sessions[sessions.index('id="failed"') :]
+    failed = failed[: failed.index("</section>")]
+    assert "unlucky" in failed
+    cause = re.search(r'id="failure".*?<strong>(.+?)</strong>', session, re.DOTALL)
+    assert cause is not None
+    assert cause[1] in failed
+    assert "story" not in failed
 
 
 def test_a_range_report_counts_only_its_range(write: Write) -> None:

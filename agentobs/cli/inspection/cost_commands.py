@@ -13,6 +13,7 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
@@ -40,13 +41,13 @@ SHOWN = 20
 def _range(command: Any) -> Any:
     """Add `--since` and `--until`."""
     command = click.option(
-        "--until", type=WHEN, metavar="WHEN", help="Only calls sent before this time (UTC)."
+        "--until", type=WHEN, metavar="WHEN", help="Only calls sent before this time (local time)."
     )(command)
     return click.option(
         "--since",
         type=WHEN,
         metavar="WHEN",
-        help="Only calls sent at or after this time: 7d, 12h, 2026-11-01, 2026-11-01T12:30 (UTC).",
+        help="Only calls sent at or after this time: 7d, 12h, 2026-11-01, 2026-11-01T12:30 (local time; with Z, UTC).",
     )(command)
 
 
@@ -92,7 +93,7 @@ def cost(
     figure: str | None,
     form: Form,
 ) -> None:
-    """Show costs, the tokens of each class, and the certainty of each cost. Days and times are UTC."""
+    """Show costs, the tokens of each class, and the certainty of each cost. Days are UTC, as on bills."""
     if context.invoked_subcommand:
         _refuse_options_before(context)
         return
@@ -162,7 +163,8 @@ def reconcile(
 
     reports = read_reports(list(files), workspace)
     with open_store(context) as store:
-        compared = [compare(store, report) for report in reports]
+        with Spinner("comparing"):
+            compared = [compare(store, report) for report in reports]
         inexact_calls = [
             rows_of(store, "costs_not_exact", limit=SHOWN, **span_ns(each.report))
             for each in compared
@@ -238,7 +240,8 @@ def reprice(
         named = (*sessions, *([session] if session else ()))
         session_ids = tuple(dict.fromkeys(session_of(store, each) for each in named))
         what_if = WhatIf(session_ids, since, until, **changes)
-        repriced = recompute(store, what_if, book)
+        with Spinner("recomputing costs"):
+            repriced = recompute(store, what_if, book)
         _, names = with_texts(([], [(each.model,) for each in repriced]))
         repriced = [
             dataclasses.replace(each, model=model)

@@ -10,18 +10,20 @@ import click
 
 from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.instants import WHEN, zone_name
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     as_dicts,
     open_store,
     print_rows,
+    readable,
     rows_of,
     rows_of_table,
     session_of,
 )
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import pretty, printable
+from agentobs.records.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     metavar="WHEN",
     help=(
         "With --all: only sessions that started at or after this time, given as a duration before "
-        "now (30m, 12h, 7d, 2w) or as a day in UTC."
+        "now (30m, 12h, 7d, 2w) or as a local day or time."
     ),
 )
 @click.option(
@@ -85,7 +87,8 @@ def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
     from agentobs.store.analysis.diagnosis import diagnose_all
 
     with open_store(context) as store:
-        rows = rows_of_table(diagnose_all(store, since))
+        with Spinner("searching for failure signatures"):
+            rows = rows_of_table(diagnose_all(store, since), store)
     print_rows(rows, _FINDINGS, "json" if as_json else "table")
     return any(row["signature"] != "failure" for row in as_dicts(rows))
 
@@ -95,8 +98,9 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
 
     with open_store(context) as store:
         session_id = session_of(store, session)
-        verdicts = verdicts_of(store, session_id)
-        failure = failure_of(store, session_id)
+        with Spinner("searching for failure signatures"):
+            verdicts = verdicts_of(store, session_id)
+            failure = failure_of(store, session_id)
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
     start = started[0] if started else dict.fromkeys(("name", "content", "source"))
     name, content_mode = start["name"], start["content"]
@@ -129,7 +133,8 @@ def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[
     from agentobs.cli.terminal.recordings import load_recording
 
     home = home_option(context)
-    return judge(load_recording(home, session_id), model, home)
+    with Spinner("waiting for the judgment"):
+        return judge(load_recording(home, session_id), model, home)
 
 
 FAILURE_TODO = (
@@ -165,8 +170,8 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
         strongest = sorted(verdict.evidence, key=lambda row: -row["strength"])[:SHOWN]
         times = len(verdict.evidence)
         click.echo(f"\n{verdict.signature}: {meaning[verdict.signature]}")
-        rows = [[pretty(name, row[name]) for name in _EVIDENCE] for row in strongest]
-        show_table([_HEADINGS.get(name, name) for name in _EVIDENCE], rows)
+        rows = [[readable(name, row[name]) for name in _EVIDENCE] for row in strongest]
+        show_table([_heading(name) for name in _EVIDENCE], rows, keys=_EVIDENCE)
         if times > SHOWN:
             click.echo(f"... and {times - SHOWN:,} more")
         click.echo(f"what to do: {verdict.todo}.")
@@ -178,7 +183,9 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
             click.echo(f"could not be checked: {verdict.signature} ({verdict.unknown_reason})")
 
 
-_HEADINGS = {"at_ns": "at (UTC)", "strength": "times threshold"}
+def _heading(column: str) -> str:
+    headings = {"at_ns": f"at ({zone_name()})", "strength": "times threshold"}
+    return headings.get(column, column)
 
 
 def _print_judgment(judgment: Judgment) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.padding import Padding
+from rich.text import Text
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
-from agentobs.cli.terminal.report_file import check_report, now, write
-from agentobs.cli.terminal.tables import show_table
+from agentobs.cli.terminal.report_file import check_report, light_options, now, write
+from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
 
@@ -48,7 +52,7 @@ AROUND = 1
         "Also write the comparison as one HTML file, which includes content if --content is given."
     ),
 )
-@click.option("--light", is_flag=True, help="With --report: write a small file without scripts.")
+@light_options
 @click.option("--force", is_flag=True, help="With --report: replace an existing file.")
 @click.pass_context
 def diff(
@@ -59,7 +63,7 @@ def diff(
     everything: bool,
     as_json: bool,
     report: Path | None,
-    light: bool,
+    light: bool | None,
     force: bool,
 ) -> None:
     """Compare A with B. Each is a session (its ID, a suffix of it, or its name) or a fixture (its folder or file)."""
@@ -67,12 +71,14 @@ def diff(
 
     if report is not None:
         check_report(report, force)
-    elif light:
-        raise UsageError("--light requires --report", todo="Pass --report FILE")
-    one, other = _Side(context, a, content), _Side(context, b, content)
-    found = compared(one.parts, other.parts)
+    elif light is not None:
+        name = "--light" if light else "--interactive"
+        raise UsageError(f"{name} requires --report", todo="Pass --report FILE")
+    with Spinner("comparing"):
+        one, other = _Side(context, a, content), _Side(context, b, content)
+        found = compared(one.parts, other.parts)
     if report is not None:
-        _write_report(report, one, other, found, light=light, force=force)
+        _write_report(report, one, other, found, light=light is not False, force=force)
     if as_json:
         click.echo(found.json(one.about, other.about))
         return
@@ -435,7 +441,24 @@ def _show_steps(found: Comparison, everything: bool) -> None:
         skipped = 0
         rows += _rows(pair)
     rows += [_identical(skipped)] if skipped else []
-    show_table(["", "lane", "turn", "step", "A", "B", "changes"], rows)
+    if sys.stdout.isatty():
+        _print_blocks(rows)
+    else:
+        show_table(["", "lane", "turn", "step", "A", "B", "changes"], rows)
+
+
+_COLORS = {"~": "yellow", "-": "red", "+": "green"}
+
+
+def _print_blocks(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print the rows of steps one below the other, because side by side they do not fit most terminals."""
+    terminal = console()
+    for sign, lane, turn, step, a, b, changes in rows:
+        place = f"{lane}, turn {turn}  " if lane and turn else f"{lane}  " if lane else ""
+        terminal.print(Text(f"{sign or ' '}  {place}{step}", style=_COLORS.get(sign, "")))
+        for name, value in (("A", a), ("B", b), ("changes", changes)):
+            if value:
+                terminal.print(Padding(Text(f"{name}  {value}"), (0, 0, 0, 5), expand=False))
 
 
 def _identical(number: int) -> tuple[str, ...]:
@@ -460,9 +483,10 @@ def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
         _step_summary(pair.b),
         differs,
     )
+    width = min(max(console().width - 18, 40), 96)
     for each in pair.differences:
         yield "", "", "", f"  {each.path}", "", "", ""
-        yield from (("", "", "", f"    {line}", "", "", "") for line in aligned(each, 96))
+        yield from (("", "", "", f"    {line}", "", "", "") for line in aligned(each, width))
 
 
 def _changed_field(pair: Pair, name: str) -> str:

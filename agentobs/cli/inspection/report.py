@@ -9,8 +9,9 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, When
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
-from agentobs.cli.terminal.report_file import check_report, now, reports, write
+from agentobs.cli.terminal.report_file import check_report, light_options, now, reports, write
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,24 +65,23 @@ class Range(_Base):
     metavar="SINCE..UNTIL",
     help=(
         "All sessions that started in this range: 7d.., 2026-11-01..2026-11-08, or `..` for "
-        "all (UTC)."
+        "all (local time)."
     ),
 )
 @click.option(
-    "--since", type=WHEN, metavar="WHEN", help="The start of the range: 7d, 12h, 2026-11-01 (UTC)."
+    "--since",
+    type=WHEN,
+    metavar="WHEN",
+    help="The start of the range: 7d, 12h, 2026-11-01 (local time).",
 )
-@click.option("--until", type=WHEN, metavar="WHEN", help="The end of the range (UTC).")
+@click.option("--until", type=WHEN, metavar="WHEN", help="The end of the range (local time).")
 @click.option(
     "--with-content",
     "content",
     is_flag=True,
     help="Include prompts and responses. May contain user input.",
 )
-@click.option(
-    "--light",
-    is_flag=True,
-    help="Write a small file without scripts: static figures, times in UTC.",
-)
+@light_options
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_context
 def report(
@@ -92,7 +92,7 @@ def report(
     since: int | None,
     until: int | None,
     content: bool,
-    light: bool,
+    light: bool | None,
     force: bool,
 ) -> None:
     """Write one HTML file that needs no network, about SESSION (its ID, a suffix of it, or its name) or about a range.
@@ -114,10 +114,14 @@ def report(
 
     writes = reports()
     check_report(output, force)
-    with open_store(context) as store:
+    with open_store(context) as store, Spinner("writing the report"):
         if bounds is not None:
             text = writes.range_report(
-                store, since_ns=bounds[0], until_ns=bounds[1], made_ns=now(), light=light
+                store,
+                since_ns=bounds[0],
+                until_ns=bounds[1],
+                made_ns=now(),
+                light=light is not False,
             )
         else:
             session_id = session_of(store, str(session))
@@ -127,7 +131,12 @@ def report(
                 texts = LabelTexts(store)
                 name_options = {"restore_names": texts.replace_in_dicts}
             text = writes.session_report(
-                store, session_id, made_ns=now(), light=light, content=session_texts, **name_options
+                store,
+                session_id,
+                made_ns=now(),
+                light=light is not False,
+                content=session_texts,
+                **name_options,
             )
     write(output, text, force=force, content=content)
 

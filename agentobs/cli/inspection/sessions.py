@@ -10,6 +10,7 @@ import click
 
 from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
@@ -18,15 +19,14 @@ from agentobs.cli.terminal.query_output import (
     heading,
     open_store,
     print_rows,
+    readable,
     rows_of,
     session_of,
 )
 from agentobs.cli.terminal.session_choice import WHERE_HELP
 from agentobs.errors import UsageError
 from agentobs.records.display import (
-    instant,
     money,
-    pretty,
     printable,
     score_value,
     scored_part,
@@ -152,8 +152,6 @@ def show(context: click.Context, session: str, content: bool) -> None:
 
 TITLE_WIDTH = 50
 """The maximum length of a title in a table, in characters. Our choice."""
-PROGRESS_SESSIONS = 25
-"""After how many sessions the progress of a search is printed. Our choice."""
 
 _SESSIONS = (
     "session_id", "name", "title", "status", "reason", "started_ns", "duration_ns", "turns", "tool_calls",
@@ -185,12 +183,8 @@ _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type"
 
 def _search(texts: SessionTexts, text: str, all_text: bool) -> list[str]:
     """Return the sessions in which a text occurs, and print the progress and what could not be searched."""
-
-    def show_progress(number: int, total: int) -> None:
-        if total > PROGRESS_SESSIONS and number % PROGRESS_SESSIONS == 0:
-            click.echo(f"reading the texts of {total:,} sessions: {number:,}", err=True)
-
-    found = texts.search(text, all_text=all_text, progress=show_progress)
+    with Progress("sessions read") as progress:
+        found = texts.search(text, all_text=all_text, progress=progress)
     if found.unreadable:
         click.echo(
             f"the content of {found.unreadable:,} sessions cannot be read, so it was not searched",
@@ -289,7 +283,7 @@ def _print_facts(rows: Rows) -> None:
     columns, [values] = rows
     for column, value in zip(columns, values, strict=True):
         if value is not None and not column.endswith("_at"):
-            click.echo(f"{heading(column):<20} {text(pretty(column, value))}")
+            click.echo(f"{heading(column):<20} {text(readable(column, value))}")
     click.echo()
 
 
@@ -314,7 +308,7 @@ def _print_conversation(rows: Rows) -> None:
     )
 
 
-_SCORES = ("score", "value", "of", "given", "last (UTC)", "comment")
+_SCORES = ("score", "value", "of", "given", "last_given_ns", "comment")
 
 
 def _print_scores(rows: Rows) -> None:
@@ -329,7 +323,7 @@ def _print_scores(rows: Rows) -> None:
             score_value(row["value_type"], row["value"], row["label"]),
             scored_part(row["lane"], row["turn"], row["tool_use_id"]),
             row["given"],
-            instant(row["at_ns"]),
+            row["at_ns"],
             row["comment"],
         )
         for row in scores
@@ -341,7 +335,8 @@ def _show_content(context: click.Context, session_id: str) -> None:
     from agentobs.cli.terminal.recordings import load_recording
     from replay.fixture.trajectory import changed_inputs, trajectory
 
-    recording = load_recording(home_option(context), session_id)
+    with Spinner("reading the content"):
+        recording = load_recording(home_option(context), session_id)
     click.echo()
     click.echo(trajectory(recording.exchanges), nl=False)
     click.echo(changed_inputs(recording.exchanges), nl=False)

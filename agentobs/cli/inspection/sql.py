@@ -193,8 +193,11 @@ def _run_in_worker(
         **{"rows": ROWS} | {_LIMIT_FIELDS[name]: value for name, value in chosen_limits.items()}
     )
     with Worker(home, limits) as worker:
+        from agentobs.cli.terminal.progress_line import Spinner
+
         _import_printing(form)  # the worker opens the store meanwhile
-        result = worker.run(query, parameters or None)
+        with Spinner("running the query"):
+            result = worker.run(query, parameters or None)
         _print(result.columns, result.rows, form)
 
 
@@ -242,9 +245,9 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
         received.extend(rows)
     except AgentobsError:
         if received:
-            show_table(columns, received)
+            show_table(columns, received, whole=True)
         raise
-    show_table(columns, received)
+    show_table(columns, received, whole=True)
 
 
 def _printable(error: AgentobsError) -> AgentobsError:

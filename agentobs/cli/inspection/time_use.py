@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
@@ -36,7 +37,7 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="WHEN",
         help=(
             "Only data recorded at or after this time, given as a duration before now (30m, 12h, 7d, "
-            "2w) or as a day in UTC."
+            "2w) or as a local day or time."
         ),
     )(command)
     return click.argument("session", required=False)(command)
@@ -55,7 +56,8 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
 
     with open_store(context) as store:
         session_id = session_of(store, session)
-        splits = interaction_times(store, session_id)
+        with Spinner("reading the store"):
+            splits = interaction_times(store, session_id)
     print_rows(_paths(splits) if path else _splits(splits), _PATH if path else _SPLIT, form)
     if form == "table" and not path:
         _print_shares(splits)

@@ -14,6 +14,7 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, print_rows, with_texts
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
@@ -78,8 +79,10 @@ def doctor(context: click.Context, since: int, modules: tuple[str, ...], as_json
 
     for module in modules:
         _load(module)
+    with Spinner("checking"):
+        checked = check_home(locate(home_option(context)), world.now(), since)
     found = [
-        *check_home(locate(home_option(context)), world.now(), since),
+        *checked,
         *content(os.environ),
         *claude_code_logs(locate(home_option(context)), os.environ, world.now()),
         *instrumentation(os.environ, sys.modules),

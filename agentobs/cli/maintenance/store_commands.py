@@ -10,6 +10,7 @@ import click
 
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.errors import UsageError
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -48,7 +49,8 @@ def ingest(context: click.Context) -> None:
     from agentobs.store.maintenance import ingest as publish
 
     home = existing_home(home_option(context))
-    report = publish(home)
+    with Spinner("loading new records"):
+        report = publish(home)
     for line in report.lines():
         click.echo(line)
     if advice := warning(home):
@@ -62,7 +64,8 @@ def verify(context: click.Context) -> None:
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.maintenance import verify as check
 
-    report = check(existing_home(home_option(context)))
+    with Progress("segments read") as progress:
+        report = check(existing_home(home_option(context)), progress=progress)
     for line in report.lines():
         click.echo(line)
     sys.exit(0 if report.ok else 1)
@@ -111,14 +114,15 @@ def prune(
     home = existing_home(home_option(context))
     with open_store(home, ingest=False) as store:
         ids = [find_session(store, text, key=home.key()) for text in named]
-    report = delete(
-        home,
-        sessions=ids,
-        before_ns=before_ns,
-        keep_bytes=keep_bytes,
-        what="content" if content_only else "all",
-        dry_run=dry_run,
-    )
+    with Spinner("choosing sessions" if dry_run else "deleting"):
+        report = delete(
+            home,
+            sessions=ids,
+            before_ns=before_ns,
+            keep_bytes=keep_bytes,
+            what="content" if content_only else "all",
+            dry_run=dry_run,
+        )
     for line in report.lines():
         click.echo(line)
     if named and report.running:
@@ -132,7 +136,8 @@ def repair(context: click.Context) -> None:
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.maintenance import repair as repair_store
 
-    report = repair_store(existing_home(home_option(context)))
+    with Progress("segments checked") as progress:
+        report = repair_store(existing_home(home_option(context)), progress=progress)
     for line in report.lines():
         click.echo(line)
     sys.exit(1 if report.unrepaired else 0)

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -73,8 +73,20 @@ class Done:
     """The full divergence report as JSON."""
 
 
-def replay_many(fixtures: Sequence[Job], jobs: int | None, timeout_s: float) -> list[Done]:
-    """Replay fixtures in parallel and return the outcomes in the same order. `jobs` defaults to one per processor."""
+def replay_many(
+    fixtures: Sequence[Job],
+    jobs: int | None,
+    timeout_s: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Done]:
+    """Replay fixtures in parallel and return the outcomes in the same order.
+
+    Args:
+        fixtures: the fixtures.
+        jobs: how many replays run at the same time; None for one per processor.
+        timeout_s: the timeout of each replay, in seconds.
+        progress: is called with the number of finished replays, and the total.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     _start_server()
@@ -88,6 +100,7 @@ def replay_many(fixtures: Sequence[Job], jobs: int | None, timeout_s: float) -> 
                 number, each = waiting.popleft()
                 started = _start(context, number, each, timeout_s)
                 running[started.receiver] = started
+            progress(len(done), len(fixtures))
             for receiver in wait(list(running), timeout=_remaining_s(running.values())):
                 ended = running.pop(receiver)  # type: ignore[call-overload]  # only connections are waited for
                 done[ended.number] = ended.outcome()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.replay.tool_choice import policy
+from agentobs.cli.terminal.progress_line import Progress
+from agentobs.cli.terminal.report_file import light_options
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.display import printable
 
@@ -99,7 +101,7 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
     ),
 )
 @click.option("--with-content", is_flag=True, help="With --report: include prompts and responses.")
-@click.option("--light", is_flag=True, help="With --report: write a small file without scripts.")
+@light_options
 @click.option("--force", is_flag=True, help="With --report: replace an existing file.")
 @click.option(
     "-j", "--jobs", type=click.IntRange(min=1), help="Number of fixtures to replay in parallel."
@@ -131,7 +133,7 @@ def replay(
     compare_result: bool,
     report: Path | None,
     with_content: bool,
-    light: bool,
+    light: bool | None,
     force: bool,
     jobs: int | None,
     verbose: bool,
@@ -182,7 +184,8 @@ def replay(
         Job(str(each), tools, faults, _pace(pace), compare_result, timeout)
         for each in dict.fromkeys(found)
     ]
-    done = replay_many(batch, jobs, timeout)
+    with Progress("fixtures replayed") as progress:
+        done = replay_many(batch, jobs, timeout, progress)
     show(done, as_json=as_json, verbose=verbose)
     sys.exit(any(each.result != "matched" for each in done))
 
@@ -255,18 +258,25 @@ def _apply(fixture: Fixture, rules: list[str]) -> None:
 
 
 def _reporting(
-    report: Path | None, content: bool, light: bool, force: bool
+    report: Path | None, content: bool, light: bool | None, force: bool
 ) -> Callable[[Divergence | None], None]:
     """Return the function that writes a divergence to a file. The file is checked before the replay starts."""
     if report is None:
-        for name, is_given in (("--with-content", content), ("--light", light)):
+        given = (
+            ("--with-content", content),
+            ("--light", light is True),
+            ("--interactive", light is False),
+        )
+        for name, is_given in given:
             if is_given:
                 raise UsageError("requires --report", where=name, todo="Pass --report FILE")
         return lambda divergence: None
     from agentobs.cli.terminal.report_file import check_report
 
     check_report(report, force)
-    return lambda divergence: _write_divergence(report, divergence, content, light, force)
+    return lambda divergence: _write_divergence(
+        report, divergence, content, light is not False, force
+    )
 
 
 def _write_divergence(

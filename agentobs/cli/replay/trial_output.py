@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.records.display import listed, printable
 
 if TYPE_CHECKING:
@@ -54,14 +55,16 @@ def check(
         from agentobs.cli.replay.command_output import check_command
 
         is_callable = True
-        printed = _wrapped(check_command(frozen.fixture, trials.limit_s))
+        with Spinner("checking whether it replays"):
+            printed = _wrapped(check_command(frozen.fixture, trials.limit_s))
     elif (problem := why_not_callable(load(frozen.fixture).header)) is not None:
         printed = _wrapped([f"not tried, because {problem.reason}"])
     else:
-        verdict = trials.verdict(frozen.fixture)
-        if apply and verdict.rules:
-            _add_rules(frozen, verdict.rules)
+        with Spinner("checking whether it replays"):
             verdict = trials.verdict(frozen.fixture)
+            if apply and verdict.rules:
+                _add_rules(frozen, verdict.rules)
+                verdict = trials.verdict(frozen.fixture)
         is_callable = not _is_uncallable(verdict)
         printed = lines(verdict, _freeze_command(recording, frozen, home, entry_choices or {}))
         printed += _live_tools(recording) if is_callable else []

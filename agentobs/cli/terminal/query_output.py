@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.instants import local_instant, zone_name
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import pretty
@@ -40,13 +42,17 @@ def open_store(context: click.Context) -> Iterator[Store]:
     from agentobs.store.backend import open_store as open_backend
     from agentobs.store.label_texts import LabelTexts
 
-    with open_backend(home_option(context)) as store:
+    with Spinner("opening the store"):
+        opened = open_backend(home_option(context))
+    with opened as store:
         context.meta[_TEXTS] = LabelTexts(store)
         yield store
 
 
 _TEXTS = "agentobs texts"
 """The key under which the click context holds the label texts of the open store."""
+_IDS = "agentobs short ids"
+"""The key under which the click context holds the short forms of session IDs."""
 
 
 def with_texts(rows: Rows) -> Rows:
@@ -69,12 +75,15 @@ def session_of(store: Store, text: str) -> str:
 
 def rows_of(store: Store, name: str, **parameters: Any) -> Rows:
     """Run a named query and return its rows, with digests of names and reasons replaced by their texts."""
-    return rows_of_table(store.rows(name, **parameters))
+    with Spinner("reading the store"):
+        return rows_of_table(store.rows(name, **parameters), store)
 
 
-def rows_of_table(table: Table) -> Rows:
+def rows_of_table(table: Table, store: Store) -> Rows:
     """Return all rows of a query result, with digests of names and reasons replaced by their texts."""
-    return with_texts((table.columns, table.rows))
+    rows = with_texts((table.columns, table.rows))
+    _remember_ids(store, rows)
+    return rows
 
 
 def as_dicts(rows: Rows) -> list[dict[str, Any]]:
@@ -92,8 +101,34 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
         write_csv(sys.stdout, columns, values)
     else:
         positions = [columns.index(name) for name in shown]
-        cells = [[pretty(columns[at], row[at]) for at in positions] for row in values]
-        show_table([heading(name) for name in shown], cells)
+        cells = [[readable(columns[at], row[at]) for at in positions] for row in values]
+        show_table([heading(name) for name in shown], cells, keys=shown, ids=_short_ids())
+
+
+INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "last_given_ns")
+"""The columns that contain instants, in nanoseconds since 1970."""
+
+
+def readable(column: str, value: Any) -> Any:
+    """Format a value for display according to its column's name; instants are in the local time zone."""
+    return local_instant(value) if column in INSTANTS else pretty(column, value)
+
+
+def _remember_ids(store: Store, rows: Rows) -> None:
+    """Find the short forms of the session IDs in rows, which tables on a terminal show."""
+    context = click.get_current_context(silent=True)
+    if context is None or not sys.stdout.isatty() or "session_id" not in rows[0]:
+        return
+    from agentobs.store.session_lookup import shortest_prefixes
+
+    at = rows[0].index("session_id")
+    ids = {str(row[at]) for row in rows[1] if row[at] is not None}
+    context.meta.setdefault(_IDS, {}).update(shortest_prefixes(store, ids))
+
+
+def _short_ids() -> dict[str, str]:
+    context = click.get_current_context(silent=True)
+    return context.meta.get(_IDS, {}) if context else {}
 
 
 _SHORT_HEADINGS = {
@@ -118,7 +153,7 @@ _SHORT_HEADINGS = {
     "what if": "what-if",
     "what if not exact calls": "what-if not exact",
     "day": "day (UTC)",
-    "at": "sent (UTC)",
+    "at": "sent",
     "timing source": "source",
     "person": "user wait",
     "own": "own code",
@@ -134,4 +169,5 @@ def heading(column: str) -> str:
     """Return the heading of a column in a table."""
     plain = column.removesuffix("_ns").removesuffix("_usd").replace("_", " ")
     full = f"$ {plain}" if column.endswith("_usd") and plain in ("input", "output") else plain
-    return _SHORT_HEADINGS.get(full, full)
+    short = _SHORT_HEADINGS.get(full, full)
+    return f"{short} ({zone_name()})" if column in INSTANTS else short

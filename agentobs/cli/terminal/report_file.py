@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,21 @@ def reports() -> Any:
             todo=install_extra("dashboards"),
         ) from error
     return report
+
+
+def light_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--light`, which is the default, and `--interactive`, as one parameter `light`: True, False, or None if
+    neither was given.
+    """
+    return click.option(
+        "--light/--interactive",
+        "light",
+        default=None,
+        help=(
+            "A small file without scripts: static figures, times in UTC (the default). With "
+            "--interactive, the file has scripts: figures to zoom, local times, about 5 MB."
+        ),
+    )(command)
 
 
 def now() -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.progress_line import Progress
 from agentobs.errors import UsageError
 from agentobs.records.display import text
 
@@ -40,7 +41,8 @@ def claude_code(context: click.Context, folder: Path | None) -> None:
         )
     home = open_home(home_option(context))
     try:
-        report = archive_logs(home, folder)
+        with Progress("logs") as progress:
+            report = archive_logs(home, folder, progress=progress)
     except OSError as error:
         raise UsageError(
             f"the archive cannot be written: {reason(error)}",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.records.display import printable
 
@@ -41,7 +42,7 @@ def bundle(
     from exporters.bundles import pack
     from replay.comparison.placeholders import without_organizations
 
-    with open_store(context) as store:
+    with open_store(context) as store, Spinner("packing"):
         session_ids = [session_of(store, each) for each in sessions]
         digest, packed = pack(
             store,

@@ -12,6 +12,7 @@ import click
 from agentobs.cli.run import PROFILES
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.errors import UsageError
 from agentobs.records.display import printable, text
 
@@ -89,7 +90,7 @@ def rows(
     from agentobs.store.session_lookup import as_stored
     from exporters.row_files import write_file
 
-    with open_store(home_option(context), unsafe=True) as store:
+    with Spinner("writing rows"), open_store(home_option(context), unsafe=True) as store:
         statement = store.statement(what)
         parameters = _parameters(given, statement.parameters)
         if given:
@@ -143,7 +144,8 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
         failed: list[UsageError] = []
         for session_id in dict.fromkeys(session_ids):
             try:
-                paths = write_traces(store, [session_id], output.absolute(), force=force)
+                with Spinner("writing the trace"):
+                    paths = write_traces(store, [session_id], output.absolute(), force=force)
             except UsageError as error:
                 failed.append(error)
                 continue
@@ -228,6 +230,7 @@ def otlp(
     with (
         sending(endpoint, protocol, headers_of(headers_env), certificate) as collector,
         open_store(home) as store,
+        Spinner("sending") as spinner,
     ):
         from exporters.otlp.backfill import send_recorded
         from exporters.otlp.outbox import SIGNALS
@@ -242,7 +245,7 @@ def otlp(
             signals=signals or SIGNALS,
             service=service,
             resend=again,
-            report_wait=lambda wait: click.echo(printable(wait), err=True),
+            report_wait=lambda wait: spinner.show(printable(wait)),
         )
     for line in report.lines():
         click.echo(printable(line))
@@ -265,11 +268,14 @@ def _write_flames(
         session_ids = [session_of(store, each) for each in sessions]
         profiles: list[Profile] = []
         failed: list[UsageError] = []
-        for session_id in dict.fromkeys(session_ids):
-            try:
-                profiles += profiles_of(store, [session_id], of)
-            except UsageError as error:
-                failed.append(error)
+        chosen = list(dict.fromkeys(session_ids))
+        with Progress("sessions read") as progress:
+            for number, session_id in enumerate(chosen):
+                progress(number, len(chosen))
+                try:
+                    profiles += profiles_of(store, [session_id], of)
+                except UsageError as error:
+                    failed.append(error)
     if not profiles:
         _end_with(failed)
     write_text(output.absolute(), form(profiles), force=force)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.progress_line import Progress
+from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.transfer.foreign_recordings import COMMANDS
 from agentobs.errors import UsageError
 from agentobs.records.display import text
@@ -89,7 +89,8 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
     files = files_in(paths)
     with Progress("files") as progress:
         report = import_wire(home, files, on_imported=_print_wire, progress=progress)
-    ingest(home)
+    with Spinner("loading new records"):
+        ingest(home)
     new = sum(each.is_new for each in report.files)
     click.echo(f"{new} sessions imported, {len(report.files) - new} already imported")
     for path in set(report.without_exchanges) - {bad.path for bad in report.bad_lines}:

@@ -95,8 +95,7 @@ def connected(
         # Write nothing next to a store file that was copied without its home.
         is_home = place.segments.is_dir()
         create_views(connection, cached_views(place.path, write=ingest and is_home))
-        # A progress bar would be mixed into the output of a command.
-        connection.execute("SET enable_progress_bar = false")
+        _hide_progress_bar(connection)
         if memory_bytes is not None:
             connection.execute(f"SET memory_limit = '{memory_bytes} B'")
         if not unsafe:
@@ -105,6 +104,18 @@ def connected(
         connection.close()
         raise
     return connection
+
+
+def _hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
+    """Turn the progress bar off, because it would be mixed into the output of a command.
+
+    In a notebook without ipywidgets it is off, and DuckDB refuses to change the setting.
+    """
+    [is_shown] = connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() or [
+        True
+    ]
+    if is_shown:
+        connection.execute("SET enable_progress_bar = false")
 
 
 def named(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,8 +64,18 @@ class RepairReport:
         return [*self.done, *self.unrepaired] or ["nothing to repair"]
 
 
-def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
+def repair(
+    home: Home,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> RepairReport:
     """Repair the home as far as possible.
+
+    Args:
+        home: the home.
+        wait_seconds: how long to wait for another process that is ingesting.
+        progress: is called with the number of segments that were checked, and their number.
 
     Raises:
         HomeError: another process still held the lock at the end of the wait, or the home cannot be written.
@@ -80,7 +90,9 @@ def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
             )
         generations.clear_drafts(home)
         with _StoredRows(home) as stored:
-            for segment_id in segment_ids(home):
+            ids = segment_ids(home)
+            for number, segment_id in enumerate(ids):
+                progress(number, len(ids))
                 _repair_segment(home, segment_id, stored, report)
         _move_orphaned_content(home, report)
         if damage := index_damage(home):

@@ -24,6 +24,7 @@ from typing import Any, Literal, NoReturn
 from agentobs import world
 from agentobs.errors import AgentobsError, DamagedError, ForeignError, HomeError, UsageError
 from agentobs.recording.journal.home import Home, existing_home
+from agentobs.store.duckdb.query_rows import QueryRows
 from agentobs.store.duckdb.worker_protocol import LENGTH, encoded, pack, read, row_of
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -84,8 +85,10 @@ def query(
     *,
     home: Home | str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
-) -> list[tuple[Any, ...]]:
+) -> QueryRows:
     """Return the rows of one SELECT statement on everything that was recorded up to this moment.
+
+    The result is a list of tuples. Its method `df` returns a pandas DataFrame, and notebooks show it as a table.
 
     The statement runs in a separate process, which cannot access files, the network, settings or variables of this
     program, and which is killed if it exceeds its limits.
@@ -101,7 +104,8 @@ def query(
         HomeError, ForeignError: as for `connect`.
     """
     with Worker(home, limits) as worker:
-        return list(worker.run(sql, parameters).rows)
+        result = worker.run(sql, parameters)
+        return QueryRows(result.columns, result.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,15 @@ _Pruned = tuple[str, str, int]
 """A pruning: the session ID, the scope (`all` or `content`), and the time in nanoseconds since 1970."""
 
 
-def verify(home: Home) -> VerifyReport:
-    """Read all files of a home and check them; nothing is changed."""
+def verify(
+    home: Home, *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> VerifyReport:
+    """Read all files of a home and check them; nothing is changed.
+
+    Args:
+        home: the home.
+        progress: is called with the number of segments whose facts or content were read, and twice their number.
+    """
     report = VerifyReport()
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
@@ -140,11 +147,14 @@ def verify(home: Home) -> VerifyReport:
     contents = sorted(home.segments.glob("*.content*"))
     # Read the watermarks first, so that the segments that are read below contain all records up to them.
     with _published(home, report) as (connection, archived, marks):
-        for segment_id in segment_ids(home):
+        ids = segment_ids(home)
+        for segment_id in ids:
+            progress(report.segments, 2 * len(ids))
             report.segments += 1
             mark = marks.get(segment_id) or Mark(segment_id)
             counted[segment_id] = _read_facts(facts_path(home, segment_id), mark, report)
-        for segment_id, facts in counted.items():
+        for number, (segment_id, facts) in enumerate(counted.items()):
+            progress(len(ids) + number, 2 * len(ids))
             missing += _check_content(home, segment_id, facts, report)
         # Read the prunings after the records, because a pruning is recorded before its first record is removed.
         pruned = _prunings(home, counted)

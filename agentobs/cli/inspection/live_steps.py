@@ -1,0 +1,201 @@
+"""The steps of sessions from the facts that a process writes: requests, tool calls, results, failures and money."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentobs.ledger import Meter, PriceBook
+from agentobs.recording.journal.followed_segments import Appended
+from agentobs.records.display import money, seconds
+from agentobs.records.facts import UsageRow
+
+_USAGE_FIELDS = frozenset(each.name for each in dataclasses.fields(UsageRow))
+_TOKENS = (
+    ("in", ("input_tokens",)),
+    ("out", ("output_tokens",)),
+    ("cache read", ("cache_read_tokens",)),
+    ("cache write", ("cache_write_5m_tokens", "cache_write_1h_tokens")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a session, as one line."""
+
+    at_ns: int
+    """When the step ended, in nanoseconds since 1970."""
+    session_id: str
+    lane: str
+    turn: int | None
+    kind: str
+    """`session`, `request`, `call`, `result`, `permission` or `lost`."""
+    text: str
+    """What happened, without content; names may be digests."""
+    state: str = ""
+    """`failed`, `denied`, `completed` or empty; it selects the color."""
+    segment_id: str = ""
+    source: tuple[str, dict[str, Any]] | None = None
+    """The table and the fact of the step, from which its content can be read."""
+
+
+class LiveSteps:
+    """Turns appended facts into steps. It remembers the names of open calls and the cost of each session."""
+
+    def __init__(self, session_id: str | None, book: PriceBook) -> None:
+        """Start without facts.
+
+        Args:
+            session_id: only steps of this session; None for all.
+            book: the prices.
+        """
+        self._session_id, self._book = session_id, book
+        self._meters: dict[str, Meter] = {}
+        self._requests: dict[str, int] = {}
+        self._tools: dict[tuple[str, str, str], str] = {}
+        self._names: dict[str, str] = {}
+        self.ended: set[str] = set()
+        """The sessions that have ended."""
+        self.segments: set[str] = set()
+        """The segments with facts of the chosen sessions."""
+
+    def steps(self, appended: Iterable[Appended]) -> list[Step]:
+        """Return the steps of facts that were appended together, in the order in which the steps ended."""
+        facts = [
+            (each.segment_id, each.line.kind, value)
+            for each in appended
+            if each.line.kind in _KINDS and self._is_chosen(value := each.line.value())
+        ]
+        usage: dict[str, list[UsageRow]] = {}
+        for segment_id, kind, value in facts:
+            self.segments.add(segment_id)
+            if kind == "usage":
+                row = UsageRow(**{k: v for k, v in value.items() if k in _USAGE_FIELDS})
+                usage.setdefault(row.attempt_id, []).append(row)
+                self._meter(row.session_id).add_facts([row])
+        found = [
+            dataclasses.replace(step, segment_id=segment_id, source=(kind, value))
+            for segment_id, kind, value in facts
+            for step in self._steps(kind, value, usage)
+        ]
+        return sorted(found, key=lambda step: step.at_ns)
+
+    def name_of(self, session_id: str) -> str:
+        """Return the name of a session, which may be a digest; empty if its start was not read."""
+        return self._names.get(session_id, "")
+
+    def _is_chosen(self, value: dict[str, Any]) -> bool:
+        return self._session_id in (None, value.get("session_id"))
+
+    def _meter(self, session_id: str) -> Meter:
+        if session_id not in self._meters:
+            self._meters[session_id] = Meter(self._book)
+        return self._meters[session_id]
+
+    def _steps(
+        self, kind: str, value: dict[str, Any], usage: dict[str, list[UsageRow]]
+    ) -> Iterator[Step]:
+        match kind:
+            case "session_starts":
+                self._names[value["session_id"]] = value["name"]
+                yield _step(value, value["started_ns"], "session", f"{value['name']} started")
+            case "session_ends":
+                yield self._session_end(value)
+            case "attempts" if value.get("origin") != "managed":
+                self._requests[value["session_id"]] = self._requests.get(value["session_id"], 0) + 1
+                yield self._request(value, usage.get(value["attempt_id"], []))
+            case "tool_uses" | "provider_tool_uses":
+                self._tools[_call(value)] = value["name"]
+                size = f"{value['input_bytes']:,} bytes of input"
+                yield _step(value, value["requested_ns"], "call", f"{value['name']}  {size}")
+            case "tool_results" | "provider_tool_results":
+                yield self._result(value)
+            case "permissions" if value["approval_requested"] or value["behavior"] == "deny":
+                yield _permission(value)
+            case "gaps":
+                text = f"{value['records']:,} records were not written: {value['reason']}"
+                yield _step(value, value["at_ns"], "lost", text, "failed")
+
+    def _session_end(self, value: dict[str, Any]) -> Step:
+        session_id = value["session_id"]
+        self.ended.add(session_id)
+        spent = self._meter(session_id).total()
+        certainty = {"lower_bound": "at least ", "estimated": "about "}.get(spent.status, "")
+        cost = f"{certainty}{money(spent.usd)}" if spent.usd is not None else "unknown cost"
+        reason = value.get("signature") or value.get("reason")
+        outcome = f"{value['outcome']}: {reason}" if reason else value["outcome"]
+        requests = self._requests.get(session_id, 0)
+        text = f"{outcome}  {requests:,} request{'s' * (requests != 1)}, {cost}"
+        return _step(value, value["ended_ns"], "session", text, value["outcome"])
+
+    def _request(self, value: dict[str, Any], usage: Sequence[UsageRow]) -> Step:
+        failed = value["outcome"] != "ok"
+        error = [value["outcome"], value["status"], value["error_type"]] if failed else []
+        counts = {
+            name: sum(getattr(row, each) for row in usage if row.billed for each in fields)
+            for name, fields in _TOKENS
+        }
+        tokens = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+        parts = [
+            value["model"] or value["model_requested"] or value["endpoint"],
+            " ".join(str(each) for each in error if each is not None),
+            value["stop_reason"] or "",
+            self._cost(usage),
+            seconds(value["duration_ns"]) or "",
+            tokens,
+        ]
+        at_ns = value["started_ns"] + value["duration_ns"]
+        text = "  ".join(part for part in parts if part)
+        return _step(value, at_ns, "request", text, "failed" if failed else "")
+
+    def _cost(self, usage: Sequence[UsageRow]) -> str:
+        if not usage:
+            return ""
+        meter = Meter(self._book)
+        meter.add_facts(usage)
+        spent = meter.total()
+        if spent.usd is None:
+            return "no price"
+        return f"{'' if spent.status == 'exact' else 'at least '}{money(spent.usd)}"
+
+    def _result(self, value: dict[str, Any]) -> Step:
+        name = value.get("tool") or self._tools.get(_call(value)) or value.get("type") or "a tool"
+        failed = value["is_error"]
+        origin = " ".join(
+            str(value[each])
+            for each in ("error_class", "error_kind", "error_code", "error_origin")
+            if value.get(each)
+        )
+        place = f"at {value['error_file']}:{value['error_line']}" if value.get("error_file") else ""
+        outcome = value["outcome"] if failed or value["outcome"] != "executed" else ""
+        size = f"{value['result_bytes']:,} bytes"
+        parts = [name, outcome, origin, place, size, seconds(value.get("duration_ns")) or ""]
+        text = "  ".join(part for part in parts if part)
+        return _step(value, value["result_ns"], "result", text, "failed" if failed else "")
+
+
+def _permission(value: dict[str, Any]) -> Step:
+    reason = " ".join(dict.fromkeys(filter(None, (value["reason_type"], value["resolver"]))))
+    wait = seconds(value["approval_wait_ns"]) if value["approval_requested"] else None
+    waited = f"  waited {wait}" if wait else ""
+    text = f"{value['tool']}  {value['behavior']} ({reason}){waited}"
+    state = "denied" if value["behavior"] == "deny" else ""
+    return _step(value, value["at_ns"], "permission", text, state)
+
+
+_KINDS = frozenset(
+    ("session_starts", "session_ends", "attempts", "usage", "tool_uses", "tool_results", "provider_tool_uses",
+     "provider_tool_results", "permissions", "gaps")
+)  # fmt: skip
+"""The tables whose facts are steps, or belong to one."""
+
+
+def _call(value: dict[str, Any]) -> tuple[str, str, str]:
+    return value["session_id"], value.get("lane") or "main", value["tool_use_id"]
+
+
+def _step(value: dict[str, Any], at_ns: int, kind: str, text: str, state: str = "") -> Step:
+    lane = value.get("lane") or "main"
+    return Step(at_ns, value["session_id"], lane, value.get("turn"), kind, text, state)

@@ -1,0 +1,44 @@
+"""The command that browses sessions in a full-screen application in the terminal: `tui`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from agentobs.cli.terminal.home_option import home_option
+from agentobs.errors import UsageError
+from agentobs.installation import install_extra
+
+
+@click.command(
+    help="Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step."
+)
+@click.argument("session", required=False)
+@click.option(
+    "--content",
+    is_flag=True,
+    help="Show prompts, responses and tool data without asking first. May show user input.",
+)
+@click.pass_context
+def tui(context: click.Context, session: str | None, content: bool) -> None:
+    """Open the list of sessions, or SESSION (its ID, the start or end of it, or its name). Press ? for the keys."""
+    try:
+        from agentobs.cli.tui.application import Browser
+    except ImportError as error:
+        raise UsageError(
+            f"this command needs a package that is not installed: {error.name}",
+            todo=install_extra("tui"),
+        ) from error
+    from agentobs.cli.tui.session_data import SessionData
+    from agentobs.recording.journal.home import existing_home
+
+    home = existing_home(home_option(context))
+    data = SessionData(home)
+    session_id = data.find(session) if session else None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "this command needs a terminal",
+            todo="`agentobs sessions` and `agentobs show` print text",
+        )
+    Browser(data, session_id=session_id, shows_content=content).run()

@@ -1,0 +1,234 @@
+"""What the application shows about sessions, read from the store. Nothing here depends on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import facts_path, forms
+from agentobs.records.exchanges import Recording
+from agentobs.store.analysis.diagnosis import diagnose_all
+from agentobs.store.analysis.failure import explain_failure
+from agentobs.store.analysis.session_search import SessionTexts
+from agentobs.store.backend import open_store
+from agentobs.store.label_texts import LabelTexts
+from agentobs.store.port import Store
+from agentobs.store.session_lookup import find_session
+
+Row = Mapping[str, Any]
+
+LISTED = 500
+"""How many sessions are listed, the newest ones. Our choice: more than anyone scrolls through."""
+FAILED = ("failed", "crashed", "incomplete")
+"""The states of sessions that failed, or whose end is not known."""
+_BAD_OUTCOMES = frozenset(
+    ("failed", "error", "http_error", "stream_error", "cut", "no_response", "crashed", "invalid", "timeout", "orphaned")
+)  # fmt: skip
+_WORLD_SHOWN = ("steering", "follow_up", "abort")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One session of the list."""
+
+    session_id: str
+    name: str
+    title: str
+    status: str
+    why: str
+    """The cause of its failure, or the failure signatures that were found."""
+    started_ns: int
+    cost_usd: Decimal | None
+    signatures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One row of the tree of a session."""
+
+    id: str
+    kind: str
+    text: str
+    state: str
+    """`failed` or empty."""
+    facts: Row
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The IDs of this step and of the steps below it."""
+        return frozenset((self.id,)).union(*(each.ids for each in self.children))
+
+    @property
+    def has_failed_step(self) -> bool:
+        """Whether this step or a step below it failed."""
+        return self.state == "failed" or any(each.has_failed_step for each in self.children)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """One session."""
+
+    about: Row
+    """The row of the query `internal/session`."""
+    title: str
+    failure: Row | None
+    """The row of `failures`; None if the session did not fail."""
+    failed_step_id: str | None
+    roots: Sequence[Node]
+    steps: Sequence[Row]
+    """The rows of `session_steps`."""
+    turns: Sequence[Row]
+    """The rows of `session_turns`."""
+    models: Sequence[Row]
+    """The rows of `cost_by_model`."""
+
+
+class SessionData:
+    """Reads sessions of one home. Each method opens the store, so that it sees what was recorded up to now."""
+
+    def __init__(self, home: Home) -> None:
+        """Read nothing yet."""
+        self._home = home
+
+    def find(self, text: str) -> str:
+        """Return the ID of the session that a text denotes.
+
+        Raises:
+            UsageError: no session matches, or several do.
+        """
+        with open_store(self._home, ingest=False) as store:
+            return find_session(store, text, key=self._home.key())
+
+    def revision(self) -> tuple[tuple[str, int], ...]:
+        """Return a value that changes when something was recorded."""
+        sizes = []
+        for segment_id, is_compressed in forms(self._home).items():
+            try:
+                size = -1 if is_compressed else facts_path(self._home, segment_id).stat().st_size
+            except OSError:
+                size = -1
+            sizes.append((segment_id, size))
+        return tuple(sorted(sizes))
+
+    def listed(self) -> list[Listed]:
+        """Return the newest sessions, those that need attention first."""
+        with open_store(self._home) as store:
+            texts = LabelTexts(store)
+            rows = texts.replace_in_dicts(store.rows("sessions", limit=LISTED, causes=True).dicts())
+            titles = SessionTexts(store).titles([str(row["session_id"]) for row in rows])
+            since_ns = min((row["started_ns"] for row in rows), default=0)
+            signatures = _signatures(texts.replace_in_dicts(diagnose_all(store, since_ns).dicts()))
+        found = [
+            Listed(
+                row["session_id"],
+                str(row["name"] or ""),
+                titles.get(row["session_id"]) or "",
+                str(row["status"]),
+                str(row["cause"] or ", ".join(signatures.get(row["session_id"], ()))),
+                row["started_ns"],
+                row["cost_usd"],
+                len(signatures.get(row["session_id"], ())),
+            )
+            for row in rows
+        ]
+        return sorted(found, key=attention)
+
+    def session(self, session_id: str) -> SessionView:
+        """Return one session."""
+        with open_store(self._home) as store:
+            texts = LabelTexts(store)
+
+            def rows(query: str) -> list[dict[str, Any]]:
+                return texts.replace_in_dicts(store.rows(query, session_id=session_id).dicts())
+
+            [about] = rows("internal/session")
+            failure = explain_failure(store, session_id)
+            failed = texts.replace_in_dicts([failure.row])[0] if failure else None
+            return SessionView(
+                about,
+                SessionTexts(store).titles([session_id]).get(session_id) or "",
+                failed,
+                str(failed["step_id"]) if failed and failed["step_id"] is not None else None,
+                tree(rows("session_timeline")),
+                rows("session_steps"),
+                rows("session_turns"),
+                rows("cost_by_model"),
+            )
+
+    def recording(self, session_id: str) -> Recording:
+        """Return the recording of a session, with its content.
+
+        Raises:
+            RecordingError, DamagedError: its content was not recorded, was pruned or is damaged.
+        """
+        with open_store(self._home, ingest=False) as store:
+            return _content(store, session_id)
+
+
+def _content(store: Store, session_id: str) -> Recording:
+    return store.content(session_id)
+
+
+def _signatures(rows: Iterable[Row]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["signature"] != "failure":
+            found.setdefault(row["session_id"], []).append(str(row["signature"]))
+    return found
+
+
+def attention(session: Listed) -> tuple[int, Decimal, int]:
+    """Return the sort key of a session: failed first, then running, then by money if a signature was found, then new.
+
+    Sessions of the same rank are in the order of their start, the newest first; sessions with signatures are in the
+    order of their cost, the most expensive first.
+    """
+    if session.status in FAILED:
+        return 0, Decimal(0), -session.started_ns
+    if session.status == "running":
+        return 1, Decimal(0), -session.started_ns
+    if session.signatures:
+        return 2, -(session.cost_usd or Decimal(0)), -session.started_ns
+    return 3, Decimal(0), -session.started_ns
+
+
+def tree(rows: Iterable[Row]) -> list[Node]:
+    """Return the rows of `session_timeline` as a tree, by their depth."""
+    roots: list[Node] = []
+    path: list[tuple[int, Node]] = []
+    for row in rows:
+        if not _is_shown(row):
+            continue
+        node = Node(str(row["id"]), str(row["kind"]), _text(row), _state(row), row)
+        depth = int(row["depth"])
+        while path and path[-1][0] >= depth:
+            path.pop()
+        (path[-1][1].children if path else roots).append(node)
+        path.append((depth, node))
+    return roots
+
+
+def _is_shown(row: Row) -> bool:
+    match row["kind"]:
+        case "span":
+            return bool(row["name"] != "tool")  # the tool call itself has more detail
+        case "permission":
+            return bool(row["outcome"] != "allow" or row["duration_ns"] is not None)
+        case "world":
+            return row["name"] in _WORLD_SHOWN
+        case _:
+            return True
+
+
+def _state(row: Row) -> str:
+    return "failed" if row["outcome"] in _BAD_OUTCOMES or row["error_type"] else ""
+
+
+def _text(row: Row) -> str:
+    prefix = {"tool_call": "tool ", "permission": "permission "}.get(str(row["kind"]), "")
+    label = row["label"] if row["kind"] in ("attempt", "span") and row["label"] else ""
+    return f"{prefix}{row['name']} {label}".rstrip()

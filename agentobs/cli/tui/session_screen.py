@@ -1,0 +1,324 @@
+"""The screen of one session: its failure, and its steps, transcript, money and playback in tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, OptionList, Static, TabbedContent, TabPane, Tree
+from textual.widgets.option_list import Option
+from textual.widgets.tree import TreeNode
+
+from agentobs.cli.terminal.instants import local_instant
+from agentobs.cli.terminal.query_output import heading
+from agentobs.cli.terminal.tables import STYLES
+from agentobs.cli.tui.background import read_and_show
+from agentobs.cli.tui.playback_pane import PlaybackPane
+from agentobs.cli.tui.session_data import Node, SessionData, SessionView
+from agentobs.cli.tui.transcript import Entry, transcript
+from agentobs.records.display import money, pretty, printable, seconds, text
+
+FOLDED_LINES = 8
+"""How many lines of a text are shown before it is opened. Our choice; thinking is folded to one line."""
+CONSENT = (
+    "The transcript contains prompts, responses and tool data, which may contain the input of users.\n\n"
+    "Press y to show it, here and for all sessions, until this program ends."
+)
+_MONEY = (
+    "lane", "turn", "cost_usd", "cost_status", "model", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens",
+)  # fmt: skip
+_COLORS = {
+    "user": "cyan",
+    "model": "green",
+    "thinking": "dim",
+    "call": "magenta",
+    "result": "blue",
+    "error": "red",
+}
+_FOCUSED = {
+    "steps": "#tree",
+    "transcript": "#entries",
+    "money": "#turns",
+    "playback": "#played-steps",
+}
+"""The tabs, and the list in each of them that has the focus."""
+REFRESH_SECONDS = 2.0
+"""The pause between two checks for new records of the session. Our choice: a turn takes seconds."""
+
+
+class SessionScreen(Screen[None]):
+    """One session."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.pop_screen", "List"),
+        Binding("n", "failure(1)", "Next failure"),
+        Binding("p", "failure(-1)", "Previous failure"),
+        Binding("y", "consent", "Show content"),
+        *(
+            Binding(str(number), f"tab('{name}')", name.capitalize(), show=False)
+            for number, name in enumerate(_FOCUSED, 1)
+        ),
+    ]
+
+    def __init__(self, data: SessionData, session_id: str) -> None:
+        """Show nothing yet."""
+        super().__init__()
+        self._data, self._session_id = data, session_id
+        self._failures: list[TreeNode[Node]] = []
+        self._entries: list[Entry] = []
+        self._opened: set[int] = set()
+        self._revision: object = None
+        self._is_reading = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out the screen."""
+        yield Static("reading the session", id="banner", markup=False)
+        with TabbedContent(initial="steps"):
+            with TabPane("1 Steps", id="steps"):
+                yield Tree[Node]("session", id="tree")
+                with VerticalScroll(id="details"):
+                    yield Static(id="detail", markup=False)
+            with TabPane("2 Transcript", id="transcript"):
+                yield Static(CONSENT, id="consent", markup=False)
+                yield OptionList(id="entries", markup=False)
+            with TabPane("3 Money", id="money"):
+                yield Static(id="total", markup=False)
+                yield DataTable[Text](cursor_type="row", id="turns")
+            with TabPane("4 Playback", id="playback"):
+                yield PlaybackPane()
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Read the session."""
+        self.query_one("#entries").display = False
+        tree = self.query_one(Tree)
+        tree.show_root = False
+        tree.focus()
+        self._look()
+        self.set_interval(REFRESH_SECONDS, self._look)
+        if self._has_consent:
+            self._load_content()
+
+    @property
+    def _has_consent(self) -> bool:
+        return bool(getattr(self.app, "shows_content", False))
+
+    def action_tab(self, name: str) -> None:
+        """Show a tab, and give its first list the focus."""
+        self.query_one(TabbedContent).active = name
+        self.query_one(_FOCUSED[name]).focus()
+
+    def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
+        """Give the first list of a tab the focus, so that its keys work."""
+        if event.pane.id in _FOCUSED:
+            self.query_one(_FOCUSED[event.pane.id]).focus()
+
+    def action_failure(self, direction: int) -> None:
+        """Select the next or the previous step that failed."""
+        if not self._failures:
+            self.notify("no step failed")
+            return
+        self.action_tab("steps")
+        tree: Tree[Node] = self.query_one("#tree", Tree)
+        lines = sorted(node.line for node in self._failures)
+        after = [line for line in lines if (line - tree.cursor_line) * direction > 0]
+        line = (after or lines)[0] if direction > 0 else (after or lines)[-1]
+        tree.move_cursor_to_line(line)
+
+    def action_consent(self) -> None:
+        """Show content from now on."""
+        if not self._has_consent:
+            self.app.shows_content = True  # type: ignore[attr-defined]
+            self._load_content()
+
+    def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Node]) -> None:
+        """Show the details of the selected step."""
+        if event.node.data is not None:
+            self.query_one("#detail", Static).update(_details(event.node.data, self._entries))
+
+    def on_tree_node_selected(self, event: Tree.NodeSelected[Node]) -> None:
+        """Show the selected request, or the first request below the selected step, in the transcript."""
+        ids = event.node.data.ids if event.node.data is not None else frozenset()
+        at = next((i for i, each in enumerate(self._entries) if each.attempt_id in ids), None)
+        if at is not None:
+            self.action_tab("transcript")
+            self.query_one("#entries", OptionList).highlighted = at
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Open or fold a text of the transcript."""
+        at = event.option_index
+        self._opened ^= {at}
+        prompt = _prompt(self._entries[at], is_open=at in self._opened)
+        event.option_list.replace_option_prompt_at_index(at, prompt)
+
+    def _look(self) -> None:
+        """Read the session if something was recorded. A slow read is not interrupted by the next look."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._read()
+
+    @work(thread=True)
+    def _read(self) -> None:
+        def read() -> SessionView:
+            return self._data.session(self._session_id)
+
+        try:
+            revision = self._data.revision()
+            if revision != self._revision:
+                self._revision = revision
+                read_and_show(self, read, self._show, self._show_error)
+        finally:
+            self._is_reading = False
+
+    @work(thread=True)
+    def _load_content(self) -> None:
+        def read() -> list[Entry]:
+            return transcript(self._data.recording(self._session_id))
+
+        read_and_show(self, read, self._show_content, self._show_no_content)
+
+    def _show_error(self, error: str) -> None:
+        self.query_one("#banner", Static).update(Text(error, style="red"))
+
+    def _show(self, view: SessionView) -> None:
+        self.query_one("#banner", Static).update(_banner(view))
+        self._show_tree(view)
+        self._show_money(view)
+        self.query_one(PlaybackPane).show(view.steps)
+
+    def _show_tree(self, view: SessionView) -> None:
+        """Show the steps. The failed step is selected, and the steps above it are red, too.
+
+        If the session was shown before, the selected step stays selected.
+        """
+        tree: Tree[Node] = self.query_one("#tree", Tree)
+        before = tree.cursor_node.data.id if tree.cursor_node and tree.cursor_node.data else None
+        tree.clear()
+        self._failures = []
+        for node in view.roots:
+            self._add(tree.root, node)
+        tree.root.expand_all()
+        wanted = before if before is not None else view.failed_step_id
+        target = [node for node in _below(tree.root) if node.data and node.data.id == wanted]
+        # Lines of nodes are known after the next refresh.
+        self.call_after_refresh(tree.move_cursor, (target or self._failures or [tree.root])[0])
+
+    def _add(self, parent: TreeNode[Node], node: Node) -> None:
+        style = "bold red" if node.state == "failed" else "red" if node.has_failed_step else ""
+        label = Text(printable(node.text), style=style)
+        if node.facts["duration_ns"] is not None:
+            label.append(f"  {seconds(node.facts['duration_ns'])}", style="dim")
+        if node.state == "failed":
+            words = (node.facts["outcome"], node.facts["error_type"])
+            label.append(
+                f"  {printable(' '.join(str(each) for each in words if each))}", style="red"
+            )
+        add = parent.add if node.children else parent.add_leaf
+        added = add(label, node)
+        if node.state == "failed":
+            self._failures.append(added)
+        for child in node.children:
+            self._add(added, child)
+
+    def _show_money(self, view: SessionView) -> None:
+        self.query_one("#total", Static).update(Text("\n".join(_totals(view))))
+        table: DataTable[Text] = self.query_one("#turns", DataTable)
+        table.clear(columns=True)
+        for name in _MONEY:
+            table.add_column(Text(heading(name)))
+        for row in view.turns:
+            table.add_row(*(_cell(name, row[name]) for name in _MONEY))
+
+    def _show_content(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self.query_one("#consent").display = False
+        shown = self.query_one("#entries", OptionList)
+        shown.display = True
+        shown.clear_options()
+        shown.add_options([Option(_prompt(each, is_open=False)) for each in entries])
+        self.query_one(PlaybackPane).show_content(entries)
+        node = self.query_one("#tree", Tree).cursor_node
+        if node is not None and node.data is not None:
+            self.query_one("#detail", Static).update(_details(node.data, entries))
+
+    def _show_no_content(self, error: str) -> None:
+        self.query_one("#consent", Static).update(Text(error, style="red"))
+
+
+def _below(node: TreeNode[Node]) -> Iterator[TreeNode[Node]]:
+    for child in node.children:
+        yield child
+        yield from _below(child)
+
+
+def _banner(view: SessionView) -> Text:
+    """Return the first lines: the failure, or the outcome, and the numbers of the session."""
+    about = view.about
+    name = printable(str(view.title or about["name"] or about["session_id"]))
+    shown = Text(f"{name}\n", style="bold", no_wrap=True, overflow="ellipsis")
+    status = str(about["status"])
+    if view.failure is not None:
+        failed = printable(f"{view.failure['status']}: {view.failure['summary']}")
+        shown.append(f"{failed}\n", style="bold red")
+    else:
+        shown.append(f"{status}\n", style=f"not bold {STYLES.get(status, '')}".strip())
+    numbers = (
+        f"{text(about['turns'])} turns",
+        f"{text(about['llm_requests'])} requests",
+        f"{text(about['tool_calls'])} tool calls",
+        money(about["cost_usd"]) or "unknown cost",
+        seconds(about["duration_ns"]) or "running",
+        f"started {local_instant(about['started_ns'])}",
+    )
+    shown.append(", ".join(numbers), style="not bold")
+    return shown
+
+
+def _details(node: Node, entries: Sequence[Entry]) -> Text:
+    shown = Text()
+    for name, value in node.facts.items():
+        if value is not None and name != "depth":
+            instant = local_instant(value) if name == "started_ns" else None
+            shown.append(f"{heading(name):<14}", style="dim")
+            shown.append(f"{text(instant or pretty(name, value))}\n")
+    for each in entries:
+        if each.attempt_id == node.id:
+            shown.append(f"\n{printable(each.title)}\n", style=_COLORS[each.kind])
+            shown.append(f"{each.text}\n")
+    return shown
+
+
+def _prompt(entry: Entry, *, is_open: bool) -> Text:
+    place = f"{entry.lane}, request {entry.number}  "
+    shown = Text(place, style="dim")
+    shown.append(printable(entry.title), style=_COLORS[entry.kind])
+    lines = entry.text.split("\n")
+    most = len(lines) if is_open else 1 if entry.kind == "thinking" else FOLDED_LINES
+    shown.append("\n" + "\n".join(lines[:most]))
+    if len(lines) > most:
+        shown.append(f"\n… {len(lines) - most:,} more lines (Enter)", style="dim")
+    return shown
+
+
+def _totals(view: SessionView) -> Iterator[str]:
+    """Yield the cost of the session, and of each model if there are several."""
+    for row in view.models:
+        certainty = {"lower_bound": "at least ", "estimated": "about "}.get(row["cost_status"], "")
+        cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
+        calls = row["calls"]
+        yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
+
+
+def _cell(name: str, value: Any) -> Text:
+    shown: Mapping[str, Any] = {"cost_status": str(value or "-").replace("_", " ")}
+    is_number = name.endswith(("_tokens", "_usd")) or name == "turn"
+    return Text(
+        shown.get(name) or text(pretty(name, value)), justify="right" if is_number else "left"
+    )

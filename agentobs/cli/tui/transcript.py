@@ -1,0 +1,120 @@
+"""The transcript of a recording: messages, thinking, calls and results, in the order in which they were sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentobs.provider.dialect import Block, Turn
+from agentobs.provider.registry import message_of, turns
+from agentobs.records.display import printable
+from agentobs.records.exchanges import ModelExchange, Recording
+
+MOST_REQUESTS = 400
+"""How many requests of a session are shown, the last ones. Our choice."""
+MOST_CHARACTERS = 20_000
+"""The maximum number of characters of one text. Our choice."""
+
+Kind = Literal["user", "model", "thinking", "call", "result", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One text of the transcript."""
+
+    attempt_id: str
+    lane: str
+    number: int
+    """The number of the request in its lane, from 1."""
+    kind: Kind
+    title: str
+    text: str
+
+
+def transcript(recording: Recording) -> list[Entry]:
+    """Return the entries of a recording; each message appears once, with the request that sent it first."""
+    requests = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
+    numbers: dict[str, int] = {}
+    known: dict[str, Sequence[Turn]] = {}
+    found: list[Entry] = []
+    first = len(requests) - MOST_REQUESTS
+    for at, exchange in enumerate(requests):
+        lane = exchange.place.lane
+        numbers[lane] = numbers.get(lane, 0) + 1
+        if at < first:
+            continue
+        history = turns(_parsed(exchange.question.body))
+        new = history[_common(known.get(lane, ()), history) :]
+        known[lane] = history
+        names = {str(b.id): b.name for turn in history for b in turn.blocks if b.kind in _CALLS}
+        parts = (*_request(new, names), *_response(exchange))
+        found += [
+            Entry(exchange.attempt_id, lane, numbers[lane], kind, title, _cut(text))
+            for kind, title, text in parts
+        ]
+    return found
+
+
+_CALLS = ("call", "provider_call")
+_RESULTS = ("result", "provider_result")
+
+
+def _common(old: Sequence[Turn], new: Sequence[Turn]) -> int:
+    """Return the number of identical messages at the start."""
+    for at, (one, other) in enumerate(zip(old, new, strict=False)):
+        if one.raw != other.raw and one.blocks != other.blocks:
+            return at
+    return min(len(old), len(new))
+
+
+def _request(new: Sequence[Turn], names: dict[str, str]) -> Iterator[tuple[Kind, str, str]]:
+    """Yield the new texts of a request. Responses that it repeats were shown when they arrived."""
+    for turn in new:
+        if turn.role == "assistant":
+            continue
+        for block in turn.blocks:
+            if block.kind == "text":
+                yield "user", "user", block.text
+            elif block.kind in _RESULTS:
+                name = names.get(str(block.id), "a tool")
+                kind: Kind = "error" if block.is_error else "result"
+                yield kind, f"{'error' if block.is_error else 'result'} of {name}", _value(block)
+
+
+def _response(exchange: ModelExchange) -> Iterator[tuple[Kind, str, str]]:
+    answer = exchange.answer
+    if answer.status is None or answer.status >= 400:
+        status = "no response" if answer.status is None else f"status {answer.status}"
+        yield "error", status, answer.body.decode("utf-8", "replace")
+        return
+    for block in message_of(exchange.question.path, answer).blocks:
+        if block.kind == "text" and block.text:
+            yield "model", "model", block.text
+        elif block.kind == "reasoning" and block.text:
+            yield "thinking", "thinking", block.text
+        elif block.kind in _CALLS:
+            yield "call", f"calls {block.name}", _value(block)
+    if answer.ending != "complete":
+        yield "error", f"the response is incomplete ({answer.ending})", ""
+
+
+def _value(block: Block) -> str:
+    value = block.text or block.value
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, indent=2, default=repr)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _cut(text: str) -> str:
+    lines = "\n".join(map(printable, text[:MOST_CHARACTERS].expandtabs(4).splitlines()))
+    rest = len(text) - MOST_CHARACTERS
+    return f"{lines}\n… {rest:,} more characters" if rest > 0 else lines

@@ -1,0 +1,240 @@
+"""Tables on a terminal and in a pipe: what fits, what is left out, and what is never cut."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import agentobs
+from agentobs.cli import main
+from agentobs.cli.terminal.table_layout import GAP, Column, fit
+from agentobs.cli.terminal.tables import print_table
+from agentobs.store import session_lookup
+from agentobs.store.backend import open_store
+from agentobs.store.session_lookup import find_session, shortest_prefixes
+from tests.cli.pseudo_terminal import on_terminal
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
+
+HEADINGS = ("session id", "name", "title", "status", "started (UTC)", "turns", "cache read", "cost")
+KEYS = ("session_id", "name", "title", "status", "started_ns", "turns", "cache_read_tokens", "cost_usd")  # fmt: skip
+ROWS: Sequence[Sequence[Any]] = [
+    (f"{number:032x}", "refund-loop", "My parcel never came, please refund me now " * 2, status,
+     "2020-11-26 15:24:30", 3, 4_470_123, f"${number},010.4571")
+    for number, status in enumerate(("failed", "completed", "running"), 1)
+]  # fmt: skip
+
+
+def printed(
+    width: int | None, *, rows: Sequence[Sequence[Any]] = ROWS, whole: bool = False, **options: Any
+) -> str:
+    """Print the table on a terminal of this width, or into a pipe."""
+    file = io.StringIO()
+    terminal = Console(
+        file=file, width=width or 100_000, force_terminal=width is not None, color_system="standard" if width else None,
+        markup=False, emoji=False, highlight=False, legacy_windows=False, **options,
+    )  # fmt: skip
+    ids = {str(row[0]): str(row[0])[:8] for row in rows}
+    print_table(terminal, HEADINGS, rows, keys=KEYS, ids=ids, whole=whole)
+    return file.getvalue()
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+columns = st.builds(
+    lambda priority, least, more: Column(priority, least, least + more),
+    st.integers(1, 9), st.integers(1, 30), st.integers(0, 50),
+)  # fmt: skip
+
+
+@given(st.lists(columns, min_size=1, max_size=12), st.integers(20, 200))
+def test_a_layout_fits_and_never_cuts_below_the_minimum(layout: list[Column], width: int) -> None:
+    """Shown columns fit together, each between its minimum and its natural width; one column is always shown."""
+    widths = fit(layout, width)
+    assert widths
+    assert list(widths) == sorted(widths)
+    assert sum(widths.values()) + GAP * (len(widths) - 1) <= width
+    for at, each in widths.items():
+        assert (
+            min(layout[at].least, width)
+            <= each
+            <= max(layout[at].natural, each * (len(widths) == 1))
+        )
+
+
+@given(st.lists(columns, min_size=1, max_size=12), st.integers(20, 200))
+def test_a_column_that_is_left_out_does_not_fit(layout: list[Column], width: int) -> None:
+    """A column is left out only if it does not fit beside the shown columns of the same or a higher priority."""
+    widths = fit(layout, width)
+    for at, column in enumerate(layout):
+        if at in widths:
+            continue
+        ahead = [layout[i].least for i in widths if (layout[i].priority, i) < (column.priority, at)]
+        assert sum(ahead) + GAP * len(ahead) + column.least > width
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 160, 300])
+def test_a_table_fits_the_terminal(width: int) -> None:
+    """No line is longer than the terminal is wide, and numbers, times and IDs are whole or left out."""
+    lines = plain(printed(width)).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    body = [line for line in lines if line.startswith("0000")]
+    assert len(body) == len(ROWS)
+    for number, line in enumerate(body, 1):
+        assert line.split()[0] == "00000000"
+        assert f"${number},010.4571" in line
+        digits = re.findall(r"[\d,]*\d[\d,]*", line.split("$")[0][8:])
+        assert set(digits) <= {"3", "4,470,123", "2020", "11", "26", "15", "24", "30"}
+    left_out = [
+        name for name in HEADINGS if not set(name.split()) & set(" ".join(lines[:3]).split())
+    ]
+    assert all(name in " ".join(" ".join(lines).split()) for name in left_out)
+
+
+def test_a_pipe_gets_whole_values() -> None:
+    """Without a terminal, each row is one line with all columns and full IDs, without escape sequences."""
+    lines = printed(None).splitlines()
+    assert len(lines) == 1 + len(ROWS)
+    assert "\x1b" not in "".join(lines)
+    for row, line in zip(ROWS, lines[1:], strict=True):
+        assert all(str(cell) in line for cell in (row[0], row[2], row[4], row[7], "4,470,123"))
+
+
+def test_states_have_colors_unless_they_are_unwanted() -> None:
+    """A failed session is red on a terminal. With NO_COLOR, no color is used."""
+    assert "\x1b[31mfailed" in printed(80)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", printed(80, no_color=True))
+
+
+def test_a_lane_keeps_its_end() -> None:
+    """Lanes of sub-agents differ at their end, so a lane is cut at its start."""
+    file = io.StringIO()
+    terminal = Console(file=file, width=60, force_terminal=True, color_system=None)
+    lanes = ["main", *(f"main/toolu_0123456789abcdef01234567{end}" for end in ("AA", "BB"))]
+    rows = [(lane, 1, "x" * 60) for lane in lanes]
+    print_table(terminal, ("lane", "turn", "detail"), rows)
+    shown = [line.split()[0] for line in plain(file.getvalue()).splitlines() if " 1 " in line]
+    assert [lane[-2:] for lane in shown] == ["in", "AA", "BB"]
+    assert [lane[0] for lane in shown] == ["m", "…", "…"]
+
+
+def test_a_result_of_sql_is_never_left_out() -> None:
+    """A result that does not fit becomes one block per row, which contains each value as a whole."""
+    shown = plain(printed(60, whole=True))
+    blocks = re.split(r"row \d\n", shown)[1:]
+    assert len(blocks) == len(ROWS)
+    for row, block in zip(ROWS, blocks, strict=True):
+        words = "".join(block.split())
+        assert all("".join(str(cell).split()) in words for cell in (*row[2:6], row[7]))
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 60
+
+
+def test_short_ids_are_prefixes_of_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short ID is as long as it must be to find only its session, and has at least the readable length."""
+    home = a_home(tmp_path)
+    for number in (1, 2, 0x21, 0x210):
+        record(home, [start(number), end(number)])
+    ids = [session_id(number) for number in (1, 2, 0x21, 0x210)]
+    with open_store(home) as store:
+        short = shortest_prefixes(store, ids)
+        assert [find_session(store, short[each]) for each in ids] == ids
+        assert [short[each] for each in ids] == [each[:8] for each in ids]
+        monkeypatch.setattr(session_lookup, "READABLE", 1)
+        short = shortest_prefixes(store, ids)
+        assert [find_session(store, short[each]) for each in ids] == ids
+        assert [len(short[each]) for each in ids] == [8, 8, 7, 6]
+
+
+COMMANDS = (
+    ("sessions",), ("sessions", "--failed"), ("show", "refund-loop"), ("cost",), ("cost", "--detail"),
+    ("cost", "--by", "session"), ("cost", "--by", "agent"), ("cost", "--by", "day"), ("cache",), ("tools",),
+    ("models",),
+    ("waits",), ("lines",), ("limits",), ("orphans",), ("time", "refund-loop"), ("diagnose", "--all"), ("reprice",),
+    ("sql", "SELECT * FROM attempts"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a failed session and a completed one."""
+    home = a_home(tmp_path_factory.mktemp("tables"))
+    record(home, [
+        start(1, "refund-loop"), attempt(1, 1, cache_creation_input_tokens=1_234_567),
+        attempt(1, 2, cache_read_input_tokens=1_234_567), end(1, failed=True),
+    ])  # fmt: skip
+    record(
+        home,
+        [start(2, "a-much-longer-name-of-an-agent-that-somebody-chose"), attempt(2, 1), end(2)],
+    )
+    return home.path
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_no_line_of_a_command_is_longer_than_80_columns(
+    home: Path, arguments: tuple[str, ...]
+) -> None:
+    """Each table fits a terminal of 80 columns. Notes are prose, which the terminal wraps."""
+    shown = on_terminal(home, *arguments)
+    assert shown.code == 0
+    tables = [line for line in shown.lines if not line.startswith("estimated from wire timing")]
+    assert max(len(line) for line in tables) <= 80
+    assert "Traceback" not in shown.raw
+
+
+def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
+    """With 80 columns, the list of sessions has a short ID, the status and the cost of each session."""
+    spent = agentobs.query(
+        "SELECT cost_usd FROM sessions ORDER BY started_ns DESC, session_id", home=home
+    )
+    lines = on_terminal(home, "sessions").lines
+    for (cost,), line in zip(spent, lines[2:4], strict=True):
+        assert line.endswith(f"${Decimal(cost):,.4f}")
+        assert re.match(r"[0-9a-f]{8,32} ", line)
+
+
+def test_times_are_local_and_the_zone_is_named_once(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heading names the zone, and times are in it. A time that is typed without an offset is in it, too."""
+    monkeypatch.setenv("TZ", "<+05>-5")
+    time_tzset()
+    try:
+        main(["--home", str(home), "show", "refund-loop"])
+        shown = capsys.readouterr().out
+        [started] = re.findall(r"started \(\+05\) +(\S+ \S+)", shown)
+        for since, count in ((started, 1), (f"{started}+00:00", 0)):
+            main(
+                [
+                    "--home",
+                    str(home),
+                    "cost",
+                    "--session",
+                    "refund-loop",
+                    "--json",
+                    "--since",
+                    since,
+                ]
+            )
+            assert len(capsys.readouterr().out.splitlines()) == count
+    finally:
+        monkeypatch.undo()
+        time_tzset()
+
+
+def time_tzset() -> None:
+    """Apply the variable TZ."""
+    import time
+
+    time.tzset()

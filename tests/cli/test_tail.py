@@ -1,0 +1,213 @@
+"""`agentobs tail`: sessions are followed while they are recorded, one line a step."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentobs.cli import main
+from agentobs.recording.journal.followed_segments import FollowedSegments
+from agentobs.recording.journal.home import Home
+from agentobs.recording.recorder import Recorder
+from agentobs.sink import Record
+from agentobs.store.maintenance import ingest
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    permission,
+    record,
+    session_id,
+    start,
+    tool,
+)
+
+CALL = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return a_home(tmp_path)
+
+
+def a_session(number: int = 1, *, failed: bool = True) -> list[Record]:
+    """Return a session with a rejected attempt, a call that was denied, its result, and an end."""
+    return [
+        start(number, "refund-loop"),
+        attempt(number, 1, at=T0 + SECOND, status=529),
+        attempt(number, 1, at=T0 + 2 * SECOND, content=CALL, cache_read_input_tokens=1_000),
+        permission(number, "toolu_1", at=T0 + 3 * SECOND, behavior="deny"),
+        tool(number, "toolu_1", "weather", at=T0 + 4 * SECOND),
+        attempt(number, 2, at=T0 + 6 * SECOND),
+        end(number, failed=failed),
+    ]
+
+
+def printed(home: Home, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    capsys.readouterr()
+    main(["--home", str(home.path), "tail", *arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_step_is_one_line(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests, calls, decisions, results and the end of the session have one line each, with time and money."""
+    record(home, a_session())
+    assert printed(home, capsys, "refund-loop", "-n", "100") == [
+        "14:13:20  session     refund-loop started",
+        "14:13:21  request     turn 1  claude-sonnet-5-5  http_error 529 overloaded_error  5.0 ms",
+        "14:13:22  request     turn 1  claude-sonnet-5-5  end_turn  $0.0004  5.0 ms  in 10, out 20, cache read 1,000",
+        "14:13:22  call        turn 1  weather  16 bytes of input",
+        "14:13:23  permission  turn 1  weather  deny (person)  waited 1.00 s",
+        "14:13:25  result      weather  5 bytes  1.00 s",
+        "14:13:26  request     turn 2  claude-sonnet-5-5  end_turn  $0.0002  5.0 ms  in 10, out 20",
+        "14:14:20  session     failed: exception:ValueError@stories:run  3 requests, $0.0006",
+    ]
+
+
+def test_only_the_last_steps_are_printed_first(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`-n` limits the earlier steps, also to none; a session whose segment was compressed is printed as well."""
+    record(home, a_session())
+    ingest(home)
+    assert [line.split()[1] for line in printed(home, capsys, "refund-loop", "-n", "2")] == [
+        "request",
+        "session",
+    ]
+    assert printed(home, capsys, "refund-loop", "-n", "0") == []
+
+
+def test_no_content_without_the_option(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prompts, responses, inputs and results are printed only with `--content`."""
+    record(home, a_session())
+    plain = "\n".join(printed(home, capsys, "refund-loop", "-n", "100"))
+    full = "\n".join(printed(home, capsys, "refund-loop", "-n", "100", "--content"))
+    for content in ("line 0 of session 1", "Bern", "sunny", "done"):
+        assert content not in plain
+        assert content in full
+
+
+def test_all_sessions_are_named_by_their_ids(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without SESSION, each line has the start of the ID of its session."""
+    record(home, [*a_session(1), *a_session(2, failed=False)])
+    lines = printed(home, capsys, "--no-follow", "-n", "100")
+    assert {line.split()[1] for line in lines} == {session_id(each)[:12] for each in (1, 2)}
+    assert len(lines) == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [(("nobody",), 1, "nobody: no session with that ID or name"), (("-n", "-1"), 2, "-n")],
+)
+def test_bad_input_is_one_error(
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    expected: str,
+) -> None:
+    """An unknown session and an invalid number are reported, without a traceback."""
+    record(home, a_session())
+    with pytest.raises(SystemExit) as ended:
+        printed(home, capsys, *arguments)
+    assert ended.value.code == code
+    shown = capsys.readouterr()
+    assert expected in shown.err
+    assert "Traceback" not in shown.err
+
+
+def following(home: Home, *arguments: str) -> subprocess.Popen[str]:
+    """Start to follow in another process, and wait until it has read the earlier steps."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "agentobs", "--home", str(home.path), "tail", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # The shell of a background job disables Ctrl-C, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "Ctrl-C stops" in process.stderr.readline()
+    return process
+
+
+@pytest.fixture
+def recorder(home: Home) -> Iterator[Recorder]:
+    recorder = Recorder(home)
+    yield recorder
+    recorder.close(30)
+
+
+def test_steps_appear_while_they_are_recorded(home: Home, recorder: Recorder) -> None:
+    """A running session is followed: each step appears before the next is recorded, and the end stops the command."""
+    records = a_session()
+    recorder(records[0])
+    recorder(records[1])
+    assert recorder.flush(30)
+    process = following(home, "refund-loop")
+    assert process.stdout is not None
+    assert "started" in process.stdout.readline()
+    assert "http_error 529" in process.stdout.readline()
+    for each, expected in (
+        (records[2], "$0.0004"),
+        (records[4], "weather"),
+        (records[6], "failed"),
+    ):
+        recorder(each)
+        while expected not in process.stdout.readline():
+            assert process.poll() is None
+    assert process.wait(60) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+def test_ctrl_c_ends_it_cleanly(home: Home, recorder: Recorder) -> None:
+    """Ctrl-C ends the command without an error and without a traceback."""
+    recorder(start(1, "refund-loop"))
+    assert recorder.flush(30)
+    process = following(home)
+    assert process.stdout is not None
+    assert "refund-loop started" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_killed_process_ends_it(home: Home) -> None:
+    """If the process of the session has died, the command ends and reports that there is no recorded end."""
+    record(home, [start(1, "refund-loop"), attempt(1, 1)])
+    shown = subprocess.run(
+        [sys.executable, "-m", "agentobs", "--home", str(home.path), "tail", "refund-loop"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0
+    assert "the process of this session has ended without recording its end" in shown.stderr
+    assert re.search(r"session +refund-loop started", shown.stdout)
+
+
+def test_a_second_look_returns_only_new_facts(home: Home, recorder: Recorder) -> None:
+    """Each fact is returned once, also if its segment is compressed between two looks."""
+    followed = FollowedSegments(home)
+    kinds: list[str] = []
+    for each in a_session():
+        recorder(each)
+        assert recorder.flush(30)
+        kinds += [found.line.kind for found in followed.look()]
+    assert kinds.count("attempts") == 3
+    assert recorder.close(30)
+    ingest(home)
+    kinds += [found.line.kind for found in followed.look()]
+    assert (kinds.count("session_starts"), kinds.count("session_ends"), kinds.count("seal")) == (
+        1,
+        1,
+        1,
+    )
+    assert followed.look() == []

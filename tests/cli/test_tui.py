@@ -1,0 +1,364 @@
+"""`agentobs tui`: the full-screen application, driven by keys as a user presses them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+from textual.pilot import Pilot
+from textual.widgets import DataTable, OptionList, Static, TabbedContent, Tree
+
+from agentobs.cli import main
+from agentobs.cli.tui.application import Browser
+from agentobs.cli.tui.playback import SPEEDS, Playback
+from agentobs.cli.tui.playback_pane import PlaybackPane
+from agentobs.cli.tui.session_data import Listed, SessionData, attention, tree
+from agentobs.recording.journal.home import Home
+from tests.cli.pseudo_terminal import on_terminal
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    permission,
+    record,
+    session_id,
+    start,
+    tool,
+)
+
+CALL = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
+HOSTILE = "[bold red]not markup[/] \x1b[31mno color\x1b[0m \u202eno direction"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home with two completed sessions and, in between, a failed one with a rejected attempt and a denied call."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "first"), attempt(1, 1), end(1)])
+    record(home, [
+        start(2, "refund-loop", at=T0 + SECOND),
+        attempt(2, 1, at=T0 + SECOND, status=529),
+        attempt(2, 1, at=T0 + 2 * SECOND, content=[*CALL, {"type": "text", "text": HOSTILE}]),
+        permission(2, "toolu_1", at=T0 + 3 * SECOND, behavior="deny"),
+        tool(2, "toolu_1", "weather", at=T0 + 4 * SECOND),
+        attempt(2, 2, at=T0 + 6 * SECOND),
+        end(2, failed=True),
+    ])  # fmt: skip
+    record(home, [start(3, "last", at=T0 + 2 * SECOND), attempt(3, 1), end(3)])
+    return home
+
+
+def driven(home: Home, drive: Callable[[Pilot[None]], Awaitable[None]], **options: Any) -> None:
+    """Run the application in a terminal of 120x24, and drive it."""
+
+    async def run() -> None:
+        async with Browser(SessionData(home), **options).run_test(size=(120, 24)) as pilot:
+            await settled(pilot)
+            await drive(pilot)
+
+    asyncio.run(run())
+
+
+async def settled(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys, and wait until everything that they started has been shown."""
+    await pilot.press(*keys)
+    await pilot.pause()
+    while any(not worker.is_finished for worker in pilot.app.workers):
+        await pilot.pause()
+    await pilot.pause()
+    await pilot.pause()
+
+
+def rows(pilot: Pilot[None], table_id: str) -> list[list[str]]:
+    table: DataTable[Text] = pilot.app.screen.query_one(table_id, DataTable)
+    return [[cell.plain.strip() for cell in table.get_row_at(at)] for at in range(table.row_count)]
+
+
+def shown(pilot: Pilot[None], widget_id: str) -> str:
+    return str(pilot.app.screen.query_one(widget_id, Static).visual)
+
+
+def screen(pilot: Pilot[None]) -> str:
+    """Return everything that is on the screen."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+def test_failed_sessions_come_first(home: Home) -> None:
+    """The list shows the failed session with its cause first, then the others, the newest first; a filter applies."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        listed = rows(pilot, "#sessions")
+        assert [row[0] for row in listed] == ["failed", "completed", "completed"]
+        assert listed[0][2] == "ValueError"
+        assert [row[1] for row in listed[1:]] == ["line 0 of session 3", "line 0 of session 1"]
+        await settled(pilot, "slash", *"session 3", "enter")
+        assert [row[1] for row in rows(pilot, "#sessions")] == ["line 0 of session 3"]
+        await settled(pilot, "escape")
+        assert len(rows(pilot, "#sessions")) == 3
+
+    driven(home, drive)
+
+
+def test_new_sessions_appear(home: Home) -> None:
+    """A session that is recorded meanwhile appears when the list is read again; the cursor stays on its session."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "down")
+        record(home, [start(4, "new", at=T0 + 9 * SECOND), attempt(4, 1), end(4)])
+        await settled(pilot, "f5")
+        assert [row[1] for row in rows(pilot, "#sessions")][1] == "line 0 of session 4"
+        assert pilot.app.screen.query_one("#sessions", DataTable).cursor_row == 2
+
+    driven(home, drive)
+
+
+def test_the_failed_step_is_selected(home: Home) -> None:
+    """An opened session begins with its failure, and keys reach the failures in both directions."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter")
+        assert "failed: ValueError" in shown(pilot, "#banner")
+        steps: Tree[Any] = pilot.app.screen.query_one("#tree", Tree)
+        first = steps.cursor_line
+        assert steps.cursor_node is not None
+        assert "overloaded_error" in str(steps.cursor_node.label)
+        assert "overloaded_error" in shown(pilot, "#detail")
+        await settled(pilot, "n")
+        assert pilot.app.screen.query_one(TabbedContent).active == "steps"
+        second = steps.cursor_line
+        await settled(pilot, "p")
+        assert steps.cursor_line == first
+        assert second >= first
+        await settled(pilot, "escape")
+        assert len(rows(pilot, "#sessions")) == 3
+
+    driven(home, drive)
+
+
+def test_content_needs_consent(home: Home) -> None:
+    """Prompts, responses and tool data are on no tab before the key, and on the transcript after it, as plain text."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter")
+        for key in "1234":
+            await settled(pilot, key)
+            assert not {"Bern", "sunny", "not markup"} & set(re.split(r"[^\w ]", screen(pilot)))
+            assert "Bern" not in screen(pilot)
+        await settled(pilot, "2")
+        assert "Press y to show it" in screen(pilot)
+        await settled(pilot, "y")
+        entries = pilot.app.screen.query_one("#entries", OptionList)
+        texts = [str(entries.get_option_at_index(at).prompt) for at in range(entries.option_count)]
+        assert "line 0 of session 2" in texts[0]
+        assert any("calls weather" in each and "Bern" in each for each in texts)
+        [hostile] = [each for each in texts if "not markup" in each]
+        assert (
+            "[bold red]not markup[/] \\u001b[31mno color\\u001b[0m \\u202eno direction" in hostile
+        )
+
+    driven(home, drive)
+
+
+def test_consent_by_option_shows_content_at_once(home: Home) -> None:
+    """With `--content`, the transcript of the session that is named on the command line is shown at once."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "2")
+        assert "Bern" in screen(pilot)
+
+    driven(home, drive, session_id=session_id(2), shows_content=True)
+
+
+def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
+    """If the content was pruned, the transcript says so, and the other tabs work."""
+    main(["--home", str(home.path), "prune", "--content-only", "--session", session_id(2)])
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter", "2", "y")
+        assert "was pruned" in screen(pilot)
+        await settled(pilot, "3")
+        assert len(rows(pilot, "#turns")) == 2
+
+    driven(home, drive)
+
+
+def test_a_request_leads_to_its_messages(home: Home) -> None:
+    """Enter on a request shows its messages in the transcript."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter")
+        await settled(pilot, "y")
+        await settled(pilot, "n", "enter")
+        assert pilot.app.screen.query_one(TabbedContent).active == "transcript"
+        entries = pilot.app.screen.query_one("#entries", OptionList)
+        assert entries.highlighted is not None
+        assert "main, request 1" in str(entries.get_option_at_index(entries.highlighted).prompt)
+
+    driven(home, drive)
+
+
+def test_money_by_turn(home: Home) -> None:
+    """The money tab shows the total by model, and the cost and tokens of each turn."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter", "3")
+        assert shown(pilot, "#total") == "claude-sonnet-5-5: $0.0004, 2 calls"
+        assert [row[:6] for row in rows(pilot, "#turns")] == [
+            ["main", "1", "$0.0002", "exact", "claude-sonnet-5-5", "10"],
+            ["main", "2", "$0.0002", "exact", "claude-sonnet-5-5", "10"],
+        ]
+
+    driven(home, drive)
+
+
+def test_stepping_through_a_recording(home: Home) -> None:
+    """Steps appear one by one in both directions, with the money so far, and playing shows all of them."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter", "4")
+        assert [row[3] for row in rows(pilot, "#played-steps")] == ["request claude-sonnet-5-5"]
+        await settled(pilot, "right", "right")
+        assert len(rows(pilot, "#played-steps")) == 3
+        assert "step 3 of 5, 1.00 s after the start, $0.0002 so far" in shown(pilot, "#position")
+        await settled(pilot, "left")
+        assert len(rows(pilot, "#played-steps")) == 2
+        await settled(pilot, "plus", "plus")
+        assert "4x recorded pace, stopped" in shown(pilot, "#position")
+        await settled(pilot, "0")
+        assert "one step per second" in shown(pilot, "#position")
+        await settled(pilot, "r", *["plus"] * len(SPEEDS), "space")
+        pane = pilot.app.screen.query_one(PlaybackPane)
+        while not pane.playback.is_at_end:  # at 64 times the recorded pace of 5 s
+            await pilot.pause(0.01)
+        assert rows(pilot, "#played-steps")[0][4].startswith("http_error")
+        assert "step 5 of 5" in shown(pilot, "#position")
+        assert "end]" in shown(pilot, "#position")
+
+    driven(home, drive)
+
+
+def test_keys_are_explained(home: Home) -> None:
+    """The question mark shows the keys, and Escape hides them."""
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "question_mark")
+        assert "next and previous failure" in screen(pilot)
+        await settled(pilot, "escape")
+        assert "next and previous failure" not in screen(pilot)
+
+    driven(home, drive)
+
+
+def test_a_terminal_is_needed(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal, the command says what to use instead."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(home.path), "tui"])
+    assert ended.value.code == 1
+    assert "this command needs a terminal. `agentobs sessions` and" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Textual, the command names the package and the command that installs it."""
+    monkeypatch.setitem(sys.modules, "textual", None)
+    for name in [name for name in sys.modules if name.startswith("agentobs.cli.tui.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(home.path), "tui"])
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert "needs a package that is not installed: textual" in shown
+    assert "tui]" in shown
+
+
+def test_an_unknown_session_is_one_error(home: Home) -> None:
+    """A session that does not exist is reported before the application starts."""
+    ended = on_terminal(home.path, "tui", "nobody")
+    assert ended.code == 1
+    assert ended.lines[0].startswith("error: nobody: no session with that ID or name")
+
+
+# Playback
+
+times = st.lists(st.integers(0, 10**12), min_size=1, max_size=9).map(sorted)
+
+
+@given(times, st.sampled_from(SPEEDS))
+def test_the_recorded_pace_is_kept(times_ns: list[int], speed: float) -> None:
+    """The delays before the steps add up to the recorded time, divided by the speed."""
+    playback = Playback(times_ns, speed=speed).toggled().forward()
+    total = 0.0
+    while not playback.is_at_end:
+        total += playback.delay_seconds
+        playback = playback.forward()
+    assert total == pytest.approx((times_ns[-1] - times_ns[0]) / 1e9 / speed)
+    assert playback.elapsed_ns == times_ns[-1] - times_ns[0]
+    assert not playback.is_playing
+
+
+def test_the_pace_can_be_chosen() -> None:
+    """Faster and slower take the next speed within the limits, and a fixed pace does not depend on the recording."""
+    playback = Playback([0, 10**12]).forward()
+    assert (playback.at_fixed_pace().delay_seconds, playback.delay_seconds) == (1.0, 1000.0)
+    assert (playback.faster().speed, playback.slower().speed) == (2.0, 0.5)
+    for _ in SPEEDS:
+        playback = playback.faster()
+    assert playback.speed == SPEEDS[-1]
+    assert playback.at_recorded_pace().pace == "recorded pace"
+    assert playback.forward().toggled() == replace(playback, position=0, is_playing=True)
+
+
+def test_nothing_to_play() -> None:
+    """A session without steps can be played, and nothing happens."""
+    playback = Playback(()).toggled().forward().back()
+    assert (playback.position, playback.delay_seconds, playback.is_playing) == (0, 0.0, False)
+
+
+# Order and tree
+
+
+def test_attention_first() -> None:
+    """Failed sessions come first, then running ones, then those with signatures by cost, then the newest."""
+
+    def listed(name: str, status: str, at: int, cost: int, signatures: int = 0) -> Listed:
+        return Listed(name, name, "", status, "", at, Decimal(cost), signatures)
+
+    sessions = [
+        listed("old", "completed", 1, 9), listed("new", "completed", 5, 0), listed("cheap", "completed", 9, 1, 2),
+        listed("dear", "completed", 2, 8, 1), listed("running", "running", 3, 0), listed("crashed", "crashed", 2, 0),
+        listed("failed", "failed", 4, 0),
+    ]  # fmt: skip
+    assert [each.name for each in sorted(sessions, key=attention)] == [
+        "failed", "crashed", "running", "dear", "cheap", "new", "old",
+    ]  # fmt: skip
+
+
+def test_rows_become_a_tree() -> None:
+    """Rows are below the last row of a smaller depth, and a step above a failed one is marked."""
+
+    def row(
+        id: str, depth: int, outcome: str = "ok", kind: str = "attempt", name: str = "x"
+    ) -> Any:
+        return {"id": id, "depth": depth, "outcome": outcome, "kind": kind, "name": name, "label": None,
+                "error_type": None, "duration_ns": 1}  # fmt: skip
+
+    roots = tree([row("a", 0), row("b", 1), row("c", 3, "failed"), row("d", 1), row("e", 0),
+                  row("f", 1, kind="span", name="tool")])  # fmt: skip
+    assert [(each.id, each.has_failed_step, [child.id for child in each.children]) for each in roots] == [
+        ("a", True, ["b", "d"]), ("e", False, []),
+    ]  # fmt: skip
+    assert [child.id for child in roots[0].children[0].children] == ["c"]
