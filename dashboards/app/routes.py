@@ -25,6 +25,7 @@ from dashboards.app import (
     session_list,
     session_page,
     sql_page,
+    step_content,
     transcript_page,
 )
 from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
@@ -38,6 +39,7 @@ _PAGES = (
     ledger_page,
     session_page,
     changes_page,
+    step_content,
     attempt_page,
     pair_page,
 )

@@ -106,6 +106,8 @@ class _OpenState:
     cache: ResultCache
     texts: dict[str, str | None] = field(default_factory=dict)
     """Original names and reasons, by their digests; None if a text cannot be read."""
+    trees: dict[str, Any] = field(default_factory=dict)
+    """The trees of running sessions that were shown last."""
     readers: set[Store] = field(default_factory=set)
     """The cursors of the requests that use this state."""
     is_old: bool = False
@@ -138,6 +140,8 @@ class View:
     """Cached results about this state, shared with other requests."""
     texts: LabelTexts
     """The original names and reasons."""
+    trees: dict[str, Any] = field(default_factory=dict)
+    """The trees of running sessions, by session; shared with other requests. A new state has no trees."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
         """Return the rows of a named query (see `agentobs.store.named_queries`), with the original names."""
@@ -179,7 +183,14 @@ class Reader:
         opened, cursor = self._current_state()
         try:
             texts = LabelTexts(cursor, opened.texts)
-            yield View(cursor, opened.revision, opened.has_signatures, opened.cache, texts)
+            yield View(
+                cursor,
+                opened.revision,
+                opened.has_signatures,
+                opened.cache,
+                texts,
+                opened.trees,
+            )
         finally:
             with self._condition:
                 opened.readers.discard(cursor)

@@ -261,6 +261,7 @@
     localTimes(document);
     showTimeZone();
     document.addEventListener("agentobs:replaced", (event) => localTimes(event.target));
+    document.addEventListener("agentobs:part", (event) => localTimes(event.detail));
     setUpTheme();
     setUpFilters();
     setUpStatement();
