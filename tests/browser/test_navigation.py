@@ -50,6 +50,15 @@ def test_from_the_list_to_the_changes_and_back(tab: Tab) -> None:
     assert page.locator("h1").inner_text() == heading
 
 
+def test_eight_sessions_are_visible_at_once(store, tabs) -> None:
+    """In a window of 1280 by 720 pixels, eight sessions are visible without scrolling."""
+    tab: Tab = tabs(store("shop"), viewport={"width": 1280, "height": 720})
+    tab.go("/?sort=-attention")
+    bottoms = "all => all.map((row) => row.getBoundingClientRect().bottom)"
+    found = tab.page.locator("#found tbody tr").evaluate_all(bottoms)
+    assert len([bottom for bottom in found if bottom <= 720]) >= 8
+
+
 def test_no_content_before_a_click(tab: Tab) -> None:
     """Except titles of sessions, content is in no page and no response before a click; after it, it is shown as text.
 
