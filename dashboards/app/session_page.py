@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.analysis.session_search import SessionTexts
-from dashboards.app.ended_sessions import EndedSessionCache
 from dashboards.app.paging import number_in, page_of
+from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
@@ -103,7 +103,7 @@ class OpenedSession:
     session_id: str
     about: Row
     """Its row of `sessions`."""
-    cache: EndedSessionCache
+    cache: SessionCache
     failure: Failure | None
     tree: TraceTree
 
@@ -120,14 +120,17 @@ class OpenedSession:
 
 def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
     """Return a session with its tree."""
-    cache = EndedSessionCache.of(site_of(request).home, view, session_id)
+    cache = SessionCache.of(site_of(request).home, view, session_id)
     key = {"session_id": session_id}
     rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))
     [about] = view.texts.replace_in_dicts(rows)
     failure = None
     if about["status"] != "running":
         failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
-    tree = tree_of(view, about, cache, failure)
+    waterfall = cache.get(
+        "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
+    )
+    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure))
     return OpenedSession(request, view, session_id, about, cache, failure, tree)
 
 
@@ -193,9 +196,10 @@ def _panel_values(
 ) -> dict[str, Any]:
     """Return the panels of a tab; the waterfall may show a part of the session."""
     view, window, turns = opened.view, None, []
-    if "waterfall" in names:
+    if "waterfall" in names and ("from" in query or "to" in query):
         turns = opened.cached_rows("session_turns")
         window = _window(turns, query.get("from"), query.get("to"))
+    count = opened.about["turns"]
     time_range = _time_range(turns, window) if window else None
     panels = opened.cache.get(
         ("panels", names, time_range),
@@ -205,13 +209,16 @@ def _panel_values(
             window=time_range,
             restore_names=view.texts.replace_in_dicts,
             names=names,
+            known={"session_waterfall": opened.cached_rows("session_waterfall")}
+            if "waterfall" in names
+            else {},
         ),
     )
     return {
         "panels": panels,
-        "turns": len(turns),
+        "turns": count,
         "window": window,
-        "windows": _windows(len(turns), window),
+        "windows": _windows(count, window),
     }
 
 

@@ -8,17 +8,13 @@ from typing import Any
 
 from agentobs.errors import UsageError
 from agentobs.store.analysis.failure import Failure
-from dashboards.app.ended_sessions import EndedSessionCache
 from dashboards.app.site import first_of
 from dashboards.app.store_view import Row, View
-from dashboards.panels.panels import rows_of
 from dashboards.panels.session_outcomes import steps_of
 from dashboards.panels.trace_tree import Node, TraceTree, trace_tree
 
 MOST_MATCHES = 200
 """The maximum number of matches of a filter that are shown. Our choice."""
-MOST_TREES = 4
-"""The maximum number of trees of running sessions per state of the store. Our choice."""
 
 
 NO_STEP: Row = dict.fromkeys(
@@ -60,25 +56,12 @@ class ShownStep:
     """The row of `errors` of a failed step."""
 
 
-def tree_of(view: View, about: Row, cache: EndedSessionCache, failure: Failure | None) -> TraceTree:
-    """Return the tree of a session. It is cached: for an ended session until its data changes."""
-
-    def compute() -> TraceTree:
-        session_id = about["session_id"]
-        rows = rows_of(view.store, "session_waterfall", session_id=session_id)
-        steps = steps_of(view.store, session_id)
-        return trace_tree(rows, steps, failure.row if failure else None)
-
-    if about["status"] != "running":
-        return cache.get("tree", compute)
-    tree = view.trees.get(about["session_id"])
-    if tree is None:
-        tree = compute()
-        while len(view.trees) >= MOST_TREES:
-            view.trees.pop(next(iter(view.trees)), None)
-        view.trees[about["session_id"]] = tree
-    found: TraceTree = tree
-    return found
+def tree_of(
+    view: View, session_id: str, rows: Sequence[Mapping[str, Any]], failure: Failure | None
+) -> TraceTree:
+    """Return the tree of a session, given its rows of `session_waterfall`."""
+    steps = steps_of(view.store, session_id)
+    return trace_tree(rows, steps, failure.row if failure else None)
 
 
 def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:

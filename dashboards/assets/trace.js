@@ -236,6 +236,8 @@
     }
     markSelected(selectedId());
     resetTabStop();
+    // The facts of a step that has ended meanwhile.
+    if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
   });
   resetTabStop();
   tree.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
@@ -86,6 +87,7 @@ def session_panels(
     window: tuple[int, int] | None = None,
     restore_names: RestoreNames = list,
     names: Collection[str] = SESSION_PANELS,
+    known: Mapping[str, Sequence[Row]] = MappingProxyType({}),
 ) -> list[Panel]:
     """Return the panels of one session; panels without data are omitted.
 
@@ -95,10 +97,13 @@ def session_panels(
         window: the start and end of the waterfall, in nanoseconds since 1970; None for the whole session.
         restore_names: replaces digests in rows by the original names and reasons. Default: rows as stored.
         names: the panels to return, of SESSION_PANELS.
+        known: the rows of named queries that were read before, with the original names.
     """
 
-    def query(name: str, **parameters: Any) -> list[Row]:
-        return list(restore_names(rows_of(store, name, session_id=session_id, **parameters)))
+    def query(name: str) -> list[Row]:
+        if name in known:
+            return list(known[name])
+        return list(restore_names(rows_of(store, name, session_id=session_id)))
 
     @cache
     def splits() -> Sequence[Split]:

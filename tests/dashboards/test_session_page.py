@@ -17,7 +17,7 @@ from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.duckdb.ingest import ingest
-from dashboards.app.ended_sessions import MOST_RESULT_ROWS, MOST_RESULTS, EndedSessionCache
+from dashboards.app.session_cache import MOST_RESULT_ROWS, MOST_RESULTS, SessionCache
 from dashboards.app.session_page import PAGE_SIZE, TABS, WINDOW_TURNS
 from dashboards.app.store_view import Reader
 from tests.dashboards.live_app import Client, attempts, query_rows, serving
@@ -323,9 +323,9 @@ def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
 
 
 def test_results_about_an_ended_session_are_cached(home: Home) -> None:
-    """Results about ended sessions are cached, except long results and those of running sessions.
+    """Results about ended sessions are cached until their data changes, and those about running sessions for one state.
 
-    The number of cached results is bounded.
+    Long results are not cached, and the number of cached results is bounded.
     """
     with Reader(home) as reader, reader.view() as view:
         ended, running = LONG, "no-session-that-has-ended"
@@ -336,19 +336,21 @@ def test_results_about_an_ended_session_are_cached(home: Home) -> None:
                 asked_for.append(what)
                 return [what]
 
-            return EndedSessionCache.of(home, view, session).get(what, compute)
+            return SessionCache.of(home, view, session).get(what, compute)
 
         assert [ask("rows", ended) for _ in range(2)] == [["rows"], ["rows"]]
         assert asked_for == ["rows"]
         for _ in range(2):
             ask("rows", running)
-        assert len(asked_for) == 3
+        assert len(asked_for) == 2
+        with reader.view() as other:
+            assert other.results is view.results
         for number in range(MOST_RESULTS):
             ask(f"panels {number}", ended)
         ask("rows", ended)
-        assert len(asked_for) == 3 + MOST_RESULTS + 1
+        assert len(asked_for) == 2 + MOST_RESULTS + 1
         for _ in range(2):
-            found = EndedSessionCache.of(home, view, ended).get(
+            found = SessionCache.of(home, view, ended).get(
                 "many", lambda: [0] * (MOST_RESULT_ROWS + 1)
             )
             assert found == [0] * (MOST_RESULT_ROWS + 1)
