@@ -33,8 +33,8 @@ ROUNDS = 5
 TURNS_OF_REPORT = 200
 MAX_BYTES = {(): 6_000_000, ("--light",): 500_000}
 """The maximum size of a report with that many turns, in bytes, by the options of the command."""
-ROWS = "#found tbody tr, #steps tbody tr"
-"""The selector for the useful part of a page: the rows of its table."""
+ROWS = "#found tbody tr, #tree a"
+"""The selector for the useful part of a page: the rows of its table, or the steps of its tree."""
 APP, FLOOR = "the dashboard", "the same page as a file"
 
 _PAINT_TIMER = f"""

@@ -14,8 +14,7 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Question
 from dashboards.app.content_forms import Fields, content_response, download, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
-from dashboards.app.session_page import first_of
-from dashboards.app.site import page_response, site_of
+from dashboards.app.site import first_of, page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.content.message_view import Message, message
 from dashboards.content.visible_text import (

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dashboards.app.session_page import Pages, page_position, session_named
-from dashboards.app.site import page_response, site_of
+from dashboards.app.paging import Pages, page_position
+from dashboards.app.site import page_response, session_named, site_of
 
 PAGE_SIZE = 100
 """LLM requests per page. Our choice."""

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from agentobs.errors import UsageError
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
-from dashboards.app.session_page import Pages, page_of
+from dashboards.app.paging import Pages, page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.panels.pair_summary import changes, row, totals

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
 import traceback
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -11,7 +14,7 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from agentobs.errors import AgentobsError, UsageError
@@ -25,10 +28,11 @@ from dashboards.app import (
     session_list,
     session_page,
     sql_page,
+    step_content,
     transcript_page,
 )
 from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
-from dashboards.app.store_view import BusyError
+from dashboards.app.store_view import BusyError, Reader, ReaderState
 
 _PAGES = (
     session_list,
@@ -38,6 +42,7 @@ _PAGES = (
     ledger_page,
     session_page,
     changes_page,
+    step_content,
     attempt_page,
     pair_page,
 )
@@ -48,6 +53,9 @@ REVISION_THREADS = 2
 """The number of threads in which requests wait for a check for new data. Pages are rendered in other threads. Our
 choice.
 """
+OBSERVE_SECONDS = 0.2
+"""The pause between two observations of the recordings for open pages. Our choice: a page is updated within two
+seconds."""
 RETRY_SECONDS = 5
 """The value of Retry-After for a page that could not be rendered. Our choice."""
 YEAR_SECONDS = 31_536_000
@@ -68,6 +76,7 @@ def application(site: Site) -> Starlette:
         max_body_size=BODY_BYTES,
     )
     app.state.site = site
+    app.state.observer_limiter = anyio.CapacityLimiter(1)
     app.state.revision_limiter = anyio.CapacityLimiter(REVISION_THREADS)
     return app
 
@@ -81,6 +90,56 @@ def asset(request: Request) -> Response:
     return Response(asset_text(name), media_type=KINDS[Path(name).suffix], headers=headers)
 
 
+class Updates:
+    """The state of the recordings, observed once for all open pages."""
+
+    def __init__(self, reader: Reader, limiter: anyio.CapacityLimiter) -> None:
+        """Observe nothing until a page listens."""
+        self._reader, self._limiter = reader, limiter
+        self._listeners = 0
+        self._observer: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._state: ReaderState | None = None
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield a server-sent event for each observation, until the application closes."""
+        self._listeners += 1
+        if self._observer is None or self._observer.done():
+            self._state = None
+            self._observer = asyncio.create_task(self._observe())
+        try:
+            while self._state is None or not self._state.is_closed:
+                changed = self._changed
+                if self._state is not None:
+                    age_ms = self._state.age_ns // 1_000_000
+                    text = json.dumps({"revision": self._state.revision, "age_ms": age_ms})
+                    yield f"data: {text}\n\n"
+                await changed.wait()
+        finally:
+            self._listeners -= 1
+
+    async def _observe(self) -> None:
+        """Observe the reader while a page listens."""
+        is_closed = False
+        while self._listeners and not is_closed:
+            self._state = await anyio.to_thread.run_sync(self._reader.state, limiter=self._limiter)
+            is_closed = self._state.is_closed
+            previous, self._changed = self._changed, asyncio.Event()
+            previous.set()
+            await asyncio.sleep(OBSERVE_SECONDS)
+
+
+async def updates(request: Request) -> Response:
+    """Send the revision and its age whenever they are observed, as server-sent events."""
+    app = request.app
+    if not hasattr(app.state, "updates"):
+        app.state.updates = Updates(site_of(request).reader, app.state.observer_limiter)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(
+        app.state.updates.events(), media_type="text/event-stream", headers=headers
+    )
+
+
 async def revision(request: Request) -> Response:
     """Return the revision of the store that a page would show now. Never waits for pages that are being rendered."""
     latest = site_of(request).reader.latest
@@ -91,6 +150,7 @@ async def revision(request: Request) -> Response:
 routes = [
     Route("/assets/{digest}/{name}", asset),
     Route("/revision", revision),
+    Route("/updates", updates),
 ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -67,7 +70,24 @@ COLUMNS = (
     Column("signatures", "Signatures"),
 )
 """The columns, in order."""
-_BY_NAME = {column.name: column for column in COLUMNS}
+ATTENTION = "-attention"
+"""The order in which failed sessions come first, then sessions with failure signatures, the most expensive first."""
+_SORTS = {*(column.name for column in COLUMNS), ATTENTION.removeprefix("-")}
+RANGES = {
+    "1h": ("1 hour", 3_600),
+    "24h": ("24 hours", 86_400),
+    "7d": ("7 days", 7 * 86_400),
+    "30d": ("30 days", 30 * 86_400),
+}
+"""The relative time ranges by their name in the URL: the label and the length in seconds."""
+MOST_EXPORTED = 10_000
+"""The maximum number of sessions in an export. Our choice: about 5 MB; use SQL for more."""
+EXPORTED = (
+    "session_id", "name", "status", "reason", "started_ns", "duration_ns", "models", "turns", "tool_calls",
+    "input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "cost_usd", "cost_status", "signatures",
+    "error_kind", "error_name", "error", "error_file", "error_line",
+)  # fmt: skip
+"""The columns of an export."""
 STATUSES = ("completed", "failed", "crashed", "interrupted", "incomplete", "running")
 """The statuses of sessions, as in the view `sessions`."""
 
@@ -87,6 +107,8 @@ class ListQuery:
     """The minimum, in US dollars."""
     cost_to: str = ""
     """The maximum, in US dollars."""
+    since: str = ""
+    """A relative time range, of RANGES."""
     day_from: str = ""
     """The first day, UTC."""
     day_to: str = ""
@@ -124,9 +146,7 @@ def list_query(parameters: Mapping[str, str]) -> ListQuery:
     page = texts.pop("page")
     number = int(page) if page.isascii() and page.isdecimal() and len(page) < 8 else 1
     requested_sort = texts.pop("sort")
-    sort_column = (
-        requested_sort if requested_sort.removeprefix("-") in _BY_NAME else ListQuery().sort
-    )
+    sort_column = requested_sort if requested_sort.removeprefix("-") in _SORTS else ListQuery().sort
     return ListQuery(**texts, sort=sort_column, page=min(max(number, 1), MOST_PAGES))
 
 
@@ -160,6 +180,12 @@ def filter_of(
             input_errors.append(f"“{text}”: expected a date, such as 2026-11-22")
         elif text:
             values[key] = ns
+    if query.since in RANGES:
+        values["since_ns"] = max(
+            world.now() - RANGES[query.since][1] * 1_000_000_000, values.get("since_ns", 0)
+        )
+    elif query.since:
+        input_errors.append(f"“{query.since}”: expected one of {', '.join(RANGES)}")
     return Filter(values, input_errors)
 
 
@@ -224,8 +250,65 @@ def sessions_page(request: Request) -> Response:
             choices=filter_options(view),
             input_errors=chosen_filter.input_errors,
             has_signatures=view.has_signatures,
+            ranges={name: label for name, (label, _) in RANGES.items()},
+            attention=ATTENTION,
             meanings={each.name: each.meaning for each in SIGNATURES},
         )
+
+
+def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
+    """Return the matching sessions for an export, and the number of those that are left out.
+
+    Names and reasons that people wrote are digests, as in the store: an export contains facts only.
+    """
+    site = site_of(request)
+    query = list_query(request.query_params)
+    with site.reader.view() as view:
+        found = _search(SessionTexts(view.store, view.texts), query, site.home)
+        session_ids = found.session_ids if found else None
+        chosen = filter_of(query, _digest(site.home, query.q), session_ids)
+        total = totals_of(view, chosen)["sessions"]
+        rows = view.store.rows(
+            "listing/page",
+            **chosen.parameters,
+            sort=query.sort.removeprefix("-"),
+            descending=query.sort.startswith("-"),
+            limit=MOST_EXPORTED,
+            offset=0,
+        ).dicts()
+        found_rows = [{**row, "signatures": row["fired"]} for row in rows]
+    return [{name: row[name] for name in EXPORTED} for row in found_rows], max(
+        total - MOST_EXPORTED, 0
+    )
+
+
+def export_json(request: Request) -> Response:
+    """Send the matching sessions as JSON."""
+    rows, more = _exported(request)
+    # Amounts are exact decimals, so they are texts.
+    text = json.dumps({"sessions": rows, "not_included": more}, default=str, ensure_ascii=False)
+    return _export("json", "application/json", text)
+
+
+def export_csv(request: Request) -> Response:
+    """Send the matching sessions as CSV, which spreadsheets open without running formulas in it."""
+    rows, _ = _exported(request)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(EXPORTED)
+    writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    return _export("csv", "text/csv; charset=utf-8", text.getvalue())
+
+
+def _cell(value: Any) -> Any:
+    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    # Spreadsheets run texts that start with these signs.
+    return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@")) else text
+
+
+def _export(ending: str, media_type: str, text: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="sessions.{ending}"'}
+    return Response(text.encode("utf-8", "replace"), media_type=media_type, headers=headers)
 
 
 def compare_selected(request: Request) -> Response:
@@ -239,7 +322,12 @@ def compare_selected(request: Request) -> Response:
     return RedirectResponse(f"/compare?{urlencode({'a': selected[0], 'b': selected[1]})}", 303)
 
 
-routes = [Route("/", sessions_page), Route("/compare/ticked", compare_selected)]
+routes = [
+    Route("/", sessions_page),
+    Route("/sessions.csv", export_csv),
+    Route("/sessions.json", export_json),
+    Route("/compare/ticked", compare_selected),
+]
 
 
 class RecentSearches:

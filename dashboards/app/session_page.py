@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from agentobs.recording.journal.home import Home
-from agentobs.runtime import process
-from agentobs.store.analysis.failure import explain_failure
+from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.analysis.session_search import SessionTexts
-from agentobs.store.session_lookup import find_session
-from dashboards.app.site import known_key, page_response, site_of
+from dashboards.app.paging import number_in, page_of
+from dashboards.app.session_cache import SessionCache
+from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
-from dashboards.panels.panels import session_panels
+from dashboards.app.trace import (
+    matching_nodes,
+    selected_number,
+    shown_nodes,
+    shown_step,
+    tree_of,
+)
+from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
     scores_of,
@@ -29,74 +33,29 @@ from dashboards.panels.session_outcomes import (
     verdicts_of,
     with_texts,
 )
-from dashboards.panels.templates import segment
-
-T = TypeVar("T")
+from dashboards.panels.templates import page, segment
+from dashboards.panels.trace_tree import TraceTree
 
 PAGE_SIZE = 50
 """Steps per page. Our choice: one or two screens."""
 MOST_ROWS = 20
 """The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
-MOST_RESULTS = 24
-"""The number of cached results about ended sessions: figures, steps and diagnoses of 8 sessions. The figures of a
-session take about 400 kB, a thousand steps 2 MB. Our choice."""
-MOST_RESULT_ROWS = 2_000
-"""Results with more rows than this are not cached. Our choice."""
+MOST_CHARACTERS = 200
+"""The maximum length of a filter, in characters. Our choice."""
+TRACE = "trace"
+"""The tab that is shown first."""
+TABS: dict[str, tuple[str, tuple[str, ...]]] = {
+    TRACE: ("Trace", ("waterfall",)),
+    "overview": ("Overview", ("tool-errors",)),
+    "transcript": ("Transcript", ()),
+    "cost": ("Cost", ("turns", "cost-by-agent", "cache-waste")),
+    "time": ("Time", ("time", "tools", "waits")),
+    "context": ("Context", ("context",)),
+    "steps": ("Steps", ()),
+}
+"""The tabs by their name in the URL: their titles and figures."""
 WINDOW_TURNS = 25
 """The number of turns per part of the waterfall. If a session is longer, its page links to the parts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """One page of rows, and the links to the other pages."""
-
-    rows: Sequence[Row]
-    number: int
-    """The page number, from 1."""
-    count: int
-    """The number of pages, at least 1."""
-    total: int
-    """The total number of rows."""
-    first: int
-    """The number of the first row of the page, from 1; 0 if there are no rows."""
-    parameters: Mapping[str, str]
-    """The other parameters of the URL, which the links keep."""
-
-    def link(self, number: int) -> str:
-        """Return the query string of another page."""
-        return f"?{urlencode({**self.parameters, 'page': number})}"
-
-
-def page_of(
-    rows: Sequence[Row], requested: str | None, parameters: Mapping[str, str], size: int
-) -> Pages:
-    """Return the requested page of rows, or the nearest existing page."""
-    number, count, start = page_position(len(rows), requested, size)
-    page_rows = rows[start : start + size]
-    return Pages(page_rows, number, count, len(rows), start + 1 if page_rows else 0, parameters)
-
-
-def page_position(total: int, requested: str | None, size: int) -> tuple[int, int, int]:
-    """Return the number of the nearest existing page, the number of pages, and the index (from 0) of its first row."""
-    count = max(-(-total // size), 1)
-    number = min(max(number_in(requested) or 1, 1), count)
-    return number, count, (number - 1) * size
-
-
-def number_in(text: str | None) -> int | None:
-    """Return a number from the URL; None if the text is not a number."""
-    is_number = text is not None and text.isascii() and text.isdigit() and len(text) <= 9
-    return int(text) if is_number and text is not None else None
-
-
-def session_named(request: Request, view: View) -> str:
-    """Return the ID of the session in the URL.
-
-    Raises:
-        UsageError: no session matches, or several do.
-    """
-    name = str(request.path_params["id"])
-    return find_session(view.store, name, key=known_key(site_of(request).home))
 
 
 def session(request: Request) -> Response:
@@ -106,123 +65,227 @@ def session(request: Request) -> Response:
         if session_id != request.path_params["id"]:
             path = f"/sessions/{segment(session_id)}?{request.url.query}".rstrip("?")
             return RedirectResponse(path, 303)
+        opened = open_session(request, view, session_id)
         query = request.query_params
-        [about] = view.named("internal/session", session_id=session_id)
-        turns = view.named("session_turns", session_id=session_id)
-        window = _window(turns, query.get("from"), query.get("to"))
-        time_range = _time_range(turns, window) if window else None
-        cache = EndedSessionCache.of(site_of(request).home, view, about)
-        parameters = {"from": str(window[0]), "to": str(window[1])} if window else {}
-        parameters |= {"failed": "1"} if "failed" in query else {}
-        listed = page_of(
-            [
-                step
-                for step in cache.get("steps", lambda: steps_of(view.store, session_id))
-                if step["is_failed"] or "failed" not in query
-            ],
-            query.get("page"),
-            parameters,
-            PAGE_SIZE,
-        )
-        # Texts are read for each request, because they may be deleted while the steps are cached.
-        steps = replace(listed, rows=view.texts.replace_in_dicts(listed.rows))
-        failure = None
-        if about["status"] != "running":
-            failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
-        verdicts = cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
+        tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
         return page_response(
             request,
             "session.html",
             nav_item="sessions",
-            figures=True,
+            figures=bool(TABS[tab][1]),
             revision=view.revision,
-            about=about,
-            failure=shown_failure(failure, view.texts.replace_in_dicts),
+            tab=tab,
+            tabs={name: title for name, (title, _) in TABS.items()},
+            about=opened.about,
+            failure=shown_failure(opened.failure, view.texts.replace_in_dicts),
+            failing=None
+            if opened.tree.failing is None
+            else opened.tree.node(opened.tree.failing).step_id,
+            failed_steps=_failed_counts(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
-            git=first_of(view.named("internal/session_git", session_id=session_id)),
-            spent=first_of(view.named("cost_by_session", session_id=session_id)),
+            git=first_of(opened.cached_rows("internal/session_git")),
+            spent=first_of(opened.cached_rows("cost_by_session")),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),
-            conversation=view.named(
-                "listing/conversation", conversation_id=about["conversation_id"]
-            ),
-            verdicts=with_texts(verdicts, view.texts.replace_in_dicts),
-            panels=cache.get(
-                ("panels", time_range),
-                lambda: session_panels(
-                    view.store,
-                    session_id,
-                    window=time_range,
-                    restore_names=view.texts.replace_in_dicts,
-                ),
-            ),
-            turns=len(turns),
-            window=window,
-            windows=_windows(len(turns), window),
-            steps=steps,
-            only_failed="failed" in query,
-            parameters={**parameters, **({"page": query["page"]} if "page" in query else {})},
             link=_link,
-            unfinished=_unfinished_operations(view, about),
-            hooks=view.named("hook_outcomes", session_id=session_id),
-            decisions=view.named("internal/permission_decisions", session_id=session_id),
-            scores=scores_of(view.named("session_scores", session_id=session_id)),
             most=MOST_ROWS,
+            **(_TAB_VALUES[tab](opened, query) if tab in _TAB_VALUES else {}),
+            **_panel_values(opened, TABS[tab][1], query),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """A session as its pages need it."""
+
+    request: Request
+    view: View
+    session_id: str
+    about: Row
+    """Its row of `sessions`."""
+    cache: SessionCache
+    failure: Failure | None
+    tree: TraceTree
+
+    def cached_rows(self, name: str) -> list[Row]:
+        """Return the rows of a named query about the session, with the original texts.
+
+        Texts are read each time, because they may be deleted while the rows are cached.
+        """
+        rows = self.cache.get(
+            name, lambda: rows_of(self.view.store, name, session_id=self.session_id)
+        )
+        return list(self.view.texts.replace_in_dicts(rows))
+
+
+def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
+    """Return a session with its tree."""
+    cache = SessionCache.of(site_of(request).home, view, session_id)
+    key = {"session_id": session_id}
+    rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))
+    [about] = view.texts.replace_in_dicts(rows)
+    failure = None
+    if about["status"] != "running":
+        failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
+    waterfall = cache.get(
+        "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
+    )
+    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure))
+    return OpenedSession(request, view, session_id, about, cache, failure, tree)
+
+
+def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    tree, view = opened.tree, opened.view
+    number = selected_number(tree, query)
+    words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
+    more, is_filtered = 0, bool(words.strip() or only_failed)
+    if is_filtered:
+        nodes, more = matching_nodes(view, tree, words, only_failed=only_failed)
+    else:
+        expanded = tree.expanded(number)
+        nodes = shown_nodes(view, list(tree.visible(expanded)), expanded)
+    parameters = {name: query[name] for name in ("from", "to", "find", "failed") if name in query}
+    if query.get("step"):
+        parameters["step"] = query["step"]
+    return {
+        "nodes": nodes,
+        "more_nodes": more,
+        "all_nodes": len(tree),
+        "is_filtered": is_filtered,
+        "find": words,
+        "only_failed": only_failed,
+        "selected": number,
+        "shown": shown_step(view, tree, number, lambda: opened.cached_rows("session_errors")),
+        "failures": tree.adjacent_failures(number),
+        "parameters": parameters,
+    }
+
+
+def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    del query
+    view, session_id, about = opened.view, opened.session_id, opened.about
+    verdicts = opened.cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
+    return {
+        "verdicts": with_texts(verdicts, view.texts.replace_in_dicts),
+        "conversation": view.named(
+            "listing/conversation", conversation_id=about["conversation_id"]
+        ),
+        "unfinished": _unfinished_operations(view, about),
+        "hooks": view.named("hook_outcomes", session_id=session_id),
+        "decisions": view.named("internal/permission_decisions", session_id=session_id),
+        "scores": scores_of(view.named("session_scores", session_id=session_id)),
+    }
+
+
+def _step_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    view, session_id = opened.view, opened.session_id
+    parameters = {"tab": "steps"} | ({"failed": "1"} if "failed" in query else {})
+    steps = opened.cache.get("steps", lambda: steps_of(view.store, session_id))
+    wanted = [step for step in steps if step["is_failed"] or "failed" not in query]
+    listed = page_of(wanted, query.get("page"), parameters, PAGE_SIZE)
+    return {
+        # Texts are read for each request, because they may be deleted while the steps are cached.
+        "steps": replace(listed, rows=view.texts.replace_in_dicts(listed.rows)),
+        "only_failed": "failed" in query,
+        "parameters": parameters,
+    }
+
+
+def _panel_values(
+    opened: OpenedSession, names: Sequence[str], query: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the panels of a tab; the waterfall may show a part of the session."""
+    view, window, turns = opened.view, None, []
+    if "waterfall" in names and ("from" in query or "to" in query):
+        turns = opened.cached_rows("session_turns")
+        window = _window(turns, query.get("from"), query.get("to"))
+    count = opened.about["turns"]
+    time_range = _time_range(turns, window) if window else None
+    panels = opened.cache.get(
+        ("panels", names, time_range),
+        lambda: session_panels(
+            view.store,
+            opened.session_id,
+            window=time_range,
+            restore_names=view.texts.replace_in_dicts,
+            names=names,
+            known={"session_waterfall": opened.cached_rows("session_waterfall")}
+            if "waterfall" in names
+            else {},
+        ),
+    )
+    return {
+        "panels": panels,
+        "turns": count,
+        "window": window,
+        "windows": _windows(count, window),
+    }
+
+
+def _failed_counts(tree: TraceTree) -> dict[str, int]:
+    """Return the numbers of failed requests and tool calls."""
+    failed = [tree.node(number) for number in tree.failed]
+    kinds = [node.kind for node in failed if node.step is not None]
+    calls = kinds.count("tool") + kinds.count("agent")
+    return {"requests": kinds.count("request"), "calls": calls}
+
+
+def tree_part(request: Request) -> Response:
+    """Return a part of the tree: the children of a step, the matches of a filter, or what is visible at first."""
+    with site_of(request).reader.view() as view:
+        opened = open_session(request, view, session_named(request, view))
+        tree, query, summary = opened.tree, request.query_params, None
+        if "under" in query:
+            number = selected_number(tree, {"step": query["under"]})
+            below = list(tree.below(number)) if number is not None else []
+            values = {"nodes": shown_nodes(view, below, set()), "selected": None}
+        else:
+            found = _trace_values(opened, query)
+            values = {name: found[name] for name in ("nodes", "selected")}
+            if found["is_filtered"]:
+                summary = (len(found["nodes"]), found["more_nodes"])
+        return HTMLResponse(
+            page("tree.html", session_id=opened.session_id, summary=summary, **values)
+        )
+
+
+def step_part(request: Request) -> Response:
+    """Return the facts of one step, and the buttons that show its content."""
+    with site_of(request).reader.view() as view:
+        opened = open_session(request, view, session_named(request, view))
+        number = selected_number(opened.tree, request.query_params)
+        shown = shown_step(view, opened.tree, number, lambda: opened.cached_rows("session_errors"))
+        kept = content_state(view.store, opened.session_id)
+        values = {
+            "shown": shown,
+            "failures": opened.tree.adjacent_failures(number),
+            "about": opened.about,
+            "content_state": kept,
+        }
+        return HTMLResponse(page("step.html", **values))
+
+
+def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    del opened
+    return {
+        "fields": {
+            name: query[name][:MOST_CHARACTERS] for name in ("lane", "turn") if name in query
+        }
+    }
+
+
+_TAB_VALUES = {
+    "transcript": _transcript_values,
+    "trace": _trace_values,
+    "overview": _overview_values,
+    "steps": _step_values,
+}
 
 
 def _link(parameters: Mapping[str, str], **changes: Any) -> str:
     """Return the query string with some parameters replaced; the value None removes a parameter."""
     values = {**parameters, **changes}
     return f"?{urlencode({name: value for name, value in values.items() if value is not None})}"
-
-
-class CachedResults:
-    """The cached results about ended sessions, least recently used first."""
-
-    def __init__(self) -> None:
-        self.results: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-
-
-_cache_lock = Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class EndedSessionCache:
-    """A cache of slow results about an ended session. Without it, live updates would compute them again each time
-    another agent records something.
-    """
-
-    key: tuple[Any, ...] | None
-    """The home, the session and its fingerprint. None if the session is running; in that case nothing is cached."""
-
-    @classmethod
-    def of(cls, home: Home, view: View, about: Row) -> EndedSessionCache:
-        """Return the cache for a session, from its row of `sessions`."""
-        rows = view.named("listing/fingerprint", session_id=about["session_id"])
-        if about["status"] == "running" or not rows:
-            return cls(None)
-        return cls((home.path, about["session_id"], rows[0]["fingerprint"]))
-
-    def get(self, name: Any, compute: Callable[[], T]) -> T:
-        """Return the cached result with this name, or compute it; long results are not cached."""
-        cached = process.state(CachedResults)
-        if self.key is None:
-            return compute()
-        key = (*self.key, name)
-        with _cache_lock:
-            if key in cached.results:
-                cached.results.move_to_end(key)
-                cached_result: T = cached.results[key]
-                return cached_result
-        result = compute()
-        if isinstance(result, Sized) and len(result) > MOST_RESULT_ROWS:
-            return result
-        with _cache_lock:
-            cached.results[key] = result
-            while len(cached.results) > MOST_RESULTS:
-                cached.results.popitem(last=False)
-        return result
 
 
 def _unfinished_operations(view: View, about: Row) -> Sequence[Row]:
@@ -272,9 +335,8 @@ def _windows(count: int, window: tuple[int, int] | None) -> dict[str, tuple[int,
     return ranges
 
 
-def first_of(rows: Sequence[Row]) -> Row | None:
-    """Return the first row, or None if there are no rows."""
-    return rows[0] if rows else None
-
-
-routes = [Route("/sessions/{id:path}", session)]
+routes = [
+    Route("/sessions/{id:path}/tree", tree_part),
+    Route("/sessions/{id:path}/step", step_part),
+    Route("/sessions/{id:path}", session),
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,9 @@ from starlette.responses import HTMLResponse
 
 from agentobs.recording.journal.home import Home
 from agentobs.records.canonical_json import digest
+from agentobs.store.session_lookup import find_session
 from dashboards.app.query_processes import QueryRunner
-from dashboards.app.store_view import Reader
+from dashboards.app.store_view import Reader, Row, View
 from dashboards.panels.templates import page, plotly_script
 
 Compare = Callable[[Home, str, str], Mapping[str, Any]]
@@ -55,6 +56,21 @@ def site_of(request: Request) -> Site:
     return site
 
 
+def session_named(request: Request, view: View) -> str:
+    """Return the ID of the session in the URL.
+
+    Raises:
+        UsageError: no session matches, or several do.
+    """
+    name = str(request.path_params["id"])
+    return find_session(view.store, name, key=known_key(site_of(request).home))
+
+
+def first_of(rows: Sequence[Row]) -> Row | None:
+    """Return the first row, or None if there are no rows."""
+    return rows[0] if rows else None
+
+
 def page_response(
     request: Request,
     template: str,
@@ -84,7 +100,8 @@ def page_response(
         "assets": asset_paths(),
     }
     site = site_of(request)
-    home_values = {"home": str(site.home.path), "is_remote": site.is_remote}
+    path = str(site.home.path)
+    home_values = {"home": path, "home_key": digest(path.encode()), "is_remote": site.is_remote}
     return HTMLResponse(page(template, **shared, **home_values, **values), status)
 
 

@@ -24,10 +24,14 @@ from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import QueryError, Store
 
-PAUSE_SECONDS = 1.0
-"""The minimum pause between two checks for new data. Our choice: a turn of an agent takes seconds."""
+PAUSE_SECONDS = 0.4
+"""The minimum pause between two checks for new data. Our choice: an open page shows new data within two seconds."""
+MOST_PAUSE_SECONDS = 2.0
+"""The maximum pause between two checks. Up to it, the pause is as long as the last check, so that a large store, whose
+checks take seconds, uses at most about half of the time. Our choice.
+"""
 PAUSE_FACTOR = 5
-"""The minimum pause after a check, as a multiple of its duration, so that a large store does not occupy a CPU core."""
+"""The minimum pause between two computations of failure signatures, as a multiple of the duration of the last one."""
 CHECK_SECONDS = 1.0
 """How long a request waits for a check for new data before it uses the previous state. Our choice."""
 MEMORY_BYTES = 2 * 1024**3
@@ -106,6 +110,8 @@ class _OpenState:
     cache: ResultCache
     texts: dict[str, str | None] = field(default_factory=dict)
     """Original names and reasons, by their digests; None if a text cannot be read."""
+    results: dict[Any, Any] = field(default_factory=dict)
+    """The results about running sessions that were shown last."""
     readers: set[Store] = field(default_factory=set)
     """The cursors of the requests that use this state."""
     is_old: bool = False
@@ -138,10 +144,24 @@ class View:
     """Cached results about this state, shared with other requests."""
     texts: LabelTexts
     """The original names and reasons."""
+    results: dict[Any, Any] = field(default_factory=dict)
+    """Cached results about running sessions, shared with other requests."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
         """Return the rows of a named query (see `agentobs.store.named_queries`), with the original names."""
         return self.texts.replace_in_dicts(self.store.rows(name, **parameters).dicts())
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderState:
+    """What a reader knows about the recordings at some time."""
+
+    revision: int
+    """The revision of the current state."""
+    age_ns: int
+    """How long ago the check began that confirmed it. Later data may not be included."""
+    is_closed: bool
+    """Whether the application is closing."""
 
 
 class Reader:
@@ -160,7 +180,9 @@ class Reader:
         self._error: AgentobsError | None = None
         self._checks_started = self._checks_finished = 0
         self._checked_ns = 0
+        self._confirmed_ns = world.monotonic()
         self._pause_ns = 0
+        self._signatures_due_ns = 0
         self._revision = 0
         self._is_check_requested = True
         self._is_closed = False
@@ -179,7 +201,14 @@ class Reader:
         opened, cursor = self._current_state()
         try:
             texts = LabelTexts(cursor, opened.texts)
-            yield View(cursor, opened.revision, opened.has_signatures, opened.cache, texts)
+            yield View(
+                cursor,
+                opened.revision,
+                opened.has_signatures,
+                opened.cache,
+                texts,
+                opened.results,
+            )
         finally:
             with self._condition:
                 opened.readers.discard(cursor)
@@ -197,6 +226,13 @@ class Reader:
         with self._condition:
             self._await_check()
             return self._revision
+
+    def state(self) -> ReaderState:
+        """Return the current revision and its age; waits for a check as `latest` does."""
+        with self._condition:
+            self._await_check()
+            age_ns = max(world.monotonic() - self._confirmed_ns, 0)
+            return ReaderState(self._revision, age_ns, self._is_closed)
 
     def stop(self, view: View) -> None:
         """Interrupt the running query of an abandoned request."""
@@ -290,12 +326,17 @@ class Reader:
             self._run_step(self._check)
             with self._condition:
                 self._checked_ns = world.monotonic()
+                # Data that was written after the start of the check may be missing.
+                self._confirmed_ns = started_ns
+                self._pause_ns = min(self._checked_ns - started_ns, int(MOST_PAUSE_SECONDS * 1e9))
                 self._checks_finished = self._checks_started
                 self._condition.notify_all()
-            self._run_step(self._complete_signatures)
-            with self._condition:
-                self._checked_ns = world.monotonic()
-                self._pause_ns = PAUSE_FACTOR * (self._checked_ns - started_ns)
+            # Signatures take longer than a check, so they are not computed after each one.
+            if self._checked_ns >= self._signatures_due_ns:
+                self._run_step(self._complete_signatures)
+                finished_ns = world.monotonic()
+                took_ns = finished_ns - self._checked_ns
+                self._signatures_due_ns = finished_ns + PAUSE_FACTOR * took_ns
 
     def _run_step(self, step: Callable[[], None]) -> None:
         """Run a step of a check. Pages show its errors; the next check may succeed."""

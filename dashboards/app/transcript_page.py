@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,10 +13,18 @@ from starlette.routing import Route
 from agentobs.records.canonical_json import Json
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
-from dashboards.app.session_page import page_position, session_named
-from dashboards.app.site import site_of
+from dashboards.app.paging import number_in, page_position
+from dashboards.app.site import session_named, site_of
 from dashboards.app.store_view import Row, View
-from dashboards.content.message_view import Block, Message, NewInput, message, new_input
+from dashboards.content.json_tree import parsed
+from dashboards.content.message_view import (
+    Block,
+    Message,
+    NewInput,
+    new_input,
+    response_message,
+    result_block,
+)
 from dashboards.content.visible_text import body_of, message_of, shown, visible
 from dashboards.panels.session_outcomes import content_state
 from dashboards.panels.templates import segment
@@ -39,6 +47,8 @@ class TranscriptEntry:
     """The results of its tool calls, if no request contains them."""
     changed_inputs: Sequence[Block] = ()
     """The inputs with which its tool calls ran, if hooks or a person changed them."""
+    results: Mapping[str, tuple[Block, str]] = field(default_factory=dict)
+    """The results of its tool calls, by call ID, each with the attempt whose request contains it."""
 
 
 def transcript(request: Request, fields: Fields) -> Response:
@@ -48,21 +58,30 @@ def transcript(request: Request, fields: Fields) -> Response:
         lanes = view.named("internal/session_lanes", session_id=session_id)
         lane = _lane(lanes, fields.get("lane"))
         total = next((row["requests"] for row in lanes if row["lane"] == lane), 0)
-        number, count, start = page_position(total, fields.get("page"), PAGE_SIZE)
+        turn, requested_page = number_in(fields.get("turn")), fields.get("page")
+        if turn is not None:
+            key = {"session_id": session_id, "lane": lane}
+            [before] = view.named("internal/requests_before_turn", **key, turn=turn)
+            requested_page = str(before["requests"] // PAGE_SIZE + 1)
+        number, count, start = page_position(total, requested_page, PAGE_SIZE)
         rows = view.named(
             "internal/lane_requests",
             session_id=session_id,
             lane=lane,
             offset=max(start - 1, 0),
-            limit=PAGE_SIZE + 1 if start else PAGE_SIZE,
+            # The request before the page shows what is new, and the one after it contains the last results.
+            limit=PAGE_SIZE + 2 if start else PAGE_SIZE + 1,
         )
         tool_results = _last_results(view, rows[-1]) if rows and number == count else []
         changed = view.named("internal/changed_inputs", session_id=session_id, lane=lane)
         kept = content_state(view.store, session_id)
+    is_raw = bool(fields.get("raw"))
     with CONTENT_SLOTS:
-        entries = list(
-            _entries(Content(site_of(request).home), rows, tool_results, changed, skip=bool(start))
-        )
+        content = Content(site_of(request).home)
+        entries = _entries(content, rows, tool_results, changed)
+        # As sent, the results are in the next request.
+        entries = entries if is_raw else paired(entries)
+        entries = entries[bool(start) :][:PAGE_SIZE]
         return content_response(
             request,
             "transcript.html",
@@ -73,12 +92,45 @@ def transcript(request: Request, fields: Fields) -> Response:
             more_lanes=max(len(lanes) - MOST_LANES, 0),
             lane=lane,
             entries=entries,
+            is_raw=is_raw,
+            turn=turn,
             number=number,
             count=count,
             total=total,
             first=start + 1,
             content_state=kept,
         )
+
+
+def paired(entries: Sequence[TranscriptEntry]) -> list[TranscriptEntry]:
+    """Return the entries with each result at its call; the messages of later entries no longer contain it."""
+    calls = {
+        block.call_id: at
+        for at, entry in enumerate(entries)
+        if isinstance(entry.response, Message)
+        for block in entry.response.blocks
+        if block.kind == "call" and block.call_id
+    }
+    results: list[dict[str, tuple[Block, str]]] = [{} for _ in entries]
+    found = []
+    for at, entry in enumerate(entries):
+        if isinstance(entry.new_input, Withheld):
+            found.append(entry)
+            continue
+        messages = []
+        for message in entry.new_input.messages:
+            kept = []
+            for block in message.blocks:
+                call_id = (block.call_id if block.kind == "result" else None) or ""
+                called_at = calls.get(call_id, at)
+                if called_at < at and call_id not in results[called_at]:
+                    results[called_at][call_id] = block, str(entry.about["attempt_id"])
+                else:
+                    kept.append(block)
+            if kept or message.more or not message.blocks:
+                messages.append(replace(message, blocks=tuple(kept)))
+        found.append(replace(entry, new_input=entry.new_input._replace(messages=tuple(messages))))
+    return [replace(entry, results=matched) for entry, matched in zip(found, results, strict=True)]
 
 
 def _lane(lanes: Sequence[Row], requested: str | None) -> str:
@@ -99,10 +151,8 @@ def _entries(
     rows: Sequence[Row],
     tool_results: Sequence[Row],
     changed: Sequence[Row],
-    *,
-    skip: bool,
 ) -> list[TranscriptEntry]:
-    """Return the entries of a page. With `skip`, the first row is only compared with the second one.
+    """Return the entries of some requests.
 
     Requests and responses are read in sequence, so that only two bodies are in memory at a time.
     """
@@ -113,37 +163,25 @@ def _entries(
         question, answer = content.question(row), content.answer(row)
         body = None if isinstance(question, Withheld) else body_of(question)
         response = {} if isinstance(answer, Withheld) else message_of(answer)
-        if at or not skip:
-            entries.append(
-                TranscriptEntry(
-                    row,
-                    question
-                    if isinstance(question, Withheld)
-                    else new_input(previous_body, previous_response, body),
-                    answer if isinstance(answer, Withheld) else _response_message(response),
-                    [_result_block(content, each) for each in tool_results]
-                    if at == len(rows) - 1
-                    else [],
-                    [
-                        _input_block(content, each)
-                        for each in changed
-                        if each["attempt_id"] == row["attempt_id"]
-                    ],
-                )
+        entries.append(
+            TranscriptEntry(
+                row,
+                question
+                if isinstance(question, Withheld)
+                else new_input(previous_body, previous_response, body),
+                answer if isinstance(answer, Withheld) else response_message(response),
+                [_result_block(content, each) for each in tool_results]
+                if at == len(rows) - 1
+                else [],
+                [
+                    _input_block(content, each)
+                    for each in changed
+                    if each["attempt_id"] == row["attempt_id"]
+                ],
             )
+        )
         previous_body, previous_response = body, response
     return entries
-
-
-def _response_message(value: dict[str, Any]) -> Message | None:
-    if value.get("content"):
-        return message(value, "response")
-    if "error" in value:
-        failed = Block(
-            "other", "Provider error", shown(value["error"], "response", ("error",)), True
-        )
-        return Message("assistant", (failed,))
-    return None
 
 
 def _input_block(content: Content, row: Row) -> Block:
@@ -151,7 +189,7 @@ def _input_block(content: Content, row: Row) -> Block:
     executed = content.tool_execution(row)
     if isinstance(executed, Withheld):
         return Block("call", title, shown(f"Not available: {executed.found}."))
-    return Block("call", title, shown(executed.get("input")))
+    return Block("call", title, shown(executed.get("input")), tree=parsed(executed.get("input")))
 
 
 def _result_block(content: Content, row: Row) -> Block:
@@ -160,7 +198,9 @@ def _result_block(content: Content, row: Row) -> Block:
     title = f"{'Error' if failed else 'Result'} from {visible(str(row['name']))}"
     if isinstance(executed, Withheld):
         return Block("result", title, shown(f"Not available: {executed.found}."), failed)
-    return Block("result", title, shown(executed.get("result")), failed)
+    value = executed.get("result")
+    readable = value if isinstance(value, str) else ""
+    return result_block(title, shown(value), value, readable, is_error=failed)
 
 
 routes = [

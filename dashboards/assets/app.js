@@ -124,6 +124,12 @@
   }
   // The HTML of each region as last received.
   const shown = new Map();
+  document.addEventListener("readystatechange", () => {
+    if (document.readyState !== "interactive") return;
+    // Other scripts did not change the page yet.
+    localTimes(document);
+    for (const region of document.querySelectorAll("[data-live][id]")) shown.set(region.id, region.innerHTML);
+  });
 
   // Load one page at a time: a later request aborts the earlier one, so an old response never replaces a newer one.
   let pageRequest = new AbortController();
@@ -139,20 +145,25 @@
   // The number of filters that are being applied. Live updates pause meanwhile.
   let applying = 0;
 
-  // Live updates: request the current revision, and load this page again if it changed.
+  // Live updates: the server sends the current revision and its age; this page is loaded again if the revision changed.
+  // If the connection breaks, the revision is requested instead.
   function followUpdates() {
     const meta = document.querySelector("meta[name=agentobs-revision]");
     const box = document.getElementById("follow");
     const status = document.getElementById("followed");
+    const age = document.getElementById("as-of");
     if (!meta || !box) return;
     let revision = meta.content;
     let isChecking = false;
+    let isReloading = false;
     let upToDate = new Date();
+    let confirmed = Date.now();
     let announced = "";
+    let events = null;
     box.closest("label").hidden = false;
     box.checked = settings.get("agentobs-follow") !== "no";
-    box.addEventListener("change", () => { settings.set("agentobs-follow", box.checked ? "yes" : "no"); check(); });
-    document.addEventListener("visibilitychange", () => check());
+    box.addEventListener("change", () => { settings.set("agentobs-follow", box.checked ? "yes" : "no"); listen(); check(); });
+    document.addEventListener("visibilitychange", () => { listen(); check(); });
 
     // Set the text only if it changed, because screen readers announce it each time it is set.
     function showStatus(text) {
@@ -160,6 +171,23 @@
       announced = text;
       status.textContent = text;
       status.classList.toggle("hidden", !text);
+    }
+    // Not a live region: a screen reader would read each second.
+    function showAge() {
+      const seconds = Math.max(Math.round((Date.now() - confirmed) / 1000), 0);
+      if (age) age.textContent = `as of ${seconds < 120 ? `${seconds} s` : `${Math.round(seconds / 60)} min`} ago`;
+    }
+
+    // A hidden page does not listen, because browsers allow only six connections to a server.
+    function listen() {
+      const isWanted = box.checked && !document.hidden;
+      if (!isWanted) { events?.close(); events = null; return; }
+      if (events && events.readyState !== EventSource.CLOSED) return;
+      events = new EventSource("/updates");
+      events.addEventListener("message", (event) => {
+        const state = JSON.parse(event.data);
+        update(String(state.revision), Date.now() - state.age_ms);
+      });
     }
 
     async function requestRevision() {
@@ -170,21 +198,28 @@
       }
     }
 
-    async function check() {
+    // Show a revision. `at`: the time at which the server confirmed it.
+    async function show(now, at) {
+      if (now !== revision && !applying) {
+        if (!document.querySelector("[data-live]")) {
+          // A second reload would abort the first one.
+          if (!isReloading) location.reload();
+          isReloading = true;
+          return;
+        }
+        const found = replaceFrom(await load(location.href));
+        if (found.isComplete) revision = found.revision ?? now;
+      }
+      upToDate = new Date();
+      confirmed = Math.max(confirmed, at);
+      showStatus("");
+      showAge();
+    }
+    async function attempt(action) {
       if (isChecking || applying || !box.checked || document.hidden) return;
       isChecking = true;
       try {
-        const response = await requestRevision();
-        if (response.status === 403) { showStatus("The dashboard was restarted: open the new URL that it printed."); box.checked = false; return; }
-        if (!response.ok) throw new Error("the recordings cannot be read");
-        const now = String((await response.json()).revision);
-        if (now !== revision && !applying) {
-          if (!document.querySelector("[data-live]")) { location.reload(); return; }
-          const found = replaceFrom(await load(location.href));
-          if (found.isComplete) revision = found.revision ?? now;
-        }
-        upToDate = new Date();
-        showStatus("");
+        await action();
       } catch (error) {
         // A filter that is being applied aborted the request; this is not an error.
         if (error.name === "AbortError") return;
@@ -194,7 +229,18 @@
         isChecking = false;
       }
     }
-    setInterval(check, POLL_MS);
+    const update = (now, at) => attempt(() => show(now, at));
+    const check = () => attempt(async () => {
+      const at = Date.now();
+      const response = await requestRevision();
+      if (response.status === 403) { showStatus("The dashboard was restarted: open the new URL that it printed."); box.checked = false; listen(); return; }
+      if (!response.ok) throw new Error("the recordings cannot be read");
+      await show(String((await response.json()).revision), at);
+    });
+    listen();
+    setInterval(() => { listen(); if (events?.readyState !== EventSource.OPEN) check(); }, POLL_MS);
+    setInterval(showAge, 1000);
+    showAge();
   }
 
   // Announce the result of a filter to screen readers.
@@ -261,6 +307,7 @@
     localTimes(document);
     showTimeZone();
     document.addEventListener("agentobs:replaced", (event) => localTimes(event.target));
+    document.addEventListener("agentobs:part", (event) => localTimes(event.detail));
     setUpTheme();
     setUpFilters();
     setUpStatement();

@@ -1,6 +1,16 @@
 // Shows content in place of the button that requests it. Without this script, content opens as a separate page.
+// After the first click, the browser shows content of this home without further clicks until its window is closed, or
+// until the user hides it again. The server never sends content that was not requested with POST.
 "use strict";
 (() => {
+  const KEY = `agentobs-content:${document.querySelector("meta[name=agentobs-home]")?.content}`;
+  const consent = { get: () => { try { return sessionStorage.getItem(KEY) === "yes"; } catch { return false; } },
+    set: (given) => { try { if (given) sessionStorage.setItem(KEY, "yes"); else sessionStorage.removeItem(KEY); } catch { /* the browser stores nothing */ } } };
+  const hide = document.getElementById("hide-content");
+  const showHide = () => { if (hide) hide.hidden = !consent.get(); };
+  hide?.addEventListener("click", () => { consent.set(false); location.reload(); });
+  showHide();
+
   async function fetched(form, button) {
     const body = new URLSearchParams(new FormData(form, button));
     const response = await fetch(form.action, { method: "POST", body, headers: { "x-agentobs": "part" }, credentials: "same-origin" });
@@ -8,27 +18,49 @@
     return response.text();
   }
 
-  document.addEventListener("submit", async (event) => {
-    const form = event.target;
+  // For each place, the number of the latest request: an earlier response never replaces a later one.
+  const latest = new WeakMap();
+  async function reveal(form, submitter, isClick) {
     const place = form.dataset.into && document.querySelector(`[data-content="${CSS.escape(form.dataset.into)}"]`);
     if (!place) return;
-    event.preventDefault();
-    const button = event.submitter || form.querySelector("button");
+    const number = (latest.get(place) ?? 0) + 1;
+    latest.set(place, number);
+    const button = submitter || form.querySelector("button");
     button.disabled = true;
     try {
+      const text = await fetched(form, submitter);
+      if (latest.get(place) !== number || !place.isConnected) return;
       // The server escaped all text in it, and the content security policy of the page blocks scripts in it.
-      place.innerHTML = await fetched(form, event.submitter);
+      place.innerHTML = text;
       place.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
+      place.dispatchEvent(new CustomEvent("agentobs:content", { bubbles: true }));
+      if (!isClick) return;
+      consent.set(true);
+      showHide();
       place.setAttribute("tabindex", "-1");
       place.focus({ preventScroll: true });
-      place.scrollIntoView({ block: "start" });
+      place.scrollIntoView({ block: "nearest" });
+      if (form.dataset.at) document.getElementById(form.dataset.at)?.scrollIntoView({ block: "start" });
     } catch (error) {
-      button.disabled = false;
       const message = document.createElement("p");
       message.className = "warning";
       message.setAttribute("role", "alert");
       message.textContent = `Could not be shown: ${error.message}`;
       form.append(message);
+    } finally {
+      button.disabled = false;
     }
+  }
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.dataset.into || !document.querySelector(`[data-content="${CSS.escape(form.dataset.into)}"]`)) return;
+    event.preventDefault();
+    reveal(form, event.submitter, true);
   });
+  function revealFirst(within) {
+    if (!consent.get()) return;
+    for (const form of within.querySelectorAll("form[data-first][data-into]")) reveal(form, null, false);
+  }
+  document.addEventListener("agentobs:step", (event) => revealFirst(event.detail));
+  addEventListener("DOMContentLoaded", () => revealFirst(document));
 })();

@@ -48,6 +48,7 @@
     hideFromKeyboard(place);
     places.set(place, text);
     place.dataset.drawn = theme;
+    place.dispatchEvent(new CustomEvent("agentobs:drawn", { bubbles: true }));
   }
 
   const visibility = new IntersectionObserver((entries) => {

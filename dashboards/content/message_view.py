@@ -1,20 +1,22 @@
 """Messages for display: their blocks in order, and the new part of each request.
 
-Pure functions of the JSON of requests and responses. In a page, all content is plain text: nothing is interpreted as
-HTML or Markdown, and links cannot be clicked.
+Pure functions of the JSON of requests and responses. Reports show all content as plain text; the application also
+renders Markdown and JSON. Nothing is interpreted as HTML, and links cannot be clicked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from agentobs.provider import dialect as provider
 from agentobs.provider.dialect import Dialect, Turn
 from agentobs.provider.registry import DIALECTS, dialect_of_body, history
 from agentobs.records.canonical_json import Json
-from dashboards.content.visible_text import Text, shown, visible
+from dashboards.content.images import Image, images_in
+from dashboards.content.json_tree import parsed
+from dashboards.content.visible_text import SHOWN, Text, shown, visible
 
 MOST_BLOCKS = 100
 MOST_MESSAGES = 40
@@ -31,6 +33,13 @@ class Block:
     title: str
     text: Text
     is_error: bool = False
+    readable: str = ""
+    """The text to read if it differs from `text`: the text parts of a result."""
+    tree: Json = field(default=None, repr=False)
+    """The object or list that a call or a result contains; None if there is none."""
+    images: tuple[Image, ...] = ()
+    call_id: str | None = None
+    """The ID of a call, or of the call of a result."""
 
     @property
     def is_folded(self) -> bool:
@@ -85,6 +94,16 @@ def message(
 
 def _role(turn: Turn) -> str:
     return str(turn.raw.get("role")) if turn.role == "other" else turn.role
+
+
+def response_message(value: dict[str, Any]) -> Message | None:
+    """Return a response for a page; None if no part of it arrived."""
+    if value.get("content"):
+        return message(value, "response")
+    if "error" in value:
+        text = shown(value["error"], "response", ("error",))
+        return Message("assistant", (Block("other", "Provider error", text, True),))
+    return None
 
 
 def new_input(
@@ -194,13 +213,42 @@ def _block(
             return Block("thinking", "Thinking", text)
         case "call" | "provider_call":
             suffix = " (incomplete input)" if block.is_cut else ""
-            return Block("call", f"Calls {visible(block.name)}{suffix}", text)
+            title = f"Calls {visible(block.name)}{suffix}"
+            return Block("call", title, text, tree=parsed(block.value), call_id=block.id)
         case "result" | "provider_result":
             name = visible(calls.get(str(block.id), "a call that is not in this request"))
             title = f"{'Error' if block.is_error else 'Result'} from {name}"
-            return Block("result", title, text, block.is_error)
+            return result_block(
+                title, text, block.value, block.text, is_error=block.is_error, call_id=block.id
+            )
         case _:
-            return Block("other", visible(block.type), text)
+            images = tuple(images_in(block.raw))
+            return Block("other", visible(block.type), text, images=images)
+
+
+def result_block(
+    title: str,
+    text: Text,
+    value: Json,
+    readable: str,
+    *,
+    is_error: bool,
+    call_id: str | None = None,
+) -> Block:
+    """Return the block of a tool result.
+
+    Args:
+        title: the title of the block.
+        text: the result as recorded.
+        value: the same as JSON.
+        readable: the text parts of the result; empty if it has none.
+        is_error: whether the result is an error.
+        call_id: the ID of the call.
+    """
+    images = tuple(images_in(value))
+    tree = parsed(readable) if readable else parsed(value)
+    readable_text = visible(readable[:SHOWN]) if readable else ""
+    return Block("result", title, text, is_error, readable_text, tree, images, call_id)
 
 
 def _value_at(message: Any, block: provider.Block) -> Any:

@@ -153,7 +153,8 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
         x=[wide for _, _, _, wide in bars],
         width=[0.52 if each.kind in BANDS else 0.74 for _, each, _, _ in bars],
         marker=marker,
-        customdata=[each.count for _, each, _, _ in bars],
+        # The count, then the numbers of the nodes of the tree that a bar shows: a click on the bar selects the first.
+        customdata=[[each.count, *each.numbers] for _, each, _, _ in bars],
         hovertext=[_hover_text(each, axis) for _, each, _, _ in bars],
         hovertemplate="%{hovertext}<extra></extra>",
     )

@@ -37,6 +37,8 @@ class Interval:
     """The total duration by part of the wall time, longest first; empty for a single interval."""
     labels: tuple[tuple[str, int], ...] = ()
     """The labels of the intervals with their counts, most frequent first; empty for a single interval."""
+    numbers: tuple[int, ...] = ()
+    """The positions of their rows in the result of `session_waterfall`; empty for a segment of the critical path."""
 
 
 LONGEST = 10
@@ -128,4 +130,5 @@ def merged(group: Sequence[Interval]) -> Interval:
         is_critical=any(each.is_critical for each in group),
         durations=tuple(durations.most_common()),
         labels=tuple(labels.most_common()),
+        numbers=tuple(number for each in group for number in each.numbers),
     )

@@ -57,11 +57,11 @@ def session_waterfall(
             neighbors in a track are drawn as one bar with their count.
         window: the start and end of the visible period, in nanoseconds since 1970; None for the whole session.
     """
-    rows = [row for row in rows if row["started_ns"] is not None]
-    if all(row["kind"] == "session" for row in rows):
+    timed = [(n, row) for n, row in enumerate(rows) if row["started_ns"] is not None]
+    if all(row["kind"] == "session" for _, row in timed):
         return empty_figure()
-    zero, low, high = _bounds(rows, window)
-    known = (_stretch(row, low, high) for row in rows if row["kind"] != "session")
+    zero, low, high = _bounds([row for _, row in timed], window)
+    known = (_stretch(n, row, low, high) for n, row in timed if row["kind"] != "session")
     shown = [each for each in known if each is not None]
     path_segments = [
         each for each in (_piece(piece, low, high) for piece in path) if each is not None
@@ -83,7 +83,7 @@ def _bounds(rows: Sequence[Row], window: tuple[int, int] | None) -> tuple[int, i
     return zero, min(window), max(max(window), min(window) + 1)
 
 
-def _stretch(row: Row, low: int, high: int) -> Interval | None:
+def _stretch(number: int, row: Row, low: int, high: int) -> Interval | None:
     """Return the interval of a row, clipped to the visible period; None if it is outside."""
     started, ended = row["started_ns"], row["ended_ns"]
     if ended is None:
@@ -104,6 +104,7 @@ def _stretch(row: Row, low: int, high: int) -> Interval | None:
         took_ns=ended - started,
         failed=int(row["state"] == "failed"),
         failed_ns=max(started, low) if row["state"] == "failed" else None,
+        numbers=(number,),
     )
 
 

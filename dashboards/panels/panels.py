@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
@@ -62,6 +64,18 @@ def panel(
     return Panel(name, title, printable(summary), figure, columns, rows[:SHOWN], more, is_wide)
 
 
+SESSION_PANELS = (
+    "waterfall",
+    "turns",
+    "context",
+    "time",
+    "cost-by-agent",
+    "cache-waste",
+    "tools",
+    "tool-errors",
+    "waits",
+)
+"""The panels of a session, in order."""
 RestoreNames = Callable[[Sequence[Row]], Sequence[Row]]
 """A function that replaces digests in rows by the original texts."""
 
@@ -72,6 +86,8 @@ def session_panels(
     *,
     window: tuple[int, int] | None = None,
     restore_names: RestoreNames = list,
+    names: Collection[str] = SESSION_PANELS,
+    known: Mapping[str, Sequence[Row]] = MappingProxyType({}),
 ) -> list[Panel]:
     """Return the panels of one session; panels without data are omitted.
 
@@ -80,24 +96,36 @@ def session_panels(
         session_id: the session.
         window: the start and end of the waterfall, in nanoseconds since 1970; None for the whole session.
         restore_names: replaces digests in rows by the original names and reasons. Default: rows as stored.
+        names: the panels to return, of SESSION_PANELS.
+        known: the rows of named queries that were read before, with the original names.
     """
 
-    def query(name: str, **parameters: Any) -> list[Row]:
-        return list(restore_names(rows_of(store, name, session_id=session_id, **parameters)))
+    def query(name: str) -> list[Row]:
+        if name in known:
+            return list(known[name])
+        return list(restore_names(rows_of(store, name, session_id=session_id)))
 
-    splits, tools = interaction_times(store, session_id), query("tool_latency")
-    panels = (
-        _waterfall(query("session_waterfall"), splits, window),
-        _turns(query("session_turns")),
-        _context(query("context_growth")),
-        _split(splits),
-        _agents(query("cost_by_agent")),
-        _waste(query("cache_waste")),
-        _latency(tools),
-        _errors(tools),
-        _waits(query("waits_for_people")),
-    )
-    return [each for each in panels if each is not None]
+    @cache
+    def splits() -> Sequence[Split]:
+        return interaction_times(store, session_id)
+
+    @cache
+    def tools() -> list[Row]:
+        return query("tool_latency")
+
+    panels: dict[str, Callable[[], Panel | None]] = {
+        "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window),
+        "turns": lambda: _turns(query("session_turns")),
+        "context": lambda: _context(query("context_growth")),
+        "time": lambda: _split(splits()),
+        "cost-by-agent": lambda: _agents(query("cost_by_agent")),
+        "cache-waste": lambda: _waste(query("cache_waste")),
+        "tools": lambda: _latency(tools()),
+        "tool-errors": lambda: _errors(tools()),
+        "waits": lambda: _waits(query("waits_for_people")),
+    }
+    made = (panels[name]() for name in SESSION_PANELS if name in names)
+    return [each for each in made if each is not None]
 
 
 def fleet_panels(

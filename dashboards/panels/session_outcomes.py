@@ -67,7 +67,8 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
     for step in rows_of(store, "session_steps", session_id=session_id):
         call = calls.get((step["lane"], step["turn"], step["id"]))
         attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
-        is_failed = _has_failed(step) or bool(call and call["is_error"])
+        is_error = step["kind"] == "tool_call" and bool(call and call["is_error"])
+        is_failed = _has_failed(step) or is_error
         found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
     return found
 

@@ -23,6 +23,8 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import display
+from dashboards.content.json_tree import json_tree
+from dashboards.content.markdown import markdown
 from dashboards.figures.phrases import uncertainties, uncertainty_note
 from dashboards.style import DARK
 
@@ -186,6 +188,8 @@ def _environment() -> jinja2.Environment:
         "short_id": short_id,
         "segment": segment,
         "heading": heading,
+        "markdown": markdown,
+        "json_tree": json_tree,
         "ratio": lambda value: "–" if value is None else f"{value:.1%}",
     }
     made.tests["numeric"] = is_number

@@ -43,10 +43,17 @@ class VisitedPage:
 
 
 def kind_of(path: str) -> str:
-    """Return the kind of a page: its URL without IDs and values."""
+    """Return the kind of a page: its URL without IDs and values. Each tab is a kind of its own."""
     parts = urlsplit(path)
-    names = sorted({name for name, value in parse_qsl(parts.query) if value})
+    query = [(name, value) for name, value in parse_qsl(parts.query) if value]
+    names = sorted({f"tab={value}" if name == "tab" else name for name, value in query})
     return _ID.sub("*", parts.path) + ("?" + "&".join(names) if names else "")
+
+
+def _is_filtered(kind: str) -> bool:
+    """Return whether the query string of a page contains more than a tab."""
+    names = kind.partition("?")[2]
+    return bool(names) and not re.fullmatch("tab=[a-z]+", names)
 
 
 def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[VisitedPage]:
@@ -62,11 +69,11 @@ def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[Visit
     while waiting:
         path = waiting.pop(0)
         kind = kind_of(path)
-        if kind in looked or ("?" in kind and not queries):
+        if kind in looked or (_is_filtered(kind) and not queries):
             continue
         looked.add(kind)
         # Only the main part of a page with another query string is new.
-        found.append(visit(tab, path, barriers=barriers and "?" not in kind))
+        found.append(visit(tab, path, barriers=barriers and not _is_filtered(kind)))
         for link in links(tab):
             if link not in known:
                 known.add(link)

@@ -44,11 +44,12 @@ def pages(tab: Tab) -> Iterator[str]:
     session, other = found[0], found[1]
     tab.go(session)
     yield "session"
+    tab.go(session + "?tab=transcript")
     tab.page.get_by_role("button", name="Show transcript").click()
-    tab.page.wait_for_selector("#transcript pre", state="attached")
+    tab.page.wait_for_selector("#transcript article")
     tab.settle()
     yield "transcript"
-    attempt = _links(tab, session, "#steps tbody a[href^='/attempts/']")[4]
+    attempt = _links(tab, session + "?tab=steps", "#steps tbody a[href^='/attempts/']")[4]
     tab.go(attempt)
     yield "attempt"
     tab.page.get_by_role("button", name="Show request and response").click()

@@ -71,9 +71,19 @@ def test_hover_texts_are_text(served: Served, tabs) -> None:
 
 
 def test_content_is_shown_as_text(served: Served, tabs) -> None:
-    """Prompts, responses, thinking, tool inputs and tool results are shown completely, and no script runs."""
+    """Prompts, responses, thinking, tool inputs and tool results run no script and load nothing, also as rendered
+    Markdown and as trees. The raw text shows them completely.
+    """
     tab: Tab = tabs(served)
     _open_transcript(tab, served)
+    _assert_unharmed(tab)
+    tab.page.get_by_role("button", name="Expand all").click()
+    _assert_unharmed(tab)
+    assert tab.page.locator("#transcript .markdown").count() > 0
+    assert tab.page.locator("#transcript ul.json").count() > 0
+    assert tab.page.locator("#transcript img").count() == 0
+    tab.page.get_by_role("button", name="Show raw text").click()
+    tab.page.get_by_role("button", name="Show rendered").wait_for()
     _assert_unharmed(tab)
     shown = _squeezed(tab.page.locator("#transcript").inner_text())
     assert [name for name, words in TEXTS.items() if _visible_part(words) not in shown] == []
@@ -108,19 +118,20 @@ def test_requests_and_changes_are_shown_as_text(served: Served, tabs) -> None:
     """The exact request and response of each attempt, and its changes since the previous attempt, are shown as text."""
     tab: Tab = tabs(served)
     tab.go(_session_at_length(tab, served))
+    tab.go(_session_at_length(tab, served) + "?tab=steps")
     attempts = tab.page.locator("#steps a[href^='/attempts/']").evaluate_all(
         "all => [...new Set(all.map((a) => a.getAttribute('href')))]"
     )
     assert len(attempts) >= 4
+    tab.go(attempts[0])
+    tab.page.get_by_role("button", name="Show request and response").click()
+    # From here on, the browser shows content without further clicks.
     for path in attempts:
         tab.go(path)
-        tab.page.get_by_role("button", name="Show request and response").click()
         tab.page.wait_for_selector("#exchange pre", state="attached")
         _assert_unharmed(tab)
         assert len(tab.page.content()) < 2_000_000
     tab.go(attempts[-1] + "/diff")
-    for button in tab.page.locator("form[data-into] button").all():
-        button.click()
     tab.page.wait_for_selector("[data-content] pre", state="attached")
     tab.settle()
     _assert_unharmed(tab)
@@ -254,9 +265,9 @@ def _session_at_length(tab: Tab, served: Served) -> str:
 
 
 def _open_transcript(tab: Tab, served: Served) -> None:
-    tab.go(_session_at_length(tab, served))
+    tab.go(_session_at_length(tab, served) + "?tab=transcript")
     tab.page.get_by_role("button", name=SHOW).click()
-    tab.page.wait_for_selector("#transcript pre", state="attached")
+    tab.page.wait_for_selector("#transcript article")
     tab.settle()
 
 

@@ -104,15 +104,16 @@ def test_a_running_session_updates_its_page(served: Served, agent: Agent, tabs) 
     tab: Tab = tabs(served)
     page = tab.go("/?q=under-way")
     tab.follow(page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']"))
-    tab.draw()
     tab.wait_for_text("running", "#head")
+    tab.follow(page.get_by_role("link", name="Cost", exact=True))
+    tab.draw()
     page.locator("#panels details.data summary").first.click()
-    before = page.locator("#steps").inner_text()
+    before = page.locator("#totals").inner_text()
     page.evaluate("document.querySelector('[data-figure=turns]').dataset.old = 'yes'")
     marks = page.locator("[data-figure=turns] .point").count()
     agent.do("ask")
     page.wait_for_function(
-        "(before) => document.querySelector('#steps').innerText !== before", arg=before
+        "(before) => document.querySelector('#totals').innerText !== before", arg=before
     )
     tab.draw()
     page.wait_for_function(
@@ -124,15 +125,39 @@ def test_a_running_session_updates_its_page(served: Served, agent: Agent, tabs) 
     tab.wait_for_text("completed", "#head")
 
 
+def test_the_page_says_how_old_it_is(served: Served, agent: Agent, tabs) -> None:
+    """The server pushes new data to an open page, without requests of the page, and the page shows its age."""
+    tab: Tab = tabs(served)
+    tab.settle()
+    page = tab.page
+    page.wait_for_function(
+        "() => /^as of \\d+ s ago$/.test(document.querySelector('#as-of').innerText)"
+    )
+    asked = len(tab.requested)
+    agent.do("run pushed")
+    page.wait_for_function("() => document.querySelector('#found').innerText.includes('pushed')")
+    assert [url for url in tab.requested[asked:] if url.endswith("/revision")] == []
+    age = "() => parseInt(document.querySelector('#as-of').innerText.match(/\\d+/)[0])"
+    page.context.set_offline(True)
+    tab.forgiven += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK"]
+    page.wait_for_function(f"() => ({age})() >= 3")
+    tab.wait_for_text("Not up to date since ", "#followed")
+    page.context.set_offline(False)
+    page.wait_for_function(f"() => ({age})() < 3")
+
+
 def test_many_updates_leak_nothing_and_keep_the_zoom(served: Served, tabs) -> None:
     """After twenty updates of all figures, the page has the same zoom, and no more nodes and listeners than before."""
     tab: Tab = tabs(served)
     page = tab.follow(tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").nth(5))
+    tab.follow(page.get_by_role("link", name="Cost", exact=True))
     tab.draw()
     page.get_by_label("Live updates").uncheck()
     news = ChangedFigures(tab)
     news.update(2)
     zoomed = _zoom(page)
+    # The first update of a zoomed figure adds nodes, because figures of different ranges have different labels.
+    news.update(2)
     before = _node_counts(page)
     news.update(20)
     after = _node_counts(page)
@@ -253,10 +278,14 @@ def test_a_late_response_does_not_replace_a_newer_filter(served: Served, tabs) -
     page = tab.page
     whole = page.evaluate("fetch(location.href).then((answer) => answer.text())")
     held: list[Route] = []
-    page.route("**/revision", lambda route: route.fulfill(json={"revision": 1_000_000}))
+    event = 'data: {"revision": 1000000, "age_ms": 0}\n\n'
+    page.route(
+        "**/updates", lambda route: route.fulfill(body=event, content_type="text/event-stream")
+    )
     page.route(f"{served.origin}/", lambda route: held.append(route))
+    page.get_by_label("Live updates").uncheck()
     with page.expect_request(f"{served.origin}/"):
-        pass
+        page.get_by_label("Live updates").check()
     page.get_by_role("searchbox").fill("nobody-is-called-this")
     tab.wait_for_text("No matching sessions")
     held[0].fulfill(body=whole, content_type="text/html")

@@ -35,6 +35,8 @@ def test_from_the_list_to_the_changes_and_back(tab: Tab) -> None:
     )
     way.append(page.url)
     heading = page.locator("h1").inner_text()
+    _follow(tab, page.get_by_role("link", name="Steps", exact=True), r"\?tab=steps$")
+    way.append(page.url)
     _follow(tab, page.locator("#steps tbody a[href^='/attempts/']").last, r"/attempts/\w+$")
     way.append(page.url)
     assert "claude" in page.locator("main").inner_text()
@@ -46,6 +48,15 @@ def test_from_the_list_to_the_changes_and_back(tab: Tab) -> None:
     page.go_forward()
     tab.settle()
     assert page.locator("h1").inner_text() == heading
+
+
+def test_eight_sessions_are_visible_at_once(store, tabs) -> None:
+    """In a window of 1280 by 720 pixels, eight sessions are visible without scrolling."""
+    tab: Tab = tabs(store("shop"), viewport={"width": 1280, "height": 720})
+    tab.go("/?sort=-attention")
+    bottoms = "all => all.map((row) => row.getBoundingClientRect().bottom)"
+    found = tab.page.locator("#found tbody tr").evaluate_all(bottoms)
+    assert len([bottom for bottom in found if bottom <= 720]) >= 8
 
 
 def test_no_content_before_a_click(tab: Tab) -> None:
@@ -67,16 +78,17 @@ def test_no_content_before_a_click(tab: Tab) -> None:
 
     tab.page.route(re.compile(r"/(sessions|attempts|compare|fleet|revision|$)"), keep)
     session = _a_session(tab)
-    tab.go(session)
-    for path in (_first(tab, "a[href^='/attempts/']"), f"{session}/ledger", "/", "/fleet"):
+    tab.go(f"{session}?tab=steps")
+    attempt = _first(tab, "a[href^='/attempts/']")
+    for path in (attempt, session, f"{session}/ledger", "/", "/fleet"):
         tab.go(path)
     assert len(bodies) >= 5
     said = [word for body in bodies for word in _words_in(body)]
     assert set(said) <= {PROMPT}
-    tab.go(session)
+    tab.go(f"{session}?tab=transcript")
     assert ANSWER not in _words_in(tab.page.content())
     tab.page.get_by_role("button", name=SHOW).click()
-    tab.page.wait_for_selector("#transcript pre", state="attached")
+    tab.page.wait_for_selector("#transcript article")
     shown = tab.page.locator("#transcript").inner_text()
     assert PROMPT.search(shown)
     assert ANSWER.search(shown)
@@ -85,9 +97,9 @@ def test_no_content_before_a_click(tab: Tab) -> None:
 
 def test_thinking_is_hidden_until_it_is_expanded(tab: Tab) -> None:
     """Thinking is in the transcript, but is hidden until the user expands it."""
-    tab.go(_a_session(tab))
+    tab.go(f"{_a_session(tab)}?tab=transcript")
     tab.page.get_by_role("button", name=SHOW).click()
-    tab.page.wait_for_selector("#transcript pre", state="attached")
+    tab.page.wait_for_selector("#transcript article")
     thought = tab.page.locator("#transcript details", has_text=THOUGHT).first
     assert THOUGHT not in thought.inner_text()
     thought.locator("summary").click()
@@ -96,7 +108,7 @@ def test_thinking_is_hidden_until_it_is_expanded(tab: Tab) -> None:
 
 def test_request_and_response_on_demand(tab: Tab) -> None:
     """An attempt shows its facts, and on demand the request body, the response stream, and downloads of both."""
-    tab.go(_a_session(tab))
+    tab.go(f"{_a_session(tab)}?tab=steps")
     tab.go(_first(tab, "#steps a[href^='/attempts/']"))
     page = tab.page
     assert "anthropic-version" not in page.content()
@@ -146,9 +158,9 @@ def test_sql_queries_and_errors(tab: Tab) -> None:
 def test_the_keyboard_reaches_everything_with_visible_focus(tab: Tab) -> None:
     """The Tab key reaches each link, field and button of a page, and the focused element is visibly marked."""
     session = _a_session(tab)
-    tab.go(session)
+    tab.go(f"{session}?tab=steps")
     attempt = _first(tab, "#steps a[href^='/attempts/']")
-    for path in ("/", session, attempt, "/fleet", "/sql"):
+    for path in ("/", session, f"{session}?tab=transcript", attempt, "/fleet", "/sql"):
         tab.go(path)
         missed = _tab_through(tab)
         assert missed == {"unreached": [], "unmarked": []}, path
@@ -161,9 +173,13 @@ def test_the_keyboard_alone_opens_content(tab: Tab) -> None:
     with page.expect_navigation():
         page.keyboard.press("Enter")
     tab.settle()
+    _tab_to(tab, "document.activeElement.textContent.trim() === 'Transcript'")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    tab.settle()
     _tab_to(tab, f"document.activeElement.textContent.trim() === {SHOW!r}")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#transcript pre", state="attached")
+    page.wait_for_selector("#transcript article")
     page.wait_for_function("() => document.activeElement.closest('#transcript') !== null")
 
 

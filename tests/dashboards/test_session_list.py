@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 import socket
 import threading
@@ -21,7 +24,7 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
 from dashboards.app import fleet_page, store_view
-from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, filter_of, list_query
+from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, _cell, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
 from tests.dashboards.live_app import Client, serving
 from tests.marks import mark_all_but_first
@@ -484,3 +487,93 @@ def test_abandoned_pages_are_interrupted(home: Home, monkeypatch: pytest.MonkeyP
                 assert begun.wait(60)
             assert over.wait(60)
         assert client.get("/fleet?day_from=2026-10-01").status == 200
+
+
+def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPyConnection) -> None:
+    """In this order, failed sessions come first, then those with signatures, each the most expensive first."""
+    client_has_signatures(client)
+    rank = (
+        "CASE WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 "
+        f"WHEN session_id = '{session_id(900)}' THEN 1 ELSE 0 END"
+    )
+    order = f"{rank} DESC, cost_usd DESC NULLS LAST, session_id DESC"
+    assert all_listed(client, sort="-attention") == says(store, "true", order)
+    assert "/?sort=-attention" in client.get("/").links("/?")
+    assert "/?" in client.get("/?sort=-attention").links("/?")
+
+
+def test_rows_show_the_last_error(client: Client) -> None:
+    """The row of a failed session shows the error that ended it."""
+    client_has_signatures(client)
+    failed = client.get("/?status=failed")
+    [*errors] = re.findall(r'class="row-error"[^>]*>([^<]*)<', failed.html)
+    assert set(errors) == {"ValueError"}
+    assert len(errors) == len(listed(client, status="failed"))
+
+
+def test_filters_are_one_click_away(client: Client) -> None:
+    """Statuses, time ranges, signatures, tags and models are links that set a filter, and remove it again."""
+    client_has_signatures(client)
+    got = client.get("/?q=coder")
+    links = got.links("/?")
+    for link in (
+        "/?q=coder&status=failed",
+        "/?q=coder&since=7d",
+        "/?q=coder&signature=repeated_calls",
+        "/?q=team%3Dt0",
+        f"/?q=coder&model={MODEL}",
+    ):
+        assert link in links
+    again = client.get("/?q=coder&status=failed")
+    assert "/?q=coder" in again.links("/?")
+    assert 'aria-current="true"' in again.html
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("team=t3", "tags['team'] = 't3'"),
+        ("claude-opus", "session_id IN (SELECT session_id FROM attempts WHERE model LIKE 'claude-opus%')"),
+        ("t3 coder", "tags['team'] = 't3' AND name = 'coder'"),
+        ("coder  nothing", "false"),
+    ],
+)  # fmt: skip
+def test_several_words_tags_and_models_are_found(
+    client: Client, store: duckdb.DuckDBPyConnection, text: str, where: str
+) -> None:
+    """A search finds a tag with its value, a part of a model, and sessions that contain all of several words."""
+    assert sorted(all_listed(client, q=text)) == says(store, where)
+
+
+def test_relative_time_ranges(client: Client) -> None:
+    """A relative range ends now; an unknown one is ignored and named."""
+    assert listed(client, since="1h") == []
+    assert "expected one of 1h, 24h, 7d, 30d (ignored)" in client.get("/?since=soon").words
+
+
+def test_the_list_is_exported(client: Client, store: duckdb.DuckDBPyConnection) -> None:
+    """The matching sessions are sent as JSON and as CSV, in the order of the list; names of people are digests."""
+    client_has_signatures(client)
+    got = client.get("/sessions.json?status=failed&sort=-cost")
+    assert got.headers["content-disposition"] == 'attachment; filename="sessions.json"'
+    exported = json.loads(got.body)
+    ids = all_listed(client, status="failed", sort="-cost")
+    assert [row["session_id"] for row in exported["sessions"]] == ids
+    assert exported["not_included"] == 0
+    total = sum(Decimal(row["cost_usd"]) for row in exported["sessions"])
+    [(expected,)] = store.execute(
+        "SELECT sum(cost_usd) FROM sessions WHERE status = 'failed'"
+    ).fetchall()
+    assert total == expected
+    assert {row["error"] for row in exported["sessions"]} == {"ValueError"}
+    rows = list(csv.DictReader(io.StringIO(client.get("/sessions.csv").body.decode())))
+    assert len(rows) == COUNT
+    assert {row["session_id"] for row in rows} == set(all_listed(client))
+    assert "Grüße" not in json.dumps(rows, ensure_ascii=False)
+
+
+def test_an_exported_text_is_no_formula() -> None:
+    """Spreadsheets do not run a text of an export."""
+    assert [_cell(text) for text in ("=1+1", "@x", "name", 5, ["a", "b"])] == [
+        "'=1+1", "'@x", "name", 5, "a b",
+    ]  # fmt: skip

@@ -17,14 +17,9 @@ from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.duckdb.ingest import ingest
-from dashboards.app.session_page import (
-    MOST_RESULT_ROWS,
-    MOST_RESULTS,
-    PAGE_SIZE,
-    WINDOW_TURNS,
-    EndedSessionCache,
-)
-from dashboards.app.store_view import Reader, Row
+from dashboards.app.session_cache import MOST_RESULT_ROWS, MOST_RESULTS, SessionCache
+from dashboards.app.session_page import PAGE_SIZE, TABS, WINDOW_TURNS
+from dashboards.app.store_view import Reader
 from tests.dashboards.live_app import Client, attempts, query_rows, serving
 from tests.exporters.sample_session import sample_home
 from tests.store.recordings import (
@@ -89,7 +84,7 @@ def step_count(page: str) -> int:
 
 
 def test_the_header_shows_the_outcome(client: Client) -> None:
-    """The header shows name, status, reason, times with their zone, tags, tokens in four classes, and cost."""
+    """The header shows name, status, reason, times with their zone, tags, and six key figures."""
     got = client.get(f"/sessions/{FAILED}")
     assert got.status == 200
     for word in (
@@ -102,13 +97,17 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
         assert word in got.words
     assert '<time datetime="2026-09-21T14:13:20Z">' in got.html
     tiles = (
+        "Duration 1 min",
+        "Cost ",
+        "Turns 1 2 attempts, 1 failed",
+        "Tool calls 1 1 failed",
         "Input tokens 10",
-        "Cache read tokens 0",
-        "Cache write tokens 0",
         "Output tokens 20",
-        "Tool calls 1",
     )
     assert [tile for tile in tiles if tile not in got.words] == []
+    classes = ("Input tokens 10", "Cache read tokens 0", "Cache write tokens 0", "Output tokens 20")
+    words = client.get(f"/sessions/{FAILED}?tab=cost").words
+    assert [tile for tile in classes if tile not in words] == []
     assert "team=red" in client.get(f"/sessions/{LONG}").words
 
 
@@ -132,13 +131,15 @@ def test_steps_are_paged(home: Home, client: Client) -> None:
     """Steps are paged in order, each on one page; a page number after the last page gives the last page."""
     seen: list[str] = []
     for page in (1, 2, 3):
-        got = client.get(f"/sessions/{LONG}?page={page}")
+        got = client.get(f"/sessions/{LONG}?tab=steps&page={page}")
         assert step_count(got.html) <= PAGE_SIZE
         seen += got.links("/attempts/")
     assert seen == [f"/attempts/{each}" for each in asked_of(home, LONG)]
     assert len(seen) == TURNS
-    assert f"101–{TURNS} of {TURNS} steps" in client.get(f"/sessions/{LONG}?page=99").words
-    assert f"1–50 of {TURNS} steps" in client.get(f"/sessions/{LONG}?page=x").words
+    assert (
+        f"101–{TURNS} of {TURNS} steps" in client.get(f"/sessions/{LONG}?tab=steps&page=99").words
+    )
+    assert f"1–50 of {TURNS} steps" in client.get(f"/sessions/{LONG}?tab=steps&page=x").words
 
 
 def asked_of(home: Home, session: str) -> list[str]:
@@ -150,21 +151,20 @@ def asked_of(home: Home, session: str) -> list[str]:
 
 def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
     """On demand, only failed requests, tool calls and decisions are listed, each with a link to its request."""
-    everything = client.get(f"/sessions/{FAILED}")
-    failed = client.get(f"/sessions/{FAILED}?failed=1")
+    everything = client.get(f"/sessions/{FAILED}?tab=steps")
+    failed = client.get(f"/sessions/{FAILED}?tab=steps&failed=1")
     assert (step_count(everything.html), step_count(failed.html)) == (4, 2)
     assert "http_error 529 overloaded_error" in failed.words
     assert "deny person" in failed.words
     first, second = asked_of(home, FAILED)
-    # The cause at the top of the page links to the failed step, too.
-    assert failed.links("/attempts/") == [f"/attempts/{each}" for each in (second, first, second)]
+    assert failed.links("/attempts/") == [f"/attempts/{each}" for each in (first, second)]
     [row] = re.findall(
         r"<tr>\s*<td class=.at.>.*?</tr>",
-        client.get(f"/sessions/{REFUSED}?failed=1").html,
+        client.get(f"/sessions/{REFUSED}?tab=steps&failed=1").html,
         re.DOTALL,
     )
     assert "tool call weather" in row
-    assert "No failed steps." in client.get(f"/sessions/{LONG}?failed=1").words
+    assert "No failed steps." in client.get(f"/sessions/{LONG}?tab=steps&failed=1").words
 
 
 def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
@@ -183,21 +183,14 @@ def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
         assert shown in client.get(f"/sessions/{LONG}?{asked_for}").words
 
 
-def test_the_range_and_the_page_of_steps_are_independent(
-    client: Client,
-) -> None:
-    """Another page of steps keeps the range of the waterfall, and another range keeps the page of steps."""
-    whole = client.get(f"/sessions/{LONG}?from=11&to=20&page=2")
-    assert "?from=11&to=20&page=3#steps" in whole.links("?from")
-    assert "?from=21&to=30&page=2#waterfall" in whole.links("?from")
-    assert "?page=2#waterfall" in whole.links("?")
-    assert "?from=11&to=20&failed=1#steps" in whole.links("?from")
-    failed = client.get(f"/sessions/{LONG}?from=11&to=20&failed=1")
-    assert "?from=21&to=30&failed=1#waterfall" in failed.links("?from")
-    assert "?from=11&to=20#steps" in failed.links("?from")
-    assert re.findall('type="hidden" name="([a-z]+)" value="([^"]*)"', failed.html) == [
-        ("failed", "1")
-    ]
+def test_the_range_keeps_the_selected_step_and_the_filter(home: Home, client: Client) -> None:
+    """Another range of the waterfall keeps the selected step and the filter of the tree in the URL."""
+    step = asked_of(home, LONG)[14]
+    got = client.get(f"/sessions/{LONG}?from=11&to=20&find=claude&step={step}")
+    assert f"?from=21&to=30&find=claude&step={step}#waterfall" in got.links("?from")
+    assert f"?find=claude&step={step}#waterfall" in got.links("?find")
+    hidden = re.findall('type="hidden" name="([a-z]+)" value="([^"]*)"', got.html)
+    assert {("find", "claude"), ("step", step)} <= set(hidden)
 
 
 def test_a_crashed_session_is_marked(client: Client) -> None:
@@ -228,7 +221,7 @@ def test_names_are_text(client: Client) -> None:
 
 def test_each_failure_signature_is_listed(client: Client) -> None:
     """Signatures that were found have a suggestion; the others are listed as not found or not checked."""
-    words = client.get(f"/sessions/{FAILED}").words.replace("_", " ")
+    words = client.get(f"/sessions/{FAILED}?tab=overview").words.replace("_", " ")
     assert [each.name for each in SIGNATURES if each.name.replace("_", " ") not in words] == []
     assert "Not found:" in words
     assert "Could not be checked:" in words
@@ -236,7 +229,7 @@ def test_each_failure_signature_is_listed(client: Client) -> None:
 
 def test_commands_contain_the_full_id(client: Client) -> None:
     """The page lists commands for the terminal, with the full session ID."""
-    words = client.get(f"/sessions/{FAILED}").words
+    words = client.get(f"/sessions/{FAILED}?tab=overview").words
     for command in ("show", "freeze", "report", "diagnose"):
         assert f"agentobs {command} {FAILED}" in words
 
@@ -246,22 +239,33 @@ def test_live_regions_have_ids(client: Client) -> None:
 
     Content is never replaced.
     """
-    got = client.get(f"/sessions/{LONG}")
-    live = [str(attributes["id"]) for _, attributes in got.tags if "data-live" in attributes]
-    assert {"head", "totals", "panels", "steps", "diagnosis"} <= set(live)
-    assert "transcript" not in live
-    assert 'name="agentobs-revision"' in got.html
+    live: dict[str, set[str]] = {}
+    for tab in TABS:
+        got = client.get(f"/sessions/{LONG}?tab={tab}")
+        assert 'name="agentobs-revision"' in got.html
+        live[tab] = {
+            str(attributes["id"]) for _, attributes in got.tags if "data-live" in attributes
+        }
+        assert {"head", "totals"} <= live[tab]
+    assert {"tree", "panels"} <= live["trace"]
+    assert "step" not in live["trace"]
+    assert "diagnosis" in live["overview"]
+    assert "steps" in live["steps"]
+    assert "transcript" not in live["transcript"]
 
 
 def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
     """Each figure has a summary and a table of its rows, for users who cannot see the figure."""
-    got = client.get(f"/sessions/{LONG}")
-    drawn = [str(a["data-figure"]) for _, a in got.tags if "data-figure" in a]
-    assert "turns" in drawn
-    for name in drawn:
-        panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
-        assert re.search(r'<p class="summary">[^<]+', panel), name
-        assert "<table>" in panel, name
+    drawn: list[str] = []
+    for tab in TABS:
+        got = client.get(f"/sessions/{LONG}?tab={tab}")
+        names = [str(a["data-figure"]) for _, a in got.tags if "data-figure" in a]
+        drawn += names
+        for name in names:
+            panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
+            assert re.search(r'<p class="summary">[^<]+', panel), name
+            assert "<table>" in panel, name
+    assert {"waterfall", "turns", "context", "time"} <= set(drawn)
 
 
 def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path) -> None:
@@ -269,11 +273,17 @@ def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path
     home = sample_home(tmp_path)
     with serving(home) as client:
         session = str(query_rows(home, "SELECT session_id FROM sessions")[0][0])
-        got = client.get(f"/sessions/{session}")
-        assert got.status == 200
-        for heading in ("Hooks", "Permissions", "Waterfall", "Cost by agent"):
+        for tab, heading in (
+            ("overview", "Hooks"),
+            ("overview", "Permissions"),
+            ("trace", "Waterfall"),
+            ("cost", "Cost by agent"),
+        ):
+            got = client.get(f"/sessions/{session}?tab={tab}")
+            assert got.status == 200
             assert heading in got.words
-        assert all(f"/attempts/{each}" in got.links("/attempts/") for each in attempts(home))
+        steps = client.get(f"/sessions/{session}?tab=steps")
+        assert all(f"/attempts/{each}" in steps.links("/attempts/") for each in attempts(home))
 
 
 def test_the_sessions_of_a_conversation_are_linked(tmp_path: Path) -> None:
@@ -292,7 +302,7 @@ def test_the_sessions_of_a_conversation_are_linked(tmp_path: Path) -> None:
     )
     with serving(home) as client:
         for one, other in ((1, 2), (2, 1)):
-            got = client.get(f"/sessions/{session_id(one)}")
+            got = client.get(f"/sessions/{session_id(one)}?tab=overview")
             assert "Sessions of this conversation (2)" in got.words
             assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
 
@@ -302,43 +312,45 @@ def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, conversation(1, turns=1))
     with serving(home) as client:
-        assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}").words
-        assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}").words
+        assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}?tab=cost").words
+        assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}?tab=cost").words
         record(home, [attempt(1, 2, at=T0 + 61 * SECOND)])
         for _ in range(200):
-            if "2 turns used 60 tokens" in client.get(f"/sessions/{LONG}").words:
+            if "2 turns used 60 tokens" in client.get(f"/sessions/{LONG}?tab=cost").words:
                 return
             time.sleep(0.05)  # until the next check for new data
         pytest.fail("what is new was not drawn")
 
 
 def test_results_about_an_ended_session_are_cached(home: Home) -> None:
-    """Results about ended sessions are cached, except long results and those of running sessions.
+    """Results about ended sessions are cached until their data changes, and those about running sessions for one state.
 
-    The number of cached results is bounded.
+    Long results are not cached, and the number of cached results is bounded.
     """
     with Reader(home) as reader, reader.view() as view:
-        [ended] = view.named("internal/session", session_id=LONG)
+        ended, running = LONG, "no-session-that-has-ended"
         asked_for: list[str] = []
 
-        def ask(what: str, about: Row) -> list[str]:
+        def ask(what: str, session: str) -> list[str]:
             def compute() -> list[str]:
                 asked_for.append(what)
                 return [what]
 
-            return EndedSessionCache.of(home, view, about).get(what, compute)
+            return SessionCache.of(home, view, session).get(what, compute)
 
         assert [ask("rows", ended) for _ in range(2)] == [["rows"], ["rows"]]
         assert asked_for == ["rows"]
         for _ in range(2):
-            ask("rows", {**ended, "status": "running"})
-        assert len(asked_for) == 3
+            ask("rows", running)
+        assert len(asked_for) == 2
+        with reader.view() as other:
+            assert other.results is view.results
         for number in range(MOST_RESULTS):
             ask(f"panels {number}", ended)
         ask("rows", ended)
-        assert len(asked_for) == 3 + MOST_RESULTS + 1
+        assert len(asked_for) == 2 + MOST_RESULTS + 1
         for _ in range(2):
-            found = EndedSessionCache.of(home, view, ended).get(
+            found = SessionCache.of(home, view, ended).get(
                 "many", lambda: [0] * (MOST_RESULT_ROWS + 1)
             )
             assert found == [0] * (MOST_RESULT_ROWS + 1)
@@ -375,6 +387,7 @@ def test_viewing_pages_writes_nothing(tmp_path: Path) -> None:
         attempt_id = attempts(home)[0]
         for path in (
             "/", "/?q=one", "/fleet", "/sql", "/sql/tables", "/revision", f"/sessions/{one}", "/sessions/two",
+            *(f"/sessions/{one}?tab={tab}" for tab in TABS), f"/sessions/{one}/tree", f"/sessions/{one}/step",
             f"/sessions/{one}/ledger", f"/attempts/{attempt_id}", f"/attempts/{attempt_id}/diff", "/compare",
             f"/compare?a={one}&b={two}", "/compare?a=one&b=two",
         ):  # fmt: skip

@@ -43,6 +43,7 @@ from tests.store.wire_conversations import WireConversation
 def check_at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check for new data at every request, without pauses between checks."""
     monkeypatch.setattr(store_view, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(store_view, "MOST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(store_view, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(store_view, "CHECK_SECONDS", 60.0)
 

@@ -16,6 +16,7 @@ from agentobs.recording.options import Options
 from agentobs.recording.vault.encryption import KEY_VARIABLE
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
+from dashboards.app.session_page import TABS
 from dashboards.content.message_view import new_input
 from dashboards.content.visible_text import SHOWN, visible
 from tests.dashboards.live_app import (
@@ -61,6 +62,11 @@ def pages(home: Home) -> list[str]:
     return [
         f"/sessions/{session}",
         f"/sessions/{session}?failed=1",
+        f"/sessions/{session}?find=weather",
+        *(f"/sessions/{session}?tab={tab}" for tab in TABS),
+        f"/sessions/{session}/tree",
+        f"/sessions/{session}/tree?find=weather",
+        f"/sessions/{session}/step?step={tried[-1]}",
         f"/sessions/{session}/ledger",
         f"/attempts/{tried[-1]}",
         f"/attempts/{tried[-1]}/diff",
@@ -110,8 +116,17 @@ def test_the_transcript_shows_all_content_once(home: Home, client: Client) -> No
     )
     places = [words.index(each) for each in order]
     assert places == sorted(places)
-    assert '"city": "Oslo"' in words
+    assert "city Oslo" in words
     assert "Result from weather" in words
+
+
+def test_the_raw_text_is_one_click_away(home: Home, client: Client) -> None:
+    """The transcript can be shown as plain text, without rendered Markdown and JSON."""
+    got = client.press(f"/sessions/{only_session(home)}/transcript", raw=1)
+    assert [got.html.count(each) for each in CANARIES] == [1, 1, 1, 1]
+    assert '"city": "Oslo"' in got.words
+    assert 'class="markdown"' not in got.html
+    assert "Show rendered" in got.words
 
 
 def test_hostile_content_is_text(home: Home, client: Client) -> None:
@@ -182,7 +197,7 @@ def test_unrecorded_content_has_no_button(tmp_path: Path) -> None:
     home = record_weather_agent(tmp_path, Options(content="off"), prompt="canary-prompt")
     session = only_session(home)
     with serving(home) as client:
-        got = client.get(f"/sessions/{session}")
+        got = client.get(f"/sessions/{session}?tab=transcript")
         assert "This session was recorded without content" in got.words
         assert "Show content" not in got.words
         result = client.press(f"/sessions/{session}/transcript").words
@@ -197,7 +212,7 @@ def test_pruned_content_is_explained(tmp_path: Path) -> None:
     ingest(home)
     prune(home, sessions=[session], what="content")
     with serving(home) as client:
-        page = client.get(f"/sessions/{session}").words
+        page = client.get(f"/sessions/{session}?tab=transcript").words
         assert "The content was deleted on" in page
         assert "all other data was kept." in page
         result = client.press(f"/sessions/{session}/transcript").words
@@ -248,7 +263,7 @@ def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
     with serving(home) as client:
         main = client.press(f"/sessions/{session}/transcript")
         assert re.search(
-            r"<details><summary>Thinking [^<]*</summary>\s*<pre[^>]*>Let me look.", main.html
+            r"<details><summary>Thinking [^<]*</summary>\s*<div[^>]*><p>Let me look.", main.html
         )
         assert f'value="{helper}"' in main.html
         other = client.press(f"/sessions/{session}/transcript", lane=helper)
@@ -269,12 +284,48 @@ def test_a_transcript_is_paged(tmp_path: Path) -> None:
     path = f"/sessions/{only_session(home)}/transcript"
     with serving(home) as client:
         result = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
-    assert [each.count("Turn ") for each in result] == [20, 20, 5, 5]
+    assert [len(re.findall("Turn [0-9]", each)) for each in result] == [20, 20, 5, 5]
     whole = "".join(result[:3])
     assert [whole.count(f"answer-{n}.") for n in range(1, turns)] == [1] * (turns - 1)
     assert whole.count("first-prompt") == 1
     assert whole.count("Result from clock") == turns - 1
     assert "41–45 of 45" in result[2]
+
+
+def test_calls_are_paired_with_their_results(tmp_path: Path) -> None:
+    """A result is shown once, at its call, even if the call is the last one of a page; each turn has its time."""
+    turns = 22
+    replies = [
+        streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, turns)
+    ]
+    home = record_weather_agent(
+        tmp_path, answers=[*replies, streamed(text("the-end"), number=turns)]
+    )
+    path = f"/sessions/{only_session(home)}/transcript"
+    with serving(home) as client:
+        first, last = (client.press(path, page=number) for number in (1, 2))
+        for number in range(1, 21):
+            turn = first.html.partition(f'id="turn-{number}"')[2].partition("</article>")[0]
+            assert turn.count("Result from clock") == 1
+            assert turn.index("Calls clock") < turn.index("Result from clock")
+            assert re.search(r"[0-9.]+ (ms|s|µs), ", turn)
+        assert first.words.count("Result from clock") == 20
+        assert last.words.count("Result from clock") == 1
+        assert "Result from clock" not in last.html.partition('id="turn-21"')[0]
+
+
+def test_a_turn_can_be_opened(tmp_path: Path) -> None:
+    """A number of a turn opens the page that contains it; a turn in the URL is part of the button."""
+    replies = [streamed(call(n, "clock", n=n), number=n) for n in range(1, 45)]
+    home = record_weather_agent(tmp_path, answers=[*replies, streamed(text("end"), number=45)])
+    session = only_session(home)
+    with serving(home) as client:
+        got = client.press(f"/sessions/{session}/transcript", turn=30)
+        assert 'id="turn-30"' in got.html
+        assert "Requests 21–40 of 45" in got.words
+        assert 'id="turn-45"' in client.press(f"/sessions/{session}/transcript", turn=999).html
+        page = client.get(f"/sessions/{session}?tab=transcript&turn=30")
+        assert '<input type="hidden" name="turn" value="30">' in page.html
 
 
 def test_a_rewritten_history_is_shown_again() -> None:

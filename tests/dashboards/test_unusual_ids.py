@@ -27,10 +27,15 @@ def test_ids_may_contain_slashes_and_url_characters(tmp_path: Path) -> None:
     with serving(home) as client:
         [link] = client.get("/").links("/sessions/")
         page = client.get(link)
-        assert f"agentobs show {ODD}" in page.words
-        assert page.links("/sessions/") == [f"{link}/ledger"]
+        assert f"agentobs show {ODD}" in client.get(f"{link}?tab=overview").words
+        others = {each.partition("?")[0] for each in page.links("/sessions/")}
+        assert others == {link, f"{link}/ledger"}
+        for each in page.links(f"{link}?"):
+            assert client.get(each).status == 200
+        step = next(each for each in page.links(f"{link}?step=") if segment(ASKS) in each)
+        assert ASKS in client.get(step.replace("?step=", "/step?step=")).html
         assert client.get(f"{link}/ledger").links("/sessions/") == [link]
-        path = page.links("/attempts/")[-1]
+        path = client.get(f"{link}?tab=steps").links("/attempts/")[-1]
         shown = client.get(path)
         assert ASKS in shown.words
         assert shown.links("/sessions/") == [link]

@@ -58,7 +58,7 @@ def bars(figure: go.Figure) -> list[Bar]:
     names = {each.y: each.text for each in figure.layout.annotations if each.yref != "paper"}
     found = [
         {
-            "y": y, "track": names.get(y), "at": at, "wide": wide, "count": number, "says": says, "part": trace.name,
+            "y": y, "track": names.get(y), "at": at, "wide": wide, "count": number[0], "says": says, "part": trace.name,
             "line": (color, width),
         }
         for trace in figure.data

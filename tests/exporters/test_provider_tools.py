@@ -91,6 +91,6 @@ def test_show_and_the_session_page_list_the_calls(
         "web_search - - executed -",
     ]
     with serving(home) as client:
-        steps = client.get(f"/sessions/{session_id(1)}").html.partition('id="steps"')[2]
+        steps = client.get(f"/sessions/{session_id(1)}?tab=steps").html.partition('id="steps"')[2]
     assert len(re.findall(r"<td[^>]*>\s*<[^>]*>web_search<|web_search", steps)) >= 3
     assert "failed too_many_requests" in steps

@@ -2,9 +2,9 @@
 
 The views of the store aggregate each session from all of its records. For 100,000 sessions this takes a second, and the
 failure signatures take another two. Therefore both are kept as tables of the connection, in the schema `app`: `listing`
-has one row per session, and `found_signatures` has one row per session and signature found. Signatures are computed
-later, and the signatures of unchanged sessions are copied from the previous state. `checked` has the fingerprints of
-the sessions whose signatures have been computed.
+has one row per session, `found_signatures` has one row per session and signature found, and `last_errors` has one row
+per session that failed. Signatures and errors are computed later, and those of unchanged sessions are copied from the
+previous state. `checked` has the fingerprints of the sessions for which they have been computed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ def make_tables(connection: duckdb.DuckDBPyConnection) -> None:
 def adopt_findings(
     before: duckdb.DuckDBPyConnection, connection: duckdb.DuckDBPyConnection
 ) -> None:
-    """Copy the signatures of unchanged sessions from the previous state."""
-    checked, found = before.execute(_KNOWN).fetchone() or (None, None)
+    """Copy the signatures and errors of unchanged sessions from the previous state."""
+    checked, found, errors = before.execute(_KNOWN).fetchone() or (None, None, None)
     connection.execute("INSERT INTO app.checked " + _CHECKED, [checked or "[]"])
     connection.execute("INSERT INTO app.found_signatures " + _FOUND, [found or "[]"])
+    connection.execute("INSERT INTO app.last_errors " + _ERRORS, [errors or "[]"])
 
 
 def complete_findings(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Compute the signatures of all sessions that are not checked yet; return whether there were any such sessions.
+    """Compute the signatures and errors of all sessions that are not checked yet.
+
+    Return whether there were any such sessions.
 
     Raises:
         duckdb.Error: there is not enough memory, or the query was interrupted.
@@ -38,6 +41,7 @@ def complete_findings(connection: duckdb.DuckDBPyConnection) -> bool:
     connection.begin()
     try:
         connection.execute(_COMPUTE, {"first": bounds[0], "last": bounds[1]})
+        connection.execute(_COMPUTE_ERRORS, {"first": bounds[0], "last": bounds[1]})
         connection.execute(_MARK_CHECKED)
         connection.commit()
     except BaseException:
@@ -73,17 +77,23 @@ _TABLES = """
         *,
         lower(concat_ws(
             chr(10), session_id, name, reason, signature, array_to_string(map_keys(tags), chr(10)),
-            array_to_string(map_values(tags), chr(10))
+            array_to_string(map_values(tags), chr(10)),
+            array_to_string([entry['key'] || '=' || entry['value'] FOR entry IN map_entries(tags)], chr(10)),
+            array_to_string(models, chr(10))
         )) AS words,
         hash(listed) AS fingerprint
     FROM listed;
     CREATE TABLE app.found_signatures (session_id VARCHAR, signature VARCHAR, times BIGINT, strength DOUBLE);
+    CREATE TABLE app.last_errors (
+        session_id VARCHAR, error_kind VARCHAR, error_name VARCHAR, error VARCHAR, error_file VARCHAR, error_line BIGINT
+    );
     CREATE TABLE app.checked (fingerprint UBIGINT);
 """
 _KNOWN = """
     SELECT
         (SELECT list(fingerprint)::VARCHAR FROM app.checked),
-        (SELECT to_json(list(found))::VARCHAR FROM app.found_signatures AS found)
+        (SELECT to_json(list(found))::VARCHAR FROM app.found_signatures AS found),
+        (SELECT to_json(list(found))::VARCHAR FROM app.last_errors AS found)
 """
 _CHECKED = """
     SELECT fingerprint FROM (SELECT unnest($1::UBIGINT[]) AS fingerprint)
@@ -93,6 +103,15 @@ _FOUND = """
     SELECT found.* FROM (
         SELECT unnest(from_json($1,
             '[{"session_id":"VARCHAR","signature":"VARCHAR","times":"BIGINT","strength":"DOUBLE"}]'
+        ), recursive := true)
+    ) AS found
+    SEMI JOIN (FROM app.listing SEMI JOIN app.checked USING (fingerprint)) AS same ON same.session_id = found.session_id
+"""
+_ERRORS = """
+    SELECT found.* FROM (
+        SELECT unnest(from_json($1,
+            '[{"session_id":"VARCHAR","error_kind":"VARCHAR","error_name":"VARCHAR","error":"VARCHAR","error_file":"VARCHAR",
+            "error_line":"BIGINT"}]'
         ), recursive := true)
     ) AS found
     SEMI JOIN (FROM app.listing SEMI JOIN app.checked USING (fingerprint)) AS same ON same.session_id = found.session_id
@@ -108,6 +127,17 @@ _COMPUTE = """
         ON found.session_id = unchecked.session_id
     WHERE found.session_id BETWEEN $first AND $last
     GROUP BY found.session_id, found.signature
+"""
+_COMPUTE_ERRORS = """
+    INSERT INTO app.last_errors
+    SELECT
+        found.session_id, found.step_kind, found.step_name,
+        coalesce(found.step_class, found.error_class, found.step_outcome),
+        coalesce(found.step_file, found.error_file), coalesce(found.step_line, found.error_line)
+    FROM failures AS found
+    SEMI JOIN (FROM app.listing ANTI JOIN app.checked USING (fingerprint)) AS unchecked
+        ON found.session_id = unchecked.session_id
+    WHERE found.session_id BETWEEN $first AND $last
 """
 _MARK_CHECKED = """
     INSERT INTO app.checked

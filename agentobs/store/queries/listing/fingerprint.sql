@@ -1,2 +1,2 @@
 -- What is the fingerprint of the row of one session?
-SELECT fingerprint FROM app.listing WHERE session_id = $session_id::VARCHAR;
+SELECT session_id, status, fingerprint FROM app.listing WHERE session_id = $session_id::VARCHAR;

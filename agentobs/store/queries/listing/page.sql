@@ -1,11 +1,12 @@
 -- Which sessions are on one page of the list?
 --
--- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or whose ID
--- is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
+-- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or all words
+-- of $text, or whose ID is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
 -- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and
 -- before the second. NULL means no filter.
 --
--- $sort: the column, as in the URL of the page. $descending: whether the largest values come first. $limit, $offset:
+-- $sort: the column, as in the URL of the page; `attention` means failed sessions, then those with failure signatures, by
+-- cost. $descending: whether the largest values come first. $limit, $offset:
 -- the page.
 WITH found AS (
     SELECT session_id, list(signature ORDER BY signature) AS fired FROM app.found_signatures GROUP BY session_id
@@ -21,12 +22,18 @@ WITH found AS (
             WHEN 'tools' THEN tool_calls
             WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
             WHEN 'signatures' THEN len(coalesce(found.fired, []))
+            WHEN 'attention' THEN CASE
+                WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 WHEN found.fired IS NOT NULL THEN 1 ELSE 0
+            END
         END AS number_key,
-        CASE $sort::VARCHAR WHEN 'cost' THEN cost_usd END AS money_key
+        CASE WHEN $sort::VARCHAR IN ('cost', 'attention') THEN cost_usd END AS money_key,
+        last_errors.* EXCLUDE (session_id)
     FROM app.listing AS listing
     LEFT JOIN found USING (session_id)
+    LEFT JOIN app.last_errors AS last_errors USING (session_id)
     WHERE
         ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR)
+        OR (contains($text::VARCHAR, ' ') AND len(list_filter(string_split(trim($text::VARCHAR), ' '), lambda word: NOT contains(words, word))) = 0)
         OR ($found::VARCHAR[] IS NOT NULL AND session_id IN (SELECT unnest($found::VARCHAR[]))))
         AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
         AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)

@@ -1,7 +1,7 @@
 -- What are the totals of the listed sessions, and how certain is their cost?
 --
--- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or whose ID
--- is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
+-- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or all words
+-- of $text, or whose ID is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
 -- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and
 -- before the second. NULL means no filter.
 SELECT
@@ -26,6 +26,7 @@ SELECT
 FROM app.listing
 WHERE
     ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR)
+        OR (contains($text::VARCHAR, ' ') AND len(list_filter(string_split(trim($text::VARCHAR), ' '), lambda word: NOT contains(words, word))) = 0)
         OR ($found::VARCHAR[] IS NOT NULL AND session_id IN (SELECT unnest($found::VARCHAR[]))))
     AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
     AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)

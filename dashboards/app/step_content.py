@@ -1,0 +1,206 @@
+"""The content of one step of a session: the messages of a request, a call with its result, the text of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agentobs.errors import UsageError
+from agentobs.provider.registry import dialect_of_body
+from dashboards.app.attempt_page import attempt_of
+from dashboards.app.changes_page import previous_attempt
+from dashboards.app.content_forms import Fields, content_response, on_click
+from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
+from dashboards.app.site import site_of
+from dashboards.app.store_view import Row, View
+from dashboards.content.message_view import (
+    Block,
+    called,
+    message,
+    messages_of,
+    new_input,
+    response_message,
+    result_block,
+)
+from dashboards.content.visible_text import body_of, message_of, shown, visible
+from dashboards.panels.templates import segment
+
+_Part = tuple[Block | Withheld, str | None]
+"""A block of content, and the attempt from which its full text can be downloaded."""
+
+
+def messages(request: Request, fields: Fields) -> Response:
+    """Show the new messages of a request, and its response."""
+    with site_of(request).reader.view() as view:
+        about = attempt_of(request, view)
+        previous = previous_attempt(view, about)
+    with CONTENT_SLOTS:
+        content = Content(site_of(request).home)
+        old_question = content.question(previous) if previous else None
+        old_answer = content.answer(previous) if previous else None
+        question, answer = content.question(about), content.answer(about)
+        is_old_known = old_question is not None and not isinstance(old_question, Withheld)
+        previous_body = body_of(old_question) if is_old_known else None  # type: ignore[arg-type]
+        previous_response = (
+            {} if old_answer is None or isinstance(old_answer, Withheld) else message_of(old_answer)
+        )
+        added = (
+            question
+            if isinstance(question, Withheld)
+            else new_input(previous_body, previous_response, body_of(question))
+        )
+        return content_response(
+            request,
+            "messages.html",
+            title="Messages",
+            back=f"/attempts/{segment(about['attempt_id'])}",
+            about=about,
+            new_input=added,
+            response=answer
+            if isinstance(answer, Withheld)
+            else response_message(message_of(answer)),
+            is_raw=bool(fields.get("raw")),
+        )
+
+
+def call(request: Request, fields: Fields) -> Response:
+    """Show the input and the result of a tool call."""
+    with site_of(request).reader.view() as view:
+        about = attempt_of(request, view)
+        row = _call_row(view, about, fields.get("ordinal", ""))
+        recorded, following = _result_rows(view, about, row)
+    with CONTENT_SLOTS:
+        blocks = _call_blocks(Content(site_of(request).home), about, row, recorded, following)
+        return _blocks_response(request, about, "Input and result", blocks)
+
+
+def error(request: Request, fields: Fields) -> Response:
+    """Show the text of an error: of a tool call, or of a request."""
+    step_id = fields.get("step", "")
+    with site_of(request).reader.view() as view:
+        about = attempt_of(request, view)
+        parts = step_id.split(" ", 2)
+        is_call = len(parts) == 3 and parts[0] == about["attempt_id"]
+        row = _call_row(view, about, parts[1]) if is_call else None
+        recorded, following = _result_rows(view, about, row) if row else ([], None)
+    with CONTENT_SLOTS:
+        content = Content(site_of(request).home)
+        if row:
+            blocks = _call_blocks(content, about, row, recorded, following)
+            results = [
+                (each, attempt_id)
+                for each, attempt_id in blocks
+                if isinstance(each, Withheld) or each.kind == "result"
+            ]
+            return _blocks_response(request, about, "Error", results)
+        answer = content.answer(about)
+        if isinstance(answer, Withheld):
+            return _blocks_response(request, about, "Error", [(answer, None)])
+        found = response_message(message_of(answer))
+        errors = [each for each in found.blocks if each.is_error] if found else []
+        if answer.failure and not errors:
+            text = shown(f"{answer.failure.name}: {answer.failure.message}")
+            errors = [Block("result", "Error", text, True)]
+        attempt_id = str(about["attempt_id"])
+        return _blocks_response(request, about, "Error", [(each, attempt_id) for each in errors])
+
+
+def _blocks_response(request: Request, about: Row, title: str, blocks: Sequence[_Part]) -> Response:
+    return content_response(
+        request,
+        "blocks.html",
+        title=title,
+        back=f"/attempts/{segment(about['attempt_id'])}",
+        about=about,
+        blocks=blocks,
+    )
+
+
+def _call_row(view: View, about: Row, ordinal: str) -> Row:
+    """Return the row of a tool call.
+
+    Raises:
+        UsageError: the response has no such call.
+    """
+    key = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
+    calls = view.store.rows("internal/attempt_tool_calls", **key).dicts()
+    found = [each for each in calls if str(each["ordinal"]) == ordinal]
+    if not found:
+        raise UsageError("no such tool call in this response", where=str(about["attempt_id"]))
+    return found[0]
+
+
+def _result_rows(view: View, about: Row, call: Row) -> tuple[list[Row], Row | None]:
+    """Return the rows of a result that was recorded when the tool ran, and of the next attempt in the lane."""
+    key = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
+    recorded = [
+        row
+        for row in view.store.rows("internal/recorded_results", **key).dicts()
+        if row["tool_use_id"] == call["tool_use_id"]
+    ]
+    near = view.store.rows("internal/adjacent_attempts", **key, lane=about["lane"]).dicts()
+    next_id = near[0]["after_id"] if near else None
+    following = view.named("internal/attempt", attempt_id=next_id) if next_id else []
+    return recorded, (following[0] if following else None)
+
+
+def _call_blocks(
+    content: Content, about: Row, row: Row, recorded: Sequence[Row], following: Row | None
+) -> list[_Part]:
+    """Return the call as the model requested it, the input with which it ran if it differs, and its result."""
+    answer = content.answer(about)
+    if isinstance(answer, Withheld):
+        return [(answer, None)]
+    found: list[_Part] = []
+    response = message(message_of(answer), "response")
+    calls = [each for each in response.blocks if each.kind == "call"]
+    place = int(row["ordinal"]) - 1
+    requested = calls[place] if 0 <= place < len(calls) else None
+    if requested:
+        found.append((requested, str(about["attempt_id"])))
+    if recorded:
+        executed = content.tool_execution(recorded[0])
+        if isinstance(executed, Withheld):
+            found.append((executed, None))
+        else:
+            found.append((_executed(row, executed), None))
+    elif following is not None and requested is not None:
+        question = content.question(following)
+        if isinstance(question, Withheld):
+            found.append((question, None))
+        else:
+            result = _sent_result(body_of(question), requested.call_id)
+            found += [(result, str(following["attempt_id"]))] if result else []
+    return found
+
+
+def _executed(row: Row, executed: dict[str, Any]) -> Block:
+    title = f"{'Error' if row['is_error'] else 'Result'} from {visible(str(row['name']))}"
+    value = executed.get("result")
+    readable = value if isinstance(value, str) else ""
+    return result_block(title, shown(value), value, readable, is_error=bool(row["is_error"]))
+
+
+def _sent_result(body: Any, call_id: str | None) -> Block | None:
+    """Return the result of a call in the messages of the next request; None if it is not there."""
+    dialect = dialect_of_body(body)
+    sent = messages_of(body)
+    names = called(sent, dialect)
+    for at in range(len(sent) - 1, -1, -1):
+        keys = (dialect.history_key, at)
+        for block in message(sent[at], "request", keys, names, dialect).blocks:
+            if block.kind == "result" and block.call_id == call_id:
+                return block
+    return None
+
+
+_METHODS: Any = ["GET", "POST"]
+routes = [
+    Route("/attempts/{id:path}/messages", on_click(messages), methods=_METHODS),
+    Route("/attempts/{id:path}/call", on_click(call), methods=_METHODS),
+    Route("/attempts/{id:path}/error", on_click(error), methods=_METHODS),
+]

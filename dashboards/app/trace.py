@@ -1,0 +1,185 @@
+"""The trace of a session: the tree of its steps, and the facts of the selected step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentobs.errors import UsageError
+from agentobs.store.analysis.failure import Failure
+from dashboards.app.site import first_of
+from dashboards.app.store_view import Row, View
+from dashboards.panels.session_outcomes import steps_of
+from dashboards.panels.trace_tree import Node, TraceTree, trace_tree
+
+MOST_MATCHES = 200
+"""The maximum number of matches of a filter that are shown. Our choice."""
+
+
+NO_STEP: Row = dict.fromkeys(
+    (
+        "outcome", "calls", "runs_on", "input_bytes", "result_bytes", "changed_by", "cost_usd", "cost_status",
+        "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
+    )
+)  # fmt: skip
+"""A row without facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownNode:
+    """A node of the tree with the texts of its labels."""
+
+    node: Node
+    label: str
+    lane: str
+    detail: str
+    is_expanded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStep:
+    """The selected step, for its page."""
+
+    node: Node
+    label: str
+    detail: str
+    path: Sequence[tuple[str, str]]
+    """The IDs and labels of its ancestors, the root first."""
+    attempt: Row | None = None
+    """The row of the attempt of a request, or of the attempt that requested a tool call."""
+    step: Row = field(default_factory=lambda: NO_STEP)
+    """The row of `session_steps`, with the original texts; NO_STEP if there is none."""
+    changed_zones: str | None = None
+    """What changed in the cached prefix since the previous request; None if unknown."""
+    error: Row | None = None
+    """The row of `errors` of a failed step."""
+
+
+def tree_of(
+    view: View, session_id: str, rows: Sequence[Mapping[str, Any]], failure: Failure | None
+) -> TraceTree:
+    """Return the tree of a session, given its rows of `session_waterfall`."""
+    steps = steps_of(view.store, session_id)
+    return trace_tree(rows, steps, failure.row if failure else None)
+
+
+def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:
+    """Return the number of the step in the URL; without one, of the step that failed the session.
+
+    Raises:
+        UsageError: the step does not exist.
+    """
+    if "number" in query:
+        number = query["number"]
+        if number.isascii() and number.isdigit() and len(number) <= 9:
+            try:
+                return tree.node(int(number)).number
+            except LookupError:
+                pass
+        raise UsageError("no step with this number", where=number[:80])
+    step_id = query.get("step")
+    if not step_id:
+        return tree.failing
+    if step_id not in tree.by_id:
+        raise UsageError(
+            "no step with this ID",
+            where=step_id[:80],
+            todo="The step may belong to another session; open the session without ?step=",
+        )
+    return tree.by_id[step_id]
+
+
+def shown_nodes(view: View, nodes: Sequence[Node], expanded: set[int]) -> list[ShownNode]:
+    """Return nodes with the texts of their labels."""
+    rows = [{"label": each.label, "lane": each.lane, "detail": each.detail} for each in nodes]
+    texts = view.texts.replace_in_dicts(rows)
+    return [
+        ShownNode(node, text["label"], text["lane"], text["detail"], node.number in expanded)
+        for node, text in zip(nodes, texts, strict=True)
+    ]
+
+
+def matching_nodes(
+    view: View, tree: TraceTree, words: str, *, only_failed: bool
+) -> tuple[list[ShownNode], int]:
+    """Return the nodes that match a filter, and the number of those that are not shown."""
+    every = [tree.node(number) for number in tree.order]
+    shown = shown_nodes(view, every, set())
+    wanted = words.casefold().split()
+    found = [
+        each
+        for each in shown
+        if each.node.kind != "group"
+        and (each.node.is_failed or not only_failed)
+        and all(word in _searchable(each) for word in wanted)
+    ]
+    return found[:MOST_MATCHES], max(len(found) - MOST_MATCHES, 0)
+
+
+def shown_step(
+    view: View, tree: TraceTree, number: int | None, errors: Callable[[], Sequence[Row]]
+) -> ShownStep | None:
+    """Return the selected step with its facts; None if no step is selected.
+
+    Args:
+        view: the state of the store.
+        tree: the tree of the session.
+        number: the number of the selected step.
+        errors: returns the rows of `session_errors`; only called for a failed step.
+    """
+    if number is None:
+        return None
+    node = tree.node(number)
+    way = [tree.node(each) for each in tree.path(number)]
+    texts = shown_nodes(view, [*way, node], set())
+    step = view.texts.replace_in_dicts([node.step])[0] if node.step else NO_STEP
+    attempt_id = node.step["attempt_id"] if node.step else None
+    attempt = (
+        first_of(view.named("internal/attempt", attempt_id=attempt_id)) if attempt_id else None
+    )
+    changed = None
+    if attempt and node.kind == "request":
+        key = {"session_id": attempt["session_id"], "attempt_id": attempt["attempt_id"]}
+        zones = view.named("internal/zone_changes", **key)
+        changed = str(zones[0]["zones_changed"] or "") if zones else None
+    return ShownStep(
+        node,
+        texts[-1].label,
+        texts[-1].detail,
+        [(each.node.step_id, _name(each)) for each in texts[:-1]],
+        attempt,
+        step,
+        changed,
+        _error(node, errors),
+    )
+
+
+def _error(node: Node, errors: Callable[[], Sequence[Row]]) -> Row | None:
+    """Return the row of `session_errors` of a failed step; None if it is unknown."""
+    if not node.is_failed or node.step is None:
+        return None
+    step = node.step
+    place = (step["lane"], step["turn"], step["id"])
+    return first_of([row for row in errors() if (row["lane"], row["turn"], row["id"]) == place])
+
+
+def _name(shown: ShownNode) -> str:
+    node = shown.node
+    if node.kind == "request" and node.turn is not None:
+        return f"turn {node.turn:,}"
+    if node.kind == "group":
+        return shown.label
+    return shown.label or node.kind.replace("_", " ")
+
+
+def _searchable(shown: ShownNode) -> str:
+    """Return the text in which a filter searches, without case."""
+    node = shown.node
+    step: Mapping[str, Any] = node.step or {}
+    turn = "" if node.turn is None else f"turn {node.turn} turn={node.turn}"
+    words = (
+        node.kind.replace("_", " "), shown.label, shown.lane, shown.detail, node.step_id, turn,
+        step.get("outcome"), step.get("stop_reason"), "failed" if node.is_failed else "",
+    )  # fmt: skip
+    return "\n".join(str(word) for word in words if word).casefold()

@@ -1,0 +1,245 @@
+// The tree of a session: selecting, expanding and filtering steps without loading the page again. The selected step is in
+// the URL. Without this script, the links and the form in the tree do the same with a page load.
+"use strict";
+(() => {
+  const TYPING_MS = 250;
+  const trace = document.getElementById("trace");
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy], [data-copy-link]");
+    if (!button) return;
+    const text = button.dataset.copy ?? new URL(button.dataset.copyLink, location.href).href;
+    navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not copied"; });
+  });
+  const showCopyButtons = (within) => { for (const each of within.querySelectorAll("[data-copy], [data-copy-link]")) each.hidden = false; };
+  showCopyButtons(document);
+  if (!trace) return;
+
+  const base = trace.dataset.session;
+  const tree = document.getElementById("tree");
+  const step = document.getElementById("step");
+  const form = document.getElementById("tree-filter");
+  const summary = document.getElementById("tree-summary");
+  const links = document.getElementById("failure-links");
+  const items = () => [...tree.querySelectorAll("[role=treeitem]")];
+  const visible = () => items().filter((each) => !each.hidden);
+  const itemOf = (id) => items().find((each) => each.dataset.step === id);
+  const levelOf = (item) => Number(item.getAttribute("aria-level"));
+  // The steps that the user expanded (true) or collapsed (false). A region that is replaced gets them back.
+  const changed = new Map();
+
+  async function part(path, signal) {
+    const response = await fetch(`${base}/${path}`, { credentials: "same-origin", cache: "no-store", signal });
+    if (response.redirected || !response.ok) throw new Error(`the server responded with status ${response.status}`);
+    const place = document.createElement("template");
+    // The server escaped all text in it.
+    place.innerHTML = await response.text();
+    document.dispatchEvent(new CustomEvent("agentobs:part", { detail: place.content }));
+    return place.content;
+  }
+
+  // Only one item of the tree is a Tab stop; the arrow keys move among the items.
+  function setTabStop(item) {
+    for (const each of items()) each.tabIndex = each === item ? 0 : -1;
+  }
+  const tabStop = () => items().find((each) => each.tabIndex === 0);
+  function resetTabStop() {
+    const chosen = tree.querySelector("[aria-selected=true]");
+    setTabStop(chosen && !chosen.hidden ? chosen : visible()[0]);
+  }
+
+  function below(item) {
+    const found = [], level = levelOf(item);
+    for (let at = item.nextElementSibling; at && levelOf(at) > level; at = at.nextElementSibling) found.push(at);
+    return found;
+  }
+  function parentOf(item) {
+    const level = levelOf(item);
+    let at = item.previousElementSibling;
+    while (at && levelOf(at) >= level) at = at.previousElementSibling;
+    return at;
+  }
+  // Hide the descendants of collapsed items.
+  function showExpanded(item) {
+    let hiddenFrom = Infinity;
+    for (const each of below(item)) {
+      if (levelOf(each) <= hiddenFrom) hiddenFrom = Infinity;
+      each.hidden = hiddenFrom < Infinity;
+      if (!each.hidden && each.getAttribute("aria-expanded") === "false") hiddenFrom = levelOf(each);
+    }
+  }
+  async function setExpanded(item, isExpanded) {
+    if (!item.hasAttribute("aria-expanded")) return;
+    changed.set(item.dataset.step, isExpanded);
+    item.setAttribute("aria-expanded", String(isExpanded));
+    if (!isExpanded) { for (const each of below(item)) each.hidden = true; resetTabStopTo(item); return; }
+    if (!below(item).length) {
+      const found = await part(`tree?under=${encodeURIComponent(item.dataset.step)}`);
+      if (below(item).length) return;
+      for (const each of found.querySelectorAll("[role=treeitem]")) each.tabIndex = -1;
+      item.after(found);
+      markSelected(selectedId());
+    }
+    showExpanded(item);
+  }
+  function resetTabStopTo(item) { if (!tabStop() || tabStop().hidden) setTabStop(item); }
+
+  const selectedId = () => step.querySelector(".step-head")?.dataset.step ?? null;
+  function markSelected(id) {
+    for (const each of tree.querySelectorAll("[aria-selected=true]")) each.setAttribute("aria-selected", "false");
+    const item = id && itemOf(id);
+    if (!item) return null;
+    item.setAttribute("aria-selected", "true");
+    for (let at = parentOf(item); at; at = parentOf(at)) if (at.getAttribute("aria-expanded") === "false") { at.setAttribute("aria-expanded", "true"); showExpanded(at); }
+    setTabStop(item);
+    return item;
+  }
+
+  // Show a step: in the details, in the tree, in the waterfall and in the URL. A later selection aborts an earlier one.
+  let request = new AbortController();
+  async function select(query, { push = true, focus = false } = {}) {
+    request.abort();
+    const { signal } = request = new AbortController();
+    try {
+      const found = await part(`step?${query}`, signal);
+      const failures = found.querySelector("#new-failures");
+      if (failures) { links.replaceChildren(failures.content); failures.remove(); }
+      step.replaceChildren(found);
+      showCopyButtons(step);
+      step.scrollTop = 0;
+      const id = selectedId();
+      if (push && id) {
+        const url = new URL(location.href);
+        url.searchParams.set("step", id);
+        url.hash = "";
+        history.pushState(null, "", url);
+      }
+      let item = markSelected(id);
+      if (!item && id) {
+        // The way to this step is collapsed and was not loaded yet.
+        const fresh = await part(`tree?step=${encodeURIComponent(id)}`, signal);
+        tree.replaceChildren(fresh);
+        item = markSelected(id);
+      }
+      if (item) { item.scrollIntoView({ block: "nearest" }); if (focus) item.focus(); }
+      markBar(Number(step.querySelector(".step-head")?.dataset.number));
+      document.dispatchEvent(new CustomEvent("agentobs:step", { detail: step }));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (push) location.assign(`${base}?${query}`);
+    }
+  }
+  const selectStep = (id, options) => select(`step=${encodeURIComponent(id)}`, options);
+
+  // Bars of the waterfall contain the numbers of their steps after a count.
+  function markBar(number) {
+    const place = document.querySelector("[data-figure=waterfall][data-drawn]");
+    if (!place) return;
+    let bar = null;
+    if (Number.isInteger(number)) {
+      for (const data of place.data) {
+        const at = (data.customdata ?? []).findIndex((each) => Array.isArray(each) && each.indexOf(number, 1) > 0);
+        if (at >= 0) { bar = { x0: data.base[at], x1: data.base[at] + data.x[at], y: data.y[at] }; break; }
+      }
+    }
+    const shapes = (place.layout.shapes ?? []).filter((each) => each.name !== "selected");
+    const style = getComputedStyle(document.documentElement);
+    if (bar) shapes.push({ name: "selected", type: "rect", x0: bar.x0, x1: bar.x1, y0: bar.y - 0.5, y1: bar.y + 0.5, line: { color: style.getPropertyValue("--focus").trim(), width: 3 } });
+    Plotly.relayout(place, { shapes });
+  }
+  const selectedNumber = () => Number(step.querySelector(".step-head")?.dataset.number ?? NaN);
+  document.addEventListener("agentobs:drawn", (event) => {
+    const place = event.target;
+    if (place.dataset.figure !== "waterfall") return;
+    markBar(selectedNumber());
+    if (place.dataset.clickable) return;
+    place.dataset.clickable = "yes";
+    place.on("plotly_click", (clicked) => {
+      const numbers = clicked.points[0]?.customdata;
+      if (Array.isArray(numbers) && numbers.length > 1) { select(`number=${numbers[1]}`); trace.scrollIntoView({ block: "nearest" }); }
+    });
+  });
+
+  // The filter: its result is a list of the matching steps.
+  let timer = 0;
+  async function filter(push = true) {
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
+    const url = new URL(location.href);
+    for (const name of ["find", "failed"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
+    if (push) history.replaceState(null, "", url);
+    const id = selectedId();
+    if (![...query].length && id) query.set("step", id);
+    let found;
+    try { found = await part(`tree?${query}`); } catch (error) { summary.textContent = `Could not be filtered: ${error.message}`; return; }
+    const counted = found.querySelector("[data-summary]");
+    summary.textContent = counted ? counted.textContent : "";
+    counted?.remove();
+    document.getElementById("tree-empty")?.remove();
+    tree.replaceChildren(found);
+    changed.clear();
+    markSelected(id);
+    resetTabStop();
+  }
+  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(filter, event.target.matches("[type=search]") ? TYPING_MS : 0); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-step]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    const box = link.getBoundingClientRect();
+    // The sign before the text expands; the rest selects.
+    const isSign = link.hasAttribute("aria-expanded") && event.detail && event.clientX - box.left < parseFloat(getComputedStyle(link).paddingLeft);
+    if (isSign) { setExpanded(link, link.getAttribute("aria-expanded") !== "true"); setTabStop(link); return; }
+    selectStep(link.dataset.step);
+  });
+
+  const MOVES = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+  tree.addEventListener("keydown", (event) => {
+    const item = event.target.closest("[role=treeitem]");
+    if (!item || event.ctrlKey || event.metaKey || event.altKey) return;
+    const shown = visible(), at = shown.indexOf(item);
+    let target = null;
+    if (event.key in MOVES) target = shown[Math.min(Math.max(at + MOVES[event.key], 0), shown.length - 1)];
+    else if (event.key === "ArrowRight") {
+      if (item.getAttribute("aria-expanded") === "false") setExpanded(item, true);
+      else if (below(item).length) target = shown[at + 1];
+    } else if (event.key === "ArrowLeft") {
+      if (item.getAttribute("aria-expanded") === "true") setExpanded(item, false);
+      else target = parentOf(item);
+    } else if (event.key === " ") selectStep(item.dataset.step);
+    else return;
+    event.preventDefault();
+    if (target) { setTabStop(target); target.focus(); target.scrollIntoView({ block: "nearest" }); }
+  });
+  document.addEventListener("keydown", (event) => {
+    const at = document.activeElement;
+    const isTyping = at && at.matches("input, textarea, select");
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !(at === document.body || at.closest("main"))) return;
+    if (event.key === "/") { event.preventDefault(); form.querySelector("[type=search]").focus(); return; }
+    if (event.key !== "n" && event.key !== "p") return;
+    const link = links.querySelector(`a[data-key="${event.key}"]`);
+    event.preventDefault();
+    if (link) selectStep(link.dataset.step, { focus: true });
+  });
+
+  addEventListener("popstate", () => {
+    const id = new URL(location.href).searchParams.get("step");
+    if (id) selectStep(id, { push: false }); else location.reload();
+  });
+  // After a live update of the tree, the user's selection and expansions are restored.
+  document.addEventListener("agentobs:replaced", (event) => {
+    if (event.target !== tree) return;
+    for (const [id, isExpanded] of changed) {
+      const item = itemOf(id);
+      if (item && String(isExpanded) !== item.getAttribute("aria-expanded")) setExpanded(item, isExpanded);
+    }
+    markSelected(selectedId());
+    resetTabStop();
+    // The facts of a step that has ended meanwhile.
+    if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
+  });
+  resetTabStop();
+  tree.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
+  scrollTo(0, 0);
+})();

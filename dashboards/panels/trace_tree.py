@@ -1,0 +1,324 @@
+"""The tree of a session: interactions, requests, tool calls and sub-agents, with the path to each failure.
+
+Pure functions of the rows of `session_waterfall`. The position of a row is the number of its node, so that a bar of the
+waterfall and a node of the tree that show the same operation have the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = Mapping[str, Any]
+
+MANY_CHILDREN = 100
+"""If a node has more children than this, they are grouped. Our choice: two screens."""
+GROUP_SIZE = 50
+"""The number of children of a group. Our choice: one screen."""
+FEW_NODES = 150
+"""Up to this number of nodes, the tree is expanded completely. Our choice: such a tree is small enough to scroll."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One operation of a session, or a group of neighbors."""
+
+    number: int
+    """The position of its row; groups have the numbers after the last row."""
+    step_id: str
+    """The ID in the URL: of the attempt, the tool call, the span or the interaction."""
+    kind: str
+    """As in `session_waterfall`, or `group`."""
+    label: str
+    lane: str
+    turn: int | None
+    started_ns: int | None
+    duration_ns: int | None
+    """None if the operation has no known end."""
+    state: str
+    detail: str
+    step: Row | None = None
+    """The row of `session_steps` of a request or a tool call."""
+    decision: Row | None = None
+    """The row of `session_steps` of the permission decision about a tool call."""
+    parent: int | None = None
+    children: list[int] = field(default_factory=list)
+    depth: int = 1
+    is_failed: bool = False
+    failures: int = 0
+    """The number of failed operations below it."""
+    is_on_error_path: bool = False
+    """Whether it is the step that failed the session, or contains it."""
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the permission for a tool call was denied; the call then counts as failed."""
+        return self.decision is not None and str(self.decision["outcome"]).startswith("deny")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTree:
+    """The tree of a session."""
+
+    nodes: Sequence[Node | None]
+    """The nodes by number; None if a row has no node, as the session itself."""
+    roots: Sequence[int]
+    order: Sequence[int]
+    """The numbers of all nodes from top to bottom."""
+    failed: Sequence[int]
+    """The numbers of the failed nodes from top to bottom."""
+    by_id: Mapping[str, int]
+    failing: int | None
+    """The number of the step that failed the session; None if the session did not fail, or no step did."""
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.order)
+
+    def node(self, number: int) -> Node:
+        """Return a node.
+
+        Raises:
+            LookupError: no node has this number.
+        """
+        node = self.nodes[number] if 0 <= number < len(self.nodes) else None
+        if node is None:
+            raise LookupError(number)
+        return node
+
+    def path(self, number: int) -> list[int]:
+        """Return the numbers of the ancestors of a node, the root first."""
+        found: list[int] = []
+        parent = self.node(number).parent
+        while parent is not None:
+            found.append(parent)
+            parent = self.node(parent).parent
+        return found[::-1]
+
+    def expanded(self, selected: int | None) -> set[int]:
+        """Return the numbers of the nodes that are expanded at first: all, or those on the way to what matters."""
+        if len(self.order) <= FEW_NODES:
+            return {number for number in self.order if self.node(number).children}
+        important = [each for each in (self.failing, selected) if each is not None]
+        found = {number for each in important for number in self.path(each)}
+        # Without anything to lead to, the first interaction is expanded.
+        return found or {number for number in self.roots[:1] if self.node(number).children}
+
+    def visible(self, expanded: set[int]) -> Iterator[Node]:
+        """Yield the visible nodes from top to bottom."""
+        yield from self._below(self.roots, expanded)
+
+    def below(self, number: int) -> Iterator[Node]:
+        """Yield the children of a node, which are collapsed."""
+        yield from self._below(self.node(number).children, set())
+
+    def _below(self, numbers: Sequence[int], expanded: set[int]) -> Iterator[Node]:
+        pending = list(reversed(numbers))
+        while pending:
+            node = self.node(pending.pop())
+            yield node
+            if node.number in expanded:
+                pending.extend(reversed(node.children))
+
+    def adjacent_failures(self, number: int | None) -> tuple[Node | None, Node | None]:
+        """Return the failed nodes before and after a node, from top to bottom."""
+        if number is None:
+            return None, self.node(self.failed[0]) if self.failed else None
+        place = {each: at for at, each in enumerate(self.order)}
+        at = place[number]
+        before = [each for each in self.failed if place[each] < at]
+        after = [each for each in self.failed if place[each] > at]
+        return (
+            self.node(before[-1]) if before else None,
+            self.node(after[0]) if after else None,
+        )
+
+
+def trace_tree(rows: Sequence[Row], steps: Sequence[Row], failure: Row | None = None) -> TraceTree:
+    """Return the tree of a session.
+
+    Args:
+        rows: the rows of the query `session_waterfall`.
+        steps: the steps of the session, with `attempt_id` and `is_failed`.
+        failure: the row of `failures`, or None if the session did not fail.
+    """
+    by_step = {_step_key(step): step for step in steps if step["kind"] != "decision"}
+    decisions = {
+        (step["lane"], step["turn"], step["id"]): step
+        for step in steps
+        if step["kind"] == "decision"
+    }
+    nodes: list[Node | None] = [_node(number, row, by_step) for number, row in enumerate(rows)]
+    for node in filter(None, nodes):
+        if node.step is not None and node.kind != "request":
+            place = (node.step["lane"], node.step["turn"], node.step["id"])
+            node.decision = decisions.get(place)
+            node.is_failed = node.is_failed or node.is_denied
+    _set_parents(nodes, rows)
+    for node in filter(None, nodes):
+        if node.parent is not None and (above := nodes[node.parent]) is not None:
+            above.children.append(node.number)
+    roots = [each.number for each in nodes if each is not None and each.parent is None]
+    roots = _grouped(nodes, None, roots)
+    for parent in list(filter(None, nodes)):
+        if parent.kind != "group":
+            parent.children = _grouped(nodes, parent, parent.children)
+    failing = _failing(nodes, failure)
+    order = _order(nodes, roots)
+    _count_failures(nodes, order, failing)
+    shown = [(number, each) for number in order if (each := nodes[number]) is not None]
+    return TraceTree(
+        nodes,
+        roots,
+        order,
+        [number for number, each in shown if each.is_failed],
+        {each.step_id: number for number, each in reversed(shown)},
+        failing,
+    )
+
+
+def _step_key(step: Row) -> str:
+    """Return the ID that `session_waterfall` gives to a step."""
+    if step["kind"] == "request":
+        return str(step["id"])
+    parts = (step["attempt_id"], step["ordinal"], step["id"])
+    return " ".join(str(part) for part in parts if part is not None)
+
+
+def _node(number: int, row: Row, by_step: Mapping[str, Row]) -> Node | None:
+    if row["kind"] == "session":
+        return None
+    step = by_step.get(row["id"]) if row["kind"] in ("request", "tool", "agent") else None
+    started, ended = row["started_ns"], row["ended_ns"]
+    is_over = ended is not None and started is not None and row["state"] not in ("open", "orphaned")
+    return Node(
+        number,
+        str(row["id"]),
+        row["kind"],
+        str(row["label"] or ""),
+        # The lane of the step: auxiliary requests have the lane that they serve in the waterfall.
+        str((step["lane"] if step else row["lane"]) or "main"),
+        row["turn"],
+        started,
+        max(ended - started, 0) if is_over else None,
+        row["state"],
+        str(row["detail"] or ""),
+        step,
+        is_failed=bool(step["is_failed"]) if step else row["state"] == "failed",
+    )
+
+
+def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
+    """Set the parent of each node; a sub-agent whose call is known has no node besides the call."""
+    requests, interactions, agents = dict[str, int](), dict[str, int](), dict[str, int]()
+    for node in filter(None, nodes):
+        if node.kind == "request":
+            requests[node.step_id] = node.number
+        elif node.kind == "interaction":
+            interactions[node.step_id] = node.number
+        elif node.kind == "agent" and node.step is not None:
+            agents[f"{node.lane}/{node.step['id']}"] = node.number
+    for node in list(filter(None, nodes)):
+        if node.kind == "sub_agent":
+            if node.lane in agents:
+                nodes[node.number] = None
+            else:
+                agents[node.lane] = node.number
+    for child in filter(None, nodes):
+        attempt_id = child.step["attempt_id"] if child.step else None
+        if child.kind in ("tool", "agent") and attempt_id in requests:
+            child.parent = requests[attempt_id]
+            continue
+        lane = child.lane.rpartition("/")[0] if child.kind == "sub_agent" else child.lane
+        interaction = interactions.get(str(rows[child.number]["interaction_id"]))
+        child.parent = next(
+            (agents[each] for each in _lanes_upward(lane) if each in agents),
+            None if child.kind == "interaction" else interaction,
+        )
+
+
+def _lanes_upward(lane: str) -> Iterator[str]:
+    """Yield a lane and the lanes that contain it."""
+    while lane:
+        yield lane
+        lane = lane.rpartition("/")[0]
+
+
+def _grouped(nodes: list[Node | None], parent: Node | None, children: list[int]) -> list[int]:
+    """Return the children of a node; if there are many, groups that contain them."""
+    if len(children) <= MANY_CHILDREN:
+        return children
+    groups = []
+    for start in range(0, len(children), GROUP_SIZE):
+        part = children[start : start + GROUP_SIZE]
+        first, last = nodes[part[0]], nodes[part[-1]]
+        assert first is not None
+        assert last is not None
+        number = len(nodes)
+        label = f"{start + 1:,} to {start + len(part):,} of {len(children):,}"
+        group = Node(
+            number,
+            f"from {first.step_id}",
+            "group",
+            label,
+            first.lane,
+            None,
+            first.started_ns,
+            None,
+            "ok",
+            "",
+            parent=None if parent is None else parent.number,
+            children=part,
+        )
+        nodes.append(group)
+        groups.append(number)
+        for each in part:
+            child = nodes[each]
+            assert child is not None
+            child.parent = number
+    return groups
+
+
+def _order(nodes: Sequence[Node | None], roots: Sequence[int]) -> list[int]:
+    """Return the numbers of the nodes from top to bottom, and set their depths."""
+    order: list[int] = []
+    pending = [(number, 1) for number in reversed(roots)]
+    while pending:
+        number, depth = pending.pop()
+        node = nodes[number]
+        assert node is not None
+        node.depth = depth
+        order.append(number)
+        pending.extend((child, depth + 1) for child in reversed(node.children))
+    return order
+
+
+def _count_failures(
+    nodes: Sequence[Node | None], order: Sequence[int], failing: int | None
+) -> None:
+    for number in reversed(order):
+        node = nodes[number]
+        assert node is not None
+        if node.parent is not None and (parent := nodes[node.parent]) is not None:
+            parent.failures += node.failures + node.is_failed
+    at = failing
+    while at is not None:
+        on_path = nodes[at]
+        assert on_path is not None
+        on_path.is_on_error_path = True
+        at = on_path.parent
+
+
+def _failing(nodes: Sequence[Node | None], failure: Row | None) -> int | None:
+    """Return the number of the step that failed the session."""
+    if failure is None or failure["step_id"] is None:
+        return None
+    place = (failure["step_lane"], failure["step_turn"])
+    for node in reversed(list(filter(None, nodes))):
+        step = node.step
+        is_step = step is not None and step["id"] == failure["step_id"]
+        if is_step and step is not None and (step["lane"], step["turn"]) == place:
+            node.is_failed = True
+            return node.number
+    return None

@@ -1,0 +1,142 @@
+"""The trace of a session: the tree, the selected step and the waterfall belong together, by mouse or by keyboard."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.browser.tabs import Tab
+
+pytestmark = pytest.mark.xdist_group("browser-long")
+SELECTED = "#tree [aria-selected=true]"
+
+
+@pytest.fixture
+def tab(store, tabs) -> Tab:
+    """A tab with the page of a session of a thousand turns."""
+    opened: Tab = tabs(store("long"))
+    opened.settle()
+    opened.follow(opened.page.locator("#found tbody a[href^='/sessions/']").first)
+    return opened
+
+
+def _step(tab: Tab) -> str:
+    """Return the step in the URL; empty if there is none."""
+    return parse_qs(urlsplit(tab.page.url).query).get("step", [""])[0]
+
+
+def _wait_for_step(tab: Tab, previous: str) -> str:
+    """Wait until another step is selected; return it."""
+    tab.page.wait_for_function(
+        "(before) => (new URL(location.href).searchParams.get('step') ?? '') !== before "
+        "&& document.querySelector('.step-head')?.dataset.step === new URL(location.href).searchParams.get('step')",
+        arg=previous,
+    )
+    return _step(tab)
+
+
+def test_failures_are_reached_by_key_and_the_url_keeps_the_step(tab: Tab) -> None:
+    """The n and p keys go through the failures. The step is in the URL: a reload, another tab and Back show it."""
+    page = tab.page
+    page.keyboard.press("n")
+    first = _wait_for_step(tab, "")
+    assert "failed" in page.locator("#step").inner_text()
+    page.keyboard.press("n")
+    second = _wait_for_step(tab, first)
+    title = page.locator("#step-title").inner_text()
+    place = page.locator("#step .line").first.inner_text()
+    page.keyboard.press("p")
+    assert _wait_for_step(tab, second) == first
+    tab.back()
+    page.wait_for_function(
+        "(id) => document.querySelector('.step-head')?.dataset.step === id", arg=second
+    )
+    page.reload()
+    tab.settle()
+    assert page.locator("#step-title").inner_text() == title
+    assert page.locator("#step .line").first.inner_text() == place
+    assert page.locator(SELECTED).get_attribute("data-step") == second
+    assert page.locator(SELECTED).is_visible()
+
+
+def test_the_tree_is_used_by_keyboard(tab: Tab) -> None:
+    """The arrow keys move, expand and collapse; what a collapsed step contains is loaded when it is expanded."""
+    page = tab.page
+    item = page.locator("#tree [role=treeitem][aria-expanded=false][aria-level='1']").first
+    name, count = item.get_attribute("data-step"), page.locator("#tree a").count()
+    item.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("(n) => document.querySelectorAll('#tree a').length > n", arg=count)
+    page.keyboard.press("ArrowRight")
+    inner = page.evaluate("document.activeElement.dataset.step")
+    assert inner != name
+    page.keyboard.press("Enter")
+    assert _wait_for_step(tab, "") == inner
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.dataset.step") == name
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#tree a:visible").count() == count
+    stops = "document.querySelectorAll('#tree a[tabindex=\"0\"]').length"
+    assert page.evaluate(stops) == 1
+
+
+def test_the_filter_finds_steps_in_the_whole_session(tab: Tab) -> None:
+    """The filter searches all steps, also those that are collapsed, and is in the URL."""
+    page = tab.page
+    page.keyboard.press("/")
+    page.keyboard.type("turn=512 find_order")
+    tab.wait_for_text("1 step matches", "#tree-summary")
+    assert page.locator("#tree a").count() == 1
+    page.reload()
+    tab.settle()
+    assert page.locator("#tree a").count() == 1
+    page.locator("#tree-filter [name=find]").fill("")
+    page.locator("#tree-filter [name=failed]").check()
+    tab.wait_for_text("steps match", "#tree-summary")
+    assert re.fullmatch(r"\d+ steps match\.", page.locator("#tree-summary").inner_text())
+
+
+def test_the_waterfall_and_the_tree_select_the_same_step(tab: Tab) -> None:
+    """A click on a bar selects its step; a step that is selected in the tree is marked in the waterfall."""
+    page = tab.page
+    page.get_by_role("link", name=re.compile("First turns")).click()
+    page.wait_for_url(re.compile("from=1"))
+    tab.settle()
+    figure = page.locator("[data-figure=waterfall]")
+    figure.scroll_into_view_if_needed()
+    tab.settle()
+    shapes = "document.querySelector('[data-figure=waterfall]').layout.shapes"
+    marked = f"() => {shapes}.filter((each) => each.name === 'selected').length"
+    assert page.evaluate(marked) == 0
+    # The first trace contains the requests, after the segments of the critical path.
+    bar = figure.locator(".trace.bars").first.locator(".point path").last
+    box = bar.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    step = _wait_for_step(tab, "")
+    page.wait_for_function(f"({marked})() === 1")
+    assert page.locator(SELECTED).get_attribute("data-step") == step
+    before = page.evaluate(f"{shapes}.at(-1).x0")
+    page.locator("#tree a.request").first.click()
+    _wait_for_step(tab, step)
+    page.wait_for_function(f"(x) => {shapes}.at(-1).x0 !== x", arg=before)
+
+
+def test_content_stays_visible_until_the_user_hides_it(tab: Tab) -> None:
+    """After one click, content of this home is shown without further clicks, until the user hides it."""
+    page = tab.page
+    page.locator("#tree a.request").first.click()
+    step = _wait_for_step(tab, "")
+    assert page.locator("#step .message").count() == 0
+    page.get_by_role("button", name="Show messages").click()
+    page.locator("#step .message").first.wait_for()
+    page.locator("#tree a.request").nth(1).click()
+    _wait_for_step(tab, step)
+    page.locator("#step .message").first.wait_for()
+    page.get_by_role("button", name="Hide content").click()
+    page.wait_for_load_state("load")
+    tab.settle()
+    assert page.locator("#step .message").count() == 0

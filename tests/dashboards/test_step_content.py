@@ -1,0 +1,118 @@
+"""The content of a step: messages, a call with its result, and the text of an error, each only after a click."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agentobs.recording.journal.home import Home
+from dashboards.content.visible_text import SHOWN
+from tests.dashboards.live_app import (
+    Client,
+    attempts,
+    only_session,
+    query_rows,
+    record_weather_agent,
+    serving,
+)
+from tests.exporters.sample_session import sample_home
+from tests.provider_script import call, streamed, text
+
+LONG = "word " * SHOWN
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home with an agent that does not use agentobs: the results of its tools are only in its requests."""
+    return record_weather_agent(
+        tmp_path_factory.mktemp("said"),
+        prompt="canary-prompt **bold**",
+        weather={"Oslo": "canary-result", "Rome": LONG},
+        answers=[
+            streamed(call(1, "weather", city="Oslo"), call(2, "weather", city="Rome"), number=1),
+            streamed(text("canary-answer"), number=2),
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def client(home: Home) -> Iterator[Client]:
+    with serving(home) as made:
+        yield made
+
+
+def test_the_messages_of_a_request(home: Home, client: Client) -> None:
+    """The new messages of a request and its response are rendered, or shown as plain text."""
+    first, second = attempts(home)
+    got = client.press(f"/attempts/{first}/messages")
+    assert "canary-prompt <strong>bold</strong>" in got.html
+    assert "canary-answer" not in got.html
+    assert "canary-prompt **bold**" in client.press(f"/attempts/{first}/messages", raw=1).html
+    later = client.press(f"/attempts/{second}/messages")
+    assert "canary-prompt" not in later.html
+    assert "canary-answer" in later.html
+
+
+def test_a_call_is_shown_with_the_result_that_the_model_got(home: Home, client: Client) -> None:
+    """The input and the result of a call are shown without those of other calls; a long result can be downloaded."""
+    first, second = attempts(home)
+    oslo = client.press(f"/attempts/{first}/call", ordinal=1)
+    assert ("city Oslo" in oslo.words, "Rome" in oslo.words) == (True, False)
+    assert "Result from weather" in oslo.words
+    assert "canary-result" in oslo.html
+    rome = client.press(f"/attempts/{first}/call", ordinal=2)
+    assert "canary-result" not in rome.html
+    [path] = re.findall(f'action="(/attempts/{second}/text)"', rome.html)
+    [keys] = re.findall('name="keys" value="([^"]*)"', rome.html)
+    saved = client.press(path, side="request", keys=keys.replace("&#34;", '"'))
+    assert saved.body.decode() == LONG
+    assert client.press(f"/attempts/{first}/call", ordinal=9).status == 404
+
+
+def test_a_get_shows_no_content(home: Home, client: Client) -> None:
+    """A link to the content of a step leads to the facts of its request."""
+    first, _ = attempts(home)
+    for name in ("messages", "call", "error"):
+        got = client.get(f"/attempts/{first}/{name}", **{"x-agentobs": "part"})
+        assert (got.status, got.headers["location"]) == (303, f"/attempts/{first}")
+
+
+def test_the_results_of_our_agent_loop(tmp_path: Path) -> None:
+    """A result that was recorded when the tool ran is shown, even if no request contains it."""
+    home = sample_home(tmp_path)
+    rows = query_rows(
+        home, "SELECT attempt_id, ordinal FROM tool_calls WHERE name = 'look' ORDER BY requested_ns"
+    )
+    with serving(home) as client:
+        got = client.press(f"/attempts/{rows[0][0]}/call", ordinal=rows[0][1])
+        assert "Calls look" in got.words
+        assert "Result from look" in got.words
+
+
+def test_the_error_of_a_request_and_of_a_call(tmp_path: Path) -> None:
+    """The text of an error is shown after a click: what the provider responded, or the result of the tool."""
+    home = sample_home(tmp_path)
+    session = only_session(home)
+    [[failed]] = query_rows(home, "SELECT attempt_id FROM attempts WHERE outcome = 'http_error'")
+    [call_row] = query_rows(
+        home, "SELECT attempt_id, ordinal, tool_use_id FROM tool_calls WHERE is_error"
+    )
+    with serving(home) as client:
+        got = client.press(f"/attempts/{failed}/error", step=failed)
+        assert "Provider error" in got.words
+        assert "overloaded" in got.words
+        step = " ".join(map(str, call_row))
+        found = client.press(f"/attempts/{call_row[0]}/error", step=step)
+        assert "Error from look" in found.words
+        page = client.get(f"/sessions/{session}")
+        assert "Provider error" not in page.words
+        steps = [
+            parse_qs(urlsplit(each).query)["step"][0]
+            for each in page.links("/sessions/")
+            if "step=" in each
+        ]
+        assert {failed, step} <= set(steps)
