@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 TURNS_OF_REPORT = 200
-MAX_BYTES = {(): 6_000_000, ("--light",): 500_000}
+MAX_BYTES = {("--interactive",): 6_000_000, (): 500_000}
 """The maximum size of a report with that many turns, in bytes, by the options of the command."""
 ROWS = "#found tbody tr, #tree a"
 """The selector for the useful part of a page: the rows of its table, or the steps of its tree."""
@@ -200,8 +200,8 @@ def _reports(folder: Path) -> Section:
         )
     return Section(
         "The size of a report",
-        f"A session of {TURNS_OF_REPORT} turns with sub-agents, in one file. Without `--light`, the file contains "
-        "Plotly's script once. With `--light`, the figures are static drawings, and the file contains no script.",
+        f"A session of {TURNS_OF_REPORT} turns with sub-agents, in one file. With `--interactive`, the file contains "
+        "Plotly's script once. Without it, the figures are static drawings, and the file contains no script.",
         ("command", "bytes", "time"),
         tuple(rows),
         tuple(verdicts),
