@@ -76,7 +76,7 @@ Measured in November 2026 with `python -m benchmarks redaction`, which anybody c
 
 | secrets | planted | found |
 | --- | --- | --- |
-| 124 kinds with a format or a name, in 10 contexts, such as JSON in JSON, colored output, URLs and base64 | 1,240 | 0.999 |
+| 124 kinds with a format or a name, in 10 contexts, such as JSON, colored output, URLs and base64 | 1,240 | 0.999 |
 | the same kinds in streams with deltas of 3 to 8 characters | 1,240 | 1.000 |
 | passwords and keys in 102 notations, in 4 contexts, such as a diff and the result of a tool | 2,904 | 0.994 |
 | the same notations in streams | 2,904 | 0.993 |

@@ -40,6 +40,8 @@ KNOWN_BYTES_MIN = 8
 BASE64_BYTES_MAX = 65536
 """Maximum length of a base64 run that is decoded at once; a longer run is decoded in parts. Our choice."""
 
+BLOCK_BYTES = 256 * 1024
+"""A longer text is searched in blocks, so that memory stays flat and no single call takes long. Our choice."""
 WORD_BYTES_MAX = 48
 """Longer runs are rarely repeated. Our choice."""
 _BEFORE_WORD = frozenset(bytes((each,)) for each in b"\"' \n\t(,{=")
@@ -99,9 +101,26 @@ def scan(
 ) -> list[Finding]:
     """Return the secrets that start between `start` and `end`, unordered and possibly overlapping."""
     stop = len(text) if end is None else end
+    secrets = [secret for secret in known if len(secret) >= KNOWN_BYTES_MIN]
+    found: list[Finding] = []
+    while stop - start > BLOCK_BYTES:
+        block_end = _block_end(text, start + BLOCK_BYTES)
+        found += _scan_block(text, start, block_end, secrets, key, depth)
+        start = block_end
+    return found + _scan_block(text, start, stop, secrets, key, depth)
+
+
+def _block_end(text: bytes, at: int) -> int:
+    """Return the end of the last word before a position, so that no token and no base64 continues after it."""
+    first = at - BASE64_BYTES_MAX
+    return max(text.rfind(mark, first, at) for mark in (b" ", b"\n", b'"')) + 1 or at
+
+
+def _scan_block(
+    text: bytes, start: int, stop: int, secrets: Sequence[bytes], key: bytes, depth: int
+) -> list[Finding]:
     first, last = max(start - LEAD, 0), min(stop + CONTEXT, len(text))
     window = text if first == 0 and last == len(text) else text[first:last]
-    secrets = [secret for secret in known if len(secret) >= KNOWN_BYTES_MIN]
     found = [*_literals(window, secrets), *_tokens(window, secrets, depth), *_named(window)]
     return [
         Finding(at + first, until + first, kind, tag=tag_of(window[at:until], key))

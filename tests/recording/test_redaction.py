@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 from re._parser import parse  # type: ignore[import-not-found]
@@ -109,6 +110,20 @@ def _calls(text: bytes) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+@pytest.mark.parametrize("separator", [b" ", b"\n", b"x"], ids=repr)
+def test_a_long_text_is_searched_in_blocks(
+    separator: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secrets are found wherever a block ends: before, within or after a token, a password or base64 of a secret."""
+    token, password = b"ghp_" + b"a1B2c3" * 6, b"DB_PASSWORD=q7Zp3kW9xT"
+    encoded = base64.b64encode(b"some text " * 20 + token + b" and more text" * 20)
+    monkeypatch.setattr(scan_module, "BLOCK_BYTES", 70_000)
+    for secret in (token, password, encoded):
+        for before in range(69_000, 70_040, 8):
+            text = (b"wind" + separator) * (before // 5) + b" " + secret + b" end"
+            assert secret[-10:] not in redact(text), before
 
 
 def test_every_quantifier_is_bounded() -> None:
