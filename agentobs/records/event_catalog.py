@@ -151,8 +151,8 @@ ROW_KINDS: Mapping[str, RowKind] = {
         is_required=True,
     ),
     "body_truncated": RowKind(
-        "A body of an attempt is larger than 32 MiB. The client got all of it; its rest was not recorded, and the session "
-        "is incomplete.",
+        "A body of an attempt is larger than 32 MiB. The client got all of it; its rest was not recorded, and the "
+        "session is incomplete.",
         "The ID of the attempt.",
         {
             "kept_bytes": "The recorded size of both bodies. [bytes]",
