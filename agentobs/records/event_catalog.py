@@ -151,12 +151,11 @@ ROW_KINDS: Mapping[str, RowKind] = {
         is_required=True,
     ),
     "body_truncated": RowKind(
-        "A body of an attempt is larger than 32 MiB. The client got all of it; its rest was not recorded, and the "
-        "session is incomplete.",
+        "A body is larger than 32 MiB. The client got all of it; the rest is not recorded. The session is incomplete.",
         "The ID of the attempt.",
         {
-            "kept_bytes": "The recorded size of both bodies. [bytes]",
-            "lost_bytes": "The size of the rest; of a compressed body at least. [bytes]",
+            "kept_bytes": "Recorded bytes of both bodies. [bytes]",
+            "lost_bytes": "The other bytes. [bytes]",
         },
         is_required=True,
     ),
