@@ -7,6 +7,8 @@ runs offline. The public names are imported at first use, so `import agentobs` t
 from __future__ import annotations
 
 import importlib
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,13 +82,57 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = list(_MODULE_OF)
 
 
+_importing: dict[int, list[Any]] = {}
+"""The threads that import a module in `__getattr__`, each with the events that wait for it."""
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("agentobs-kit")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'agentobs' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    module, thread = sys.modules.get(_MODULE_OF[name]), threading.get_ident()
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        return getattr(module, name)
+    if thread in _importing:
+        return _name_during_import(name, _importing[thread])
+    waiting = _importing[thread] = []
+    try:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    finally:
+        del _importing[thread]
+        _emit(waiting)
+
+
+def _name_during_import(name: str, waiting: list[Any]) -> Any:
+    """Return a public name for a signal handler that interrupts an import of this thread, which cannot continue before
+    the handler returns. Events are emitted after the import.
+
+    Raises:
+        ImportError: the name is not `event`.
+    """
+    if name != "event":
+        raise ImportError(
+            f"agentobs.{name} is not available in a signal handler that interrupts its import; use agentobs.{name} "
+            "once before the handler is installed"
+        )
+
+    def emit_later(kind: str, /, **metadata: Any) -> None:
+        waiting.append((kind, metadata))
+
+    return emit_later
+
+
+def _emit(waiting: list[Any]) -> None:
+    """Emit the events that waited for an import; an invalid one becomes a warning, because its caller has returned."""
+    for kind, metadata in waiting:
+        try:
+            __getattr__("event")(kind, **metadata)
+        except (TypeError, ValueError, ImportError) as error:
+            importlib.import_module("agentobs.errors").warn_once(
+                f"an event was not emitted: {error}"
+            )
 
 
 def __dir__() -> list[str]:

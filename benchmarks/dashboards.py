@@ -159,7 +159,7 @@ def _paint_ms(browser: Browser, served: Served | None, path: str) -> float:
     with Tab.opened(browser, None) as tab:
         if served:
             # This request sets the cookie without loading a page, which would fill the cache.
-            tab.page.request.get(served.url, max_redirects=0)
+            tab.page.request.get(served.next_url(), max_redirects=0)
         tab.page.add_init_script(_PAINT_TIMER)
         tab.page.goto(served.origin + path if served else path)
         tab.page.wait_for_function("() => window.paintedMs")

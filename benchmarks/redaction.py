@@ -8,17 +8,24 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from agentobs.redaction import find
+from agentobs.redaction import find, redact
+from agentobs.redaction.secret_commands import COMMANDS
 from agentobs.redaction.secret_context import NAMED
 from agentobs.redaction.secret_kinds import KINDS
 from benchmarks.measure import Cost, compare, cost_of
 from benchmarks.report import Section, Verdict
+from tests.recording.assignment_corpus import assignments
+from tests.recording.benign_corpus import corpora
+from tests.recording.secret_corpus import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted
+from tests.recording.test_assignment_corpus import remains
 
 SIZE = 64 * 1024
 ROUNDS = 7
 FLOOR = "floor: one pattern, in prose"
 TYPICAL_US, ADVERSARIAL_US = 15.0, 150.0
 """The targets, in microseconds per KB."""
+BENIGN_BYTES = 4_000_000
+"""The size of each kind of benign text."""
 ROOT = Path(__file__).parent.parent
 
 PROSE = b"The weather in Oslo is wet today, and 4 degrees; Rome has sun. " * 2000
@@ -36,7 +43,9 @@ def sections() -> Iterator[Section]:
     """Measure normal and adversarial texts, compared with a floor."""
     code = b"".join(path.read_bytes() for path in sorted(ROOT.glob("agentobs/recording/**/*.py")))
     texts = {"prose": PROSE, "program code": code, **ADVERSARIAL_TEXTS}
-    anchors = sorted({kind.anchor for kind in KINDS} | {named.anchor for named in NAMED})
+    anchors = sorted(
+        {kind.anchor for kind in KINDS} | {named.anchor for named in (*NAMED, *COMMANDS)}
+    )
     worst = max(anchors, key=lambda anchor: _cost(_repeated(anchor)).thread_ns)
     texts[f"the slowest prefix, `{worst.decode()}` x n"] = worst
     variants: dict[str, Callable[[int], Cost]] = {
@@ -68,6 +77,71 @@ def sections() -> Iterator[Section]:
                 "about 1 us.",
             ),
         ),
+    )
+
+    yield _recall()
+    yield _false_positives()
+
+
+def _recall() -> Section:
+    """Return the share of planted secrets that is found."""
+    kinds, assigned = list(planted()), list(assignments(1))
+    missed_kinds, missed_assigned = _missed(kinds), _missed(assigned)
+    forms = len({each.kind for each in assigned})
+    return Section(
+        "Secrets that are found",
+        "Invented secrets in the texts of tests/recording/secret_corpus.py and assignment_corpus.py.",
+        ("secrets", "planted", "missed", "found"),
+        (
+            (
+                f"{len(TOKENS | VALUES | WHOLE)} kinds with a form or a name, in {len(CONTEXTS)} contexts",
+                *_share(len(kinds), missed_kinds),
+            ),
+            (
+                f"passwords and keys in {forms} notations, in 4 contexts",
+                *_share(len(assigned), missed_assigned),
+            ),
+        ),
+        (
+            Verdict("secrets with a form, missed", 0.01, missed_kinds / len(kinds)),
+            Verdict("passwords and keys, missed", 0.05, missed_assigned / len(assigned)),
+        ),
+    )
+
+
+def _share(planted_count: int, missed: int) -> tuple[str, str, str]:
+    return str(planted_count), str(missed), f"{1 - missed / planted_count:.3f}"
+
+
+def _missed(texts: list[Planted]) -> int:
+    return sum(remains(each, redact(each.text.encode()).decode()) for each in texts)
+
+
+def _false_positives() -> Section:
+    """Return how often benign texts are mistaken for secrets, and the cost of the search in them."""
+    rows: list[tuple[str, ...]] = []
+    worst = 0.0
+    for name, texts in corpora(BENIGN_BYTES).items():
+        size = sum(map(len, texts))
+        found = sum(len(find(text)) for text in texts)
+        cost = min(cost_of(lambda: [find(text) for text in texts]).thread_ns for _ in range(3))  # noqa: B023
+        per_100_kb = found / max(size, 1) * 100_000
+        worst = max(worst, per_100_kb)
+        rows.append(
+            (
+                name,
+                f"{size / 1e6:.1f} MB",
+                f"{found}",
+                f"{per_100_kb:.2f}",
+                f"{cost / 1000 / max(size / 1024, 1):.1f} us",
+            )
+        )
+    return Section(
+        "Benign texts that are mistaken for secrets",
+        "Files of the installed packages, and /usr/share/doc.",
+        ("texts", "size", "found", "per 100 KB", "cost per KB"),
+        tuple(rows),
+        (Verdict("false positives per 100 KB", 1.0, worst, "{:.2f}"),),
     )
 
 

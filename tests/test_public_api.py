@@ -72,3 +72,72 @@ def test_a_package_imports_little(package: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+INTERRUPTED = """
+import signal
+import sys
+
+import agentobs
+
+seen = []
+
+
+def handle(number, frame):
+    agentobs.event("app.interrupted", number=1)
+    agentobs.event("app.invalid", text="a plain string")
+    try:
+        agentobs.span
+    except ImportError as error:
+        seen.append(str(error))
+
+
+def trace(frame, happened, argument):
+    if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.endswith(sys.argv[2]):
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGUSR1)
+    return None
+
+
+signal.signal(signal.SIGUSR1, handle)
+if sys.argv[2] == "custom_events.py":
+    agentobs.start(sys.argv[1])
+    with agentobs.session("interrupted"):
+        sys.settrace(trace)
+        agentobs.event("app.first", number=2)
+    assert agentobs.flush()
+    agentobs.stop_recorder()
+    print(sorted(agentobs.query("SELECT kind FROM events WHERE kind LIKE 'app.%'", home=sys.argv[1])))
+else:
+    sys.settrace(trace)
+    agentobs.span
+    print(seen)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "printed"),
+    [
+        ("custom_events.py", "[('app.first',), ('app.interrupted',)]"),
+        (
+            "tracing/__init__.py",
+            "['agentobs.span is not available in a signal handler that interrupts its import; use agentobs.span once "
+            "before the handler is installed']",
+        ),
+    ],
+)
+def test_a_signal_handler_may_interrupt_an_import(
+    tmp_path: Path, module: str, printed: str
+) -> None:
+    """An event of a signal handler that interrupts the first use of a name is emitted after the import. Other names are
+    one clear error.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "home"), module],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stdout.strip() == printed, ended.stderr
+    assert "an event was not emitted: " in ended.stderr
+    assert "Traceback" not in ended.stderr

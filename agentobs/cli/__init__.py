@@ -215,15 +215,34 @@ def main(arguments: list[str] | None = None) -> None:
         error.show(output)
         _print_error(output.getvalue().removesuffix("\n"))
         sys.exit(error.exit_code)
-    except AgentobsError as error:
-        _print_error(f"error: {error}")
-        sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        sys.exit(130)
     except BrokenPipeError:
         _close_output()
         sys.exit(141)
+    except (Exception, KeyboardInterrupt) as error:
+        if _is_interruption(error):
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+        if not isinstance(error, AgentobsError):
+            raise
+        _print_error(f"error: {error}")
+        sys.exit(1)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C caused an error. DuckDB, dataclasses and other code turn it into an exception of their own,
+    depending on where it happens.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, KeyboardInterrupt | click.Abort) or str(error) in _INTERRUPTED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+_INTERRUPTED = ("Query interrupted", "INTERRUPT Error: Interrupted!")
+"""The texts of DuckDB's exceptions after Ctrl-C (DuckDB 2.0): a RuntimeError and an InterruptException."""
 
 
 def _print_error(text: str) -> None:

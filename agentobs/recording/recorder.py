@@ -56,6 +56,10 @@ STUCK_SECONDS = 2.0
 """How long a call to the operating system may take at process exit before it counts as hanging. Our choice: on a busy
 machine one call may take a second, and the waiting records are worth that time.
 """
+BUSY_NS = 500_000
+"""How long the worker computes before it lets other threads run. Our choice: a tenth of the interpreter's own limit."""
+BREATH_SECONDS = 0.00005
+"""How long it pauses then: long enough for a waiting thread to continue. Our choice."""
 STOPPED_MAX = 10_000
 """How many sessions with a stopped recording are remembered. Our choice."""
 
@@ -100,6 +104,24 @@ def _seal_key(options: Options) -> bytes | None:
     return key
 
 
+class Breath:
+    """Lets other threads run while the worker is busy.
+
+    A thread that computes gives up the lock of the interpreter only after 5 ms (`sys.getswitchinterval`). The event
+    loop of the agent would wait this long each time.
+    """
+
+    def __init__(self) -> None:
+        """Create it for one thread."""
+        self._last_ns = 0
+
+    def take(self) -> None:
+        """Give up the lock of the interpreter if that was not done for half a millisecond."""
+        if world.monotonic() - self._last_ns > BUSY_NS:
+            world.pause(BREATH_SECONDS)
+            self._last_ns = world.monotonic()
+
+
 class Recorder:
     """Writes the records of one process into segments of one home."""
 
@@ -111,7 +133,10 @@ class Recorder:
         self.is_sealed = key is not None
         """Whether content is encrypted."""
         self._is_always = self.options.sync == "always"
-        self._interpreter = Interpreter(home.key(), self.options.redactors, self.options.sampling)
+        self._breath = Breath()
+        self._interpreter = Interpreter(
+            home.key(), self.options.redactors, self.options.sampling, self._breath.take
+        )
         self._writer = Writer(
             home, self.options.files, sync=self.options.sync != "process", key=key
         )
@@ -288,6 +313,7 @@ class Recorder:
                 continue
             record, size, session_records = item
             self._process(record, session_records)
+            self._breath.take()
             self._queue.note_processed(size)
             self._timekeeper.request_sync()
 
@@ -453,6 +479,7 @@ class Recorder:
                 interpretation = self._interpreter.interpret_partial(exchange)
                 if interpretation is not None:
                     self._write_partial(interpretation)
+                self._breath.take()
 
     def _write_partial(self, interpretation: Interpretation) -> None:
         """Write the new content, facts and drafts of an exchange in progress, and pass the facts on."""

@@ -150,6 +150,15 @@ ROW_KINDS: Mapping[str, RowKind] = {
         },
         is_required=True,
     ),
+    "body_truncated": RowKind(
+        "A body is larger than 32 MiB. The client got all of it; the rest is not recorded. The session is incomplete.",
+        "The ID of the attempt.",
+        {
+            "kept_bytes": "Recorded bytes of both bodies. [bytes]",
+            "lost_bytes": "The other bytes. [bytes]",
+        },
+        is_required=True,
+    ),
     "compaction_failed": RowKind(
         "A compaction failed.",
         "The trigger, as in `compaction`.",

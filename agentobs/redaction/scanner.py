@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from agentobs.redaction.anchors import position_search
 from agentobs.redaction.findings import Finding, tag_of
-from agentobs.redaction.secret_context import NAMED, Span
-from agentobs.redaction.secret_kinds import DISCORD, KINDS, MAILGUN, REFRESH, TELEGRAM, Kind
+from agentobs.redaction.secret_commands import COMMANDS
+from agentobs.redaction.secret_context import NAMED, SearchStep, Span
+from agentobs.redaction.secret_kinds import (
+    ALPHANUMERIC,
+    DISCORD,
+    KINDS,
+    MAILGUN,
+    REFRESH,
+    TELEGRAM,
+    Kind,
+)
 
 CONTEXT = 4096
 """Maximum length of a secret. A scan that starts this many bytes earlier misses nothing."""
-LEAD = 64
-"""How many bytes before a secret its context may start, such as the name of its key in JSON."""
+LEAD = 512
+"""How many bytes before a secret its context may start, such as the name of its key in JSON or of the command."""
 RUN = 16
 """Every token contains a run of letters, digits, `-` and `_` of at least this length."""
 DECODED_BYTES_MIN = 20
@@ -30,6 +40,13 @@ KNOWN_BYTES_MIN = 8
 BASE64_BYTES_MAX = 65536
 """Maximum length of a base64 run that is decoded at once; a longer run is decoded in parts. Our choice."""
 
+BLOCK_BYTES = 256 * 1024
+"""A longer text is searched in blocks, so that memory stays flat and no single call takes long. Our choice."""
+WORD_BYTES_MAX = 48
+"""Longer runs are rarely repeated. Our choice."""
+_BEFORE_WORD = frozenset(bytes((each,)) for each in b"\"' \n\t(,{=")
+_AFTER_WORD = frozenset(bytes((each,)) for each in b"\"' \n\t(),]}")
+"""Separators that belong to no token, so that the text beyond them does not matter."""
 _CLASSES = bytes(
     0x61 if (chr(byte).isalnum() and byte < 128) or byte in b"-_" else 0x20 for byte in range(256)
 )
@@ -67,7 +84,6 @@ def _by_delimiter() -> dict[bytes, list[tuple[int, Kind]]]:
 
 
 _BY_DELIMITER = _by_delimiter()
-_INTERRUPTED = tuple(kind for kind in KINDS if b"+/" in kind.pattern.pattern)
 _BY_START: dict[bytes, list[Kind]] = {}
 for _kind in KINDS:
     if not re.search(rb"[-_./]", _kind.anchor):
@@ -85,9 +101,26 @@ def scan(
 ) -> list[Finding]:
     """Return the secrets that start between `start` and `end`, unordered and possibly overlapping."""
     stop = len(text) if end is None else end
+    secrets = [secret for secret in known if len(secret) >= KNOWN_BYTES_MIN]
+    found: list[Finding] = []
+    while stop - start > BLOCK_BYTES:
+        block_end = _block_end(text, start + BLOCK_BYTES)
+        found += _scan_block(text, start, block_end, secrets, key, depth)
+        start = block_end
+    return found + _scan_block(text, start, stop, secrets, key, depth)
+
+
+def _block_end(text: bytes, at: int) -> int:
+    """Return the end of the last word before a position, so that no token and no base64 continues after it."""
+    first = at - BASE64_BYTES_MAX
+    return max(text.rfind(mark, first, at) for mark in (b" ", b"\n", b'"')) + 1 or at
+
+
+def _scan_block(
+    text: bytes, start: int, stop: int, secrets: Sequence[bytes], key: bytes, depth: int
+) -> list[Finding]:
     first, last = max(start - LEAD, 0), min(stop + CONTEXT, len(text))
     window = text if first == 0 and last == len(text) else text[first:last]
-    secrets = [secret for secret in known if len(secret) >= KNOWN_BYTES_MIN]
     found = [*_literals(window, secrets), *_tokens(window, secrets, depth), *_named(window)]
     return [
         Finding(at + first, until + first, kind, tag=tag_of(window[at:until], key))
@@ -105,18 +138,31 @@ def _literals(text: bytes, secrets: Sequence[bytes]) -> Iterator[Span]:
 
 
 def _named(text: bytes) -> Iterator[Span]:
+    """Yield the secrets that are identified by their context, and those that may have no long run of letters."""
     low = text.lower()
     is_redacted = b"[redacted:" in text
-    for named in NAMED:
-        at, size = low.find(named.anchor), len(named.anchor)
-        while at != -1:
-            if is_redacted and _in_placeholder(text, at):
-                at = low.find(named.anchor, at + size)
-                continue
-            at, found = named.search(text, low, at)
-            if found is not None:
-                yield found
-            at = low.find(named.anchor, at)
+    searched_to = [0] * len(_SEARCHES)
+    for number, at in anchor_positions(low):
+        if at < searched_to[number]:
+            continue
+        search = _SEARCHES[number]
+        if is_redacted and _in_placeholder(text, at):
+            searched_to[number] = at + 1
+            continue
+        searched_to[number], found = search(text, low, at)
+        if found is not None:
+            yield found
+
+
+def _interrupted(kind: Kind) -> Callable[[bytes, bytes, int], SearchStep]:
+    """Return a search for tokens that may have no long run of letters and digits."""
+
+    def search(text: bytes, _low: bytes, at: int) -> SearchStep:
+        if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
+            return match.end(), (*match.span(), kind.name)
+        return at + 1, None
+
+    return search
 
 
 def _in_placeholder(text: bytes, at: int) -> bool:
@@ -134,7 +180,12 @@ def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
         end = classes.find(b" ", at + RUN)
         if end == -1:
             end = len(text)
-        if _is_quoted_word(text, at, end) and _is_harmless(text[at:end]):
+        if (
+            end - at <= WORD_BYTES_MAX
+            and text[at - 1 : at] in _BEFORE_WORD
+            and text[end : end + 1] in _AFTER_WORD
+            and _is_harmless(text[at:end])
+        ):
             at = classes.find(_NEEDLE, end)
             continue
         _add_run_tokens(text, at, end, found)
@@ -143,36 +194,15 @@ def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
         if depth and at >= decoded_to and end - at >= DECODED_BYTES_MIN:
             decoded_to = _add_decoded(text, at, end, secrets, found)
         at = classes.find(_NEEDLE, end)
-    found += _interrupted_tokens(text)
     return found
 
 
-def _is_quoted_word(text: bytes, start: int, end: int) -> bool:
-    """Return whether a run is so short that it is not decoded, and is between quotes or at the end of a line."""
-    return (
-        end - start < DECODED_BYTES_MIN
-        and start > 0
-        and text[start - 1] in b'" '
-        and text[end : end + 1] in (b'"', b"\n")
-    )
-
-
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _is_harmless(word: bytes) -> bool:
-    """Return whether a quoted run contains no token; the same field names occur in each event of a stream."""
+    """Return whether a run between separators is neither a token nor base64 of text; names recur in most texts."""
     found: list[Span] = []
     _add_run_tokens(b'"%s"' % word, 1, len(word) + 1, found)
-    return not found
-
-
-def _interrupted_tokens(text: bytes) -> Iterator[Span]:
-    """Yield tokens that may contain `+` or `/`, so that they may have no long run of letters and digits."""
-    for kind in _INTERRUPTED:
-        at = text.find(kind.anchor)
-        while at != -1:
-            if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
-                yield (*match.span(), kind.name)
-            at = text.find(kind.anchor, at + 1)
+    return not found and not _PLAIN_BASE64.match(word)
 
 
 def _add_run_tokens(text: bytes, start: int, end: int, found: list[Span]) -> None:
@@ -201,7 +231,7 @@ _PRECEDING_BYTES = frozenset(b"./\\%[;:")
 
 def _add_preceded_token(text: bytes, start: int, end: int, before: int, found: list[Span]) -> int:
     """Add the token that starts before a run, or after an escape that ends in the run; return the end of the token."""
-    if before in b".":
+    if before in b"." and text[start - 3 : start] in _BY_DELIMITER:
         return _add_delimited_token(text, start - 1, found)
     at = start
     if before in b"\\%[;":
@@ -230,7 +260,7 @@ def _add_starting_token(text: bytes, at: int, found: list[Span]) -> int:
         found.append((*m.span(), "discord_token"))
         return m.end()
     for kind in _BY_START.get(text[at : at + 2], ()):
-        if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
+        if (match := kind.pattern.match(text, at)) and _may_start(text, at, kind):
             found.append((*match.span(), kind.name))
             return match.end()
     return at
@@ -238,11 +268,14 @@ def _add_starting_token(text: bytes, at: int, found: list[Span]) -> int:
 
 def _add_delimited_token(text: bytes, delimiter: int, found: list[Span]) -> int:
     """Add a token whose anchor has its last delimiter at `delimiter`; return its end."""
-    for back, kind in _BY_DELIMITER.get(text[delimiter - 2 : delimiter + 1], ()):
+    is_alphanumeric = text[delimiter + 1 : delimiter + 1 + ALPHANUMERIC].isalnum()
+    for back, kind in _BY_DELIMITER[text[delimiter - 2 : delimiter + 1]]:
+        if kind.is_alphanumeric and not is_alphanumeric:
+            continue
         at = delimiter - back
         if at < 0 or not text.startswith(kind.anchor, at):
             continue
-        if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
+        if (match := kind.pattern.match(text, at)) and _may_start(text, at, kind):
             found.append((*match.span(), kind.name))
             return match.end()
     return delimiter
@@ -298,3 +331,22 @@ def decode_base64(text: bytes) -> bytes:
         return binascii.a2b_base64(bare + b"=" * (-len(bare) % 4))
     except binascii.Error:
         return b""
+
+
+_INTERRUPTED = tuple(
+    kind
+    for kind in KINDS
+    if b"+/" in kind.rest or kind.anchor in (b"sha256~", b"snyk_uat.", b"snyk_sat.")
+)
+"""Kinds without a long run of letters and digits at their start, so they are searched for by their anchor."""
+_SEARCHES = (
+    *(named.search for named in (*NAMED, *COMMANDS)),
+    *(_interrupted(kind) for kind in _INTERRUPTED),
+)
+anchor_positions = position_search(
+    [
+        *(named.anchor for named in (*NAMED, *COMMANDS)),
+        *(kind.anchor.lower() for kind in _INTERRUPTED),
+    ]
+)
+"""Yields the number of a search and the position of its anchor in a text in lower case, in the order of positions."""

@@ -11,34 +11,66 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_QUOTE = rb"(?:\\{0,7}[\"']|%22|%27|&quot;|\\{1,4}u002[27])"
+from agentobs.redaction.secret_values import (
+    BARE,
+    CALLS,
+    QUOTE,
+    QUOTED,
+    has_digit,
+    is_dummy,
+    is_identifier,
+    looks_secret,
+)
+
 _SEPARATOR = rb"(?::=|=>|[:=>]|%3[DdAa]|\\{1,4}u003[dDaA])"
 _COLORS = rb"(?:(?:\x1b|\\{1,4}(?:u001b|x1b|033|e))\[[0-9;]{0,12}[mK]){0,4}"
 """Terminal escapes between a name and its value, as in the output of grep."""
 _REST = rb"([A-Za-z0-9_-]{0,24}+)"
 """The rest of a name after its anchor."""
-_IN_QUOTES, _OPTION = 2, 4
-"""Groups of `_ASSIGNED`: a value in quotes, and the value of a command-line option."""
-_QUOTED = rb"([^\s\"'\\<>]{8,512}+)" + _QUOTE
-_BARE = rb"([^\s\x1b\"'\\,;&=<>(){}\[\]|`%*]{8,512}+(?:%(?:2[BbFf]|3[Dd])[A-Za-z0-9]{0,256}+){0,48}+={0,2})(?![(\[{])"
-_ASSIGNED = (
+_LINE_END = rb"(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)"
+_VALUE = rb"(?:" + QUOTE + QUOTED + rb"|" + BARE + rb")"
+"""Two groups: a value in quotes, or a bare value."""
+_ASSIGNED = re.compile(
     _REST
-    + rb"(?:"
-    + _QUOTE
-    + rb"?\s{0,8}"
+    + rb"(?![A-Za-z0-9_-])(?:(?:"
+    # `name = value`, `"name": "value"`, `["name"] = "value"`, `<name>value</name>`
+    + QUOTE
+    + rb"?\]?\s{0,8}"
     + _SEPARATOR
     + rb"\s{0,8}"
     + _COLORS
+    + _VALUE
+    # `define('name', 'value')`
+    + rb")|(?:"
+    + QUOTE
+    + rb"\s{0,4},\s{0,4}"
+    + QUOTE
+    + QUOTED
+    # `{"name": "name", "value": "value"}`
+    + rb")|(?:"
+    + QUOTE
+    + rb"?(?:[\s,+]|\\{1,4}[nrt]){1,24}"
+    + QUOTE
+    + rb"?(?i:value)"
+    + QUOTE
+    + rb"?\s{0,4}[:=]\s{0,4}"
+    + _VALUE
+    # a part of a multipart form
+    + rb")|(?:"
+    + QUOTE
     + rb"(?:"
-    + _QUOTE
-    + _QUOTED
-    + rb"|"
-    + _BARE
-    + rb")|[ =]{1,2}"
-    + _BARE
-    + rb")"
+    + _LINE_END
+    + rb"\+?){2}"
+    + BARE
+    # `--name value`
+    + rb")|(?:[ =]{1,2}"
+    + _VALUE
+    + rb"))"
 )
-"""After the anchor: the rest of a name and its value, quoted, bare, or as a command-line option."""
+"""After the anchor: the rest of a name, and its value in one of these notations."""
+_IN_QUOTES, _VALUE_IN_QUOTES = 2, 5
+_OPTION_IN_QUOTES, _OPTION = 8, 9
+"""Groups of `_ASSIGNED`: values in quotes, and values that follow a name and a blank."""
 _DESCRIPTIVE_NAMES = re.compile(
     rb"(?:s$)|name|(?<![a-z])ids?$|type|polic|length|count|file|path|ur[il]|version|field|header|prefix|limit"
     rb"|size|class|manager|store|hint|reset|usage|arn$|kind|format|expir|budget|izer"
@@ -60,15 +92,11 @@ _KEY_BEFORE = (
     *(b"application", b"storage", b"integration", b"?", b"&"),
 )
 """Words before "key" which show that it is a cryptographic key; `?` and `&` start a parameter in a URL."""
-_DUMMY_VALUES = re.compile(
-    rb"\[redacted|[$<{*%]|xxx|\.\.\.|your|my[_-]|example|changeme|change[_-]me|placeholder|dummy|none$|null$|true$|https?:|file:|[./~]"
-    rb"|false$|undefined|process\.env|os\.environ|optional|required|string$|secret$|password$",
-    re.IGNORECASE,
+_OTHER_KEY_BEFORE = (
+    *(b"cache", b"primary", b"foreign", b"sort", b"partition", b"idempotency", b"public", b"hash"),
+    *(b"index", b"object", b"group", b"registry", b"row", b"unique", b"session", b"state"),
 )
-_IDENTIFIER = re.compile(
-    rb"[A-Za-z_][A-Za-z0-9_]{0,64}(?:\.[A-Za-z_][A-Za-z0-9_]{0,64}){1,8}|[a-z]{1,24}(?:[_-][a-z0-9]{1,16}){1,8}"
-)
-"""A dotted identifier, or words joined by hyphens or underscores, which is more likely prose or code than a secret."""
+"""Words before "_KEY" in the names of variables whose values are not secret."""
 
 
 Span = tuple[int, int, str]
@@ -90,76 +118,82 @@ class Named:
 
 def _assigned(anchor: bytes, least: int) -> Named:
     """Return a search for values of at least `least` bytes that are assigned to names with `anchor`."""
-    pattern = re.compile(b"(?i:" + anchor + b")" + _ASSIGNED)
     size = len(anchor)
 
     def search(text: bytes, low: bytes, at: int) -> SearchStep:
-        if low[at + size : at + size + 1] == b"s":
+        if low[at + size : at + size + 1] == b"s" and low[at + size : at + size + 2] != b"sw":
             return at + size, None  # a plural is the name of a count or a list
-        match = pattern.match(text, at)
+        match = _ASSIGNED.match(text, at + size)
         if match is None:
             return at + size, None
         group = match.lastindex or 0
         start, end = match.span(group)
         if _DESCRIPTIVE_NAMES.search(low, *match.span(1)):
             return at + size, None
-        if group == _OPTION and b"--" not in low[max(at - 24, 0) : at].rpartition(b" ")[2]:
+        is_quoted = group in (_IN_QUOTES, _VALUE_IN_QUOTES, _OPTION_IN_QUOTES)
+        if group in (_OPTION, _OPTION_IN_QUOTES) and not _takes_value(low, at, is_quoted):
             return at + size, None
-        secret_like = _looks_secret(match[group], least, group == _IN_QUOTES)
-        return end, (start, end, "named_secret") if secret_like else None
+        if not is_quoted and text[end : end + 1] in CALLS:
+            return at + size, None
+        found = looks_secret(match[group], least, is_quoted)
+        return end, (start, end, "named_secret") if found else None
 
     return Named(anchor, search)
 
 
+def _takes_value(low: bytes, at: int, is_quoted: bool) -> bool:
+    """Return whether the word at `at` is followed by its value after a blank: an option, a variable of a Dockerfile, an
+    entry of a netrc file, or the password of a role in SQL.
+    """
+    before = low[max(at - 160, 0) : at]
+    word = before[-24:].rpartition(b" ")[2]
+    if b"--" in word or before.endswith(b"env " + word):
+        return True
+    if b"login " in before and (b"machine " in before or b"default" in before):
+        return True
+    return is_quoted and (b" role " in before or b" user " in before)
+
+
 def _key(anchor: bytes) -> Named:
     """Return a search for values of cryptographic keys, which ignores other keys, such as those of databases."""
-    assigned = _assigned(anchor, 8)
+    assigned, variable = _assigned(anchor, 8), _assigned(anchor, 20)
 
     def search(text: bytes, low: bytes, at: int) -> SearchStep:
-        if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_KEY_BEFORE):
+        before = low[max(at - 16, 0) : at].rstrip(b"_. -")
+        if before.endswith(_KEY_BEFORE):
             return assigned.search(text, low, at)
+        if text[at - 1 : at + 3] == b"_KEY" and not before.endswith(_OTHER_KEY_BEFORE):
+            return variable.search(text, low, at)
         return at + len(anchor), None
 
     return Named(anchor, search)
 
 
-def _looks_secret(value: bytes, least: int, is_quoted: bool) -> bool:
-    """Return whether a value looks like a secret and not like a word, a variable or a dummy value."""
-    if len(value) < least or _DUMMY_VALUES.match(value) or len(set(value)) < 5:
-        return False
-    has_digit, has_letter = _DIGIT.search(value), _LETTER.search(value)
-    if is_quoted and len(value) >= 12:
-        return not _NAME.fullmatch(value)
-    return bool(has_digit and has_letter and not _IDENTIFIER.fullmatch(value))
-
-
-_NAME = re.compile(rb"[A-Za-z]{1,24}(?:_[A-Za-z]{1,24}){1,8}")
-_DIGIT, _LETTER = re.compile(rb"[0-9]"), re.compile(rb"[A-Za-z]")
-
 _AUTH = re.compile(
     rb"auth(?:orization|orisation)?"
-    + _QUOTE
+    + QUOTE
     + rb"?\s{0,8}"
     + _SEPARATOR
     + rb"\s{0,8}"
-    + _QUOTE
+    + QUOTE
     + rb"?"
-    rb"(?:(basic|bearer|token|apikey|bot|negotiate|digest)(?:\s|%20|\+){1,4})?([A-Za-z0-9._~+/-]{8,4000}+={0,2})",
+    rb"(?:(basic|bearer|token|apikey|bot|negotiate|digest|ssws|[a-z][a-z0-9-]{1,24}(?=\s))(?:\s|%20|\+){1,4})?"
+    rb"([A-Za-z0-9._~+/-]{8,4000}+={0,2})",
     re.IGNORECASE,
 )
 
 
 def _authorization(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _AUTH.match(text, at)
-    if match is None or _DUMMY_VALUES.match(match[2]):
+    if match is None or is_dummy(match[2]):
         return at + 4, None
     scheme, value = (match[1] or b"").lower(), match[2]
     start, end = match.span(2)
-    if scheme == b"basic" and not _IDENTIFIER.fullmatch(value):
+    if scheme == b"basic" and not is_identifier(value):
         return end, (start, end, "basic_auth")
-    if scheme and len(value) >= 12 and _DIGIT.search(value):
+    if scheme and len(value) >= 12 and has_digit(value):
         return end, (start, end, "bearer_token" if scheme == b"bearer" else "authorization")
-    if not scheme and _looks_secret(value, 20, False):
+    if not scheme and looks_secret(value, 20, False):
         return end, (start, end, "authorization")
     return end, None
 
@@ -193,7 +227,7 @@ def _address(text: bytes, low: bytes, at: int) -> SearchStep:
     match = None
     if text.find(b"@", at, at + _ADDRESS_BYTES) != -1:
         if match := _USERINFO.match(text, at):
-            if not _DUMMY_VALUES.match(match[1]) and match[1].lower() not in _PASSWORD_NAMES:
+            if not is_dummy(match[1]) and match[1].lower() not in _PASSWORD_NAMES:
                 return match.end(), (*match.span(1), "url_password")
         elif match := _DSN.match(text, at):
             return match.end(), (*match.span(1), "sentry_dsn")
@@ -209,20 +243,20 @@ _SIGNATURE = re.compile(
 
 def _signature(text: bytes, low: bytes, at: int) -> SearchStep:
     if low[at + 3 : at + 4] in (b"=", b"n", b"%") and (match := _SIGNATURE.match(text, at)):
-        found = bool(_DIGIT.search(match[1]))
+        found = has_digit(match[1])
         return match.end(), (*match.span(1), "url_signature") if found else None
     return at + 3, None
 
 
 _COOKIE = re.compile(
-    rb"(?i:cookie2?)" + _QUOTE + rb"?\s{0,8}[:=]\s{0,8}" + _QUOTE + rb"?"
+    rb"(?i:cookie2?)" + QUOTE + rb"?\s{0,8}[:=]\s{0,8}" + QUOTE + rb"?"
     rb"([A-Za-z0-9_.%-]{1,64}+=[^\s\"'\\;]{8,2048}+(?:; ?[A-Za-z0-9_.%-]{1,64}+=[^\s\"'\\;]{1,1024}+){0,8}+)"
 )
 
 
 def _cookie(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _COOKIE.match(text, at)
-    if match is None or _DUMMY_VALUES.match(match[1].partition(b"=")[2]):
+    if match is None or is_dummy(match[1].partition(b"=")[2]):
         return at + 6, None
     return match.end(), (*match.span(1), "cookie")
 

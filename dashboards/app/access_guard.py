@@ -13,7 +13,7 @@ import hashlib
 import hmac
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from ipaddress import IPv6Address, ip_address
@@ -54,6 +54,25 @@ _POLICY = (
 """The content security policy of pages. Style attributes cannot be allowed by hash, but they cannot run code either."""
 
 
+class OneTimeToken:
+    """The token in the printed URL: it opens the dashboard once, and is then replaced by another one.
+
+    A URL that remains in the history of a terminal or a browser is therefore worthless to others. If others use it
+    first, the user notices.
+    """
+
+    def __init__(self) -> None:
+        """Create a token."""
+        self.value = new_secret()
+
+    def use(self, presented: str) -> bool:
+        """Return whether a token is the current one; if so, replace it."""
+        if not _is_same(presented, self.value):
+            return False
+        self.value = new_secret()
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The values that a request must contain to be accepted."""
@@ -62,7 +81,7 @@ class Keys:
     """Accepted values of the Host header, in lower case. The port may be missing if it is the default of the scheme."""
     scheme: str = "http"
     port: int = 0
-    token: str | None = field(default=None, repr=False)
+    token: OneTimeToken | None = field(default=None, repr=False)
     """The token in the printed URL; None if a password is required."""
     password: str | None = field(default=None, repr=False)
     secret: str = field(default_factory=lambda: new_secret(), repr=False)
@@ -97,10 +116,11 @@ def hosts_of(names: Iterable[str], port: int, scheme: str) -> frozenset[str]:
 class Guard:
     """The middleware that protects the application."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        """Wrap an application."""
+    def __init__(self, app: ASGIApp, keys: Keys, opened: Callable[[], None] = lambda: None) -> None:
+        """Wrap an application; `opened` is called each time when a token was used, and another one is valid."""
         self._app = app
         self._keys = keys
+        self._opened = opened
         self._delayed: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,6 +138,8 @@ class Guard:
             await _send_page(send, 421, "Unknown host name", _UNKNOWN_HOST)
         elif _is_cross_site(scope["method"], headers, self._keys.scheme):
             await _send_page(send, 403, "Cross-site request", _CROSS_SITE)
+        elif scope["method"] == "POST" and not _is_form(headers):
+            await _send_page(send, 415, "Unsupported media type", _NOT_A_FORM)
         elif self._keys.token and (token_and_path := _token_in_url(scope)) is not None:
             await self._sign_in_by_token(scope, headers, token_and_path[0], token_and_path[1], send)
         elif self._keys.password and scope["path"] == "/login":
@@ -136,10 +158,20 @@ class Guard:
     async def _sign_in_by_token(
         self, scope: Scope, request_headers: Mapping[str, str], token: str, path: str, send: Send
     ) -> None:
-        """Set the cookie if the token is valid, and redirect to the URL without the token."""
-        if scope["method"] not in _SAFE or not _is_same(token, self._keys.token or ""):
-            await _send_page(send, 403, "Invalid token", _SIGN_IN_REQUIRED)
+        """Set the cookie if the token is valid, and redirect to the URL without the token.
+
+        A used token redirects as well if the client has the cookie, such as after the back button of a browser.
+        """
+        is_open = any(
+            _is_same(each, self._keys.secret)
+            for each in _cookies(request_headers, self._keys.cookie)
+        )
+        current = self._keys.token
+        if scope["method"] != "GET" or current is None or not (is_open or current.use(token)):
+            await _send_page(send, 403, "Invalid token", _TOKEN_USED)
             return
+        if not is_open:
+            self._opened()
         headers_to_set = [
             (b"set-cookie", self._set_cookie()),
             (b"referrer-policy", b"no-referrer"),
@@ -243,6 +275,12 @@ def _is_cross_site(method: str, headers: Mapping[str, str], scheme: str) -> bool
         headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     )
     return not is_page and site not in (None, "none", "same-origin")
+
+
+def _is_form(headers: Mapping[str, str]) -> bool:
+    """Return whether the body has a type of the dashboard's own forms, and is not text that only looks like a form."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind in ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
 def _token_in_url(scope: Scope) -> tuple[str, str] | None:
@@ -374,10 +412,16 @@ _CROSS_SITE = (
     "<p>This request was rejected, because it comes from a page of another site. "
     "Open the URL that <code>agentobs dashboard</code> printed.</p>"
 )
+_NOT_A_FORM = "<p>The dashboard accepts only forms.</p>"
 _SIGN_IN_REQUIRED = (
     "<p>This dashboard shows recordings, so it requires a sign-in. Open the URL that "
-    "<code>agentobs dashboard</code> printed in its terminal: it ends in <code>?token=…</code>. A new URL "
-    "is printed each time the dashboard starts.</p>"
+    "<code>agentobs dashboard</code> printed last in its terminal: it ends in <code>?token=…</code>. A new "
+    "URL is printed each time the dashboard starts or is opened.</p>"
+)
+_TOKEN_USED = (
+    "<p>The token in this URL is wrong, or it was used before: each token opens the dashboard once. Open the last URL "
+    "that <code>agentobs dashboard</code> printed in its terminal. If you did not use this URL "
+    "before, somebody else did.</p>"
 )
 _CONTINUE = '<p><a href="{path}">Continue to the dashboard</a></p>'
 _PASSWORD_FORM = (

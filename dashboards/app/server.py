@@ -29,9 +29,9 @@ from dashboards.app.access_guard import (
     PASSWORD_LENGTH,
     Guard,
     Keys,
+    OneTimeToken,
     hosts_of,
     network_of,
-    new_secret,
 )
 from dashboards.app.routes import application
 from dashboards.app.site import Compare, Site
@@ -44,6 +44,9 @@ THREADS = 8
 """The number of pages rendered in parallel. Our choice: each may briefly use hundreds of megabytes."""
 CONNECTIONS = 128
 """The maximum number of concurrent connections; requests on further connections get a 503. A browser opens six."""
+IDLE_CONNECTIONS = 64
+"""The maximum number of connections without a request in progress. Above it, the oldest one is closed, so that idle
+connections of another user cannot lock the owner out. Our choice."""
 PER_ADDRESS = 32
 """The maximum number of connections per network if other machines have access. Our choice: several browsers."""
 HEADER_BYTES = 32 * 1024
@@ -88,9 +91,16 @@ class Bound:
 
     sockets: Sequence[socket.socket]
     keys: Keys
-    address: str
-    """The URL to open, with the token if there is one. Secret: show it only to the user who started the server."""
+    origin: str
+    """The URL without its token."""
     tls: ssl.SSLContext | None
+
+    @property
+    def address(self) -> str:
+        """The URL to open, with the token that is valid now, if there is one. Secret: show it only to the user who
+        started the server.
+        """
+        return self.origin + (f"?token={self.keys.token.value}" if self.keys.token else "")
 
 
 def bind(options: Options) -> Bound:
@@ -114,13 +124,12 @@ def bind(options: Options) -> Bound:
         hosts=hosts_of(names, port, scheme),
         scheme=scheme,
         port=port,
-        token=None if options.password else new_secret(),
+        token=None if options.password else OneTimeToken(),
         password=options.password,
     )
     name = random_host if is_named else options.remote[0] if options.remote else local
     host = f"[{name}]" if ":" in name else name
-    rest = f"?token={keys.token}" if keys.token else ""
-    return Bound(sockets, keys, f"{scheme}://{host}:{port}/{rest}", tls)
+    return Bound(sockets, keys, f"{scheme}://{host}:{port}/", tls)
 
 
 def serve(
@@ -129,6 +138,7 @@ def serve(
     *,
     compare: Compare | None = None,
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
+    opened: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until it is stopped.
 
@@ -137,11 +147,12 @@ def serve(
         home: the home to show.
         compare: the function that compares two sessions; None if sessions cannot be compared.
         started: called once when the server accepts requests, with a function that stops the server.
+        opened: called each time when the token was used; `bound.address` is then another URL.
     """
     with Reader(home) as reader:
         is_remote = bound.keys.password is not None
         site = Site(home=home, reader=reader, compare=compare, is_remote=is_remote)
-        server = _Server(_config(bound, site), started, site)
+        server = _Server(_config(bound, site, opened), started, site)
         try:
             asyncio.run(_serve(server, bound.sockets))
         finally:
@@ -196,10 +207,26 @@ class _TimeLimitedProtocol(H11Protocol):
     """HTTP/1.1 that closes a connection if no complete request arrives within the time limit."""
 
     _last_cycle: object = None
+    _made_at: float = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._made_at = self.loop.time()
+        self._close_oldest_idle()
         self.loop.call_later(REQUEST_SECONDS, self._close_if_idle)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is in progress."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _close_oldest_idle(self) -> None:
+        """Close the connection that has been open longest without a request in progress, if there are too many."""
+        idle = [each for each in self.connections if getattr(each, "_is_idle", False)]
+        if len(idle) > IDLE_CONNECTIONS:
+            oldest: Any = min(idle, key=lambda each: getattr(each, "_made_at", 0.0))
+            self.connections.discard(oldest)
+            oldest.transport.abort()
 
     def _close_if_idle(self) -> None:
         """Close the connection if no response is being sent and no request arrived since the last check."""
@@ -227,10 +254,10 @@ def _network_of(connection: Any) -> str:
     return network_of(connection.client[0] if connection.client else "")
 
 
-def _config(bound: Bound, site: Site) -> uvicorn.Config:
+def _config(bound: Bound, site: Site, opened: Callable[[], None]) -> uvicorn.Config:
     tls = bound.tls
     return uvicorn.Config(
-        Guard(application(site), bound.keys),
+        Guard(application(site), bound.keys, opened),
         http=_RemoteProtocol if site.is_remote else _TimeLimitedProtocol,
         loop="asyncio",
         ws="none",

@@ -86,6 +86,11 @@ def _first_lines(found: DivergenceFacts, columns: int) -> list[str]:
     return [_short(first, columns), *_wrapped(matched, 10, columns)]
 
 
+_CONNECTION_FIX = (
+    "decorate the tool with agentobs.record_tool, or pass its HTTP client to agentobs.record(), and record the session "
+    "again; ReplayOptions(network=True) permits connections"
+)
+
 Fact = tuple[str, Site | None]
 """A fact, and the place in the code that is shown after it."""
 
@@ -96,6 +101,7 @@ def _facts(found: DivergenceFacts) -> Iterator[tuple[str, list[Fact]]]:
     site = cause.site if cause else None
     yield from _present("why", [_why(found)], site)
     yield from _present("kind", [_kind(found)])
+    yield from _present("fix", [_CONNECTION_FIX if found.kind == "network" else ""])
     yield from _present("rules", _proposed(found))
     yield from _present("hidden", [listed(found.normalized)])
     changed = [f"{v.package} {v.recorded} (recorded), {v.now} (now)" for v in found.versions]

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -33,14 +34,13 @@ class Served:
     """A running dashboard."""
 
     home: Home
-    url: str
-    """The printed URL, with its token."""
+    origin: str
+    """The scheme, host and port."""
+    _printed: SimpleQueue[str]
 
-    @property
-    def origin(self) -> str:
-        """The scheme, host and port."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+    def next_url(self) -> str:
+        """Return the last printed URL. Its token is valid once; then the dashboard prints another URL."""
+        return self._printed.get(timeout=START_SECONDS)
 
 
 @contextlib.contextmanager
@@ -59,18 +59,27 @@ def serving(home: Home, *arguments: str) -> Iterator[Served]:
     watch = threading.Timer(START_SECONDS, process.kill)
     watch.start()
     said: list[str] = []
-    try:
-        for line in process.stdout:
+    printed: SimpleQueue[str] = SimpleQueue()
+
+    def read(lines: Iterable[str]) -> None:
+        for line in lines:
             said.append(line)
             if found := URL.search(line):
+                printed.put(found.group())
+
+    try:
+        for line in process.stdout:
+            read([line])
+            if not printed.empty():
                 break
         else:
             raise AssertionError(f"no address was printed: {''.join(said)}")
         watch.cancel()
-        # Read later output, so that it does not fill the pipe.
-        reading = threading.Thread(target=said.extend, args=(process.stdout,), daemon=True)
+        reading = threading.Thread(target=read, args=(process.stdout,), daemon=True)
         reading.start()
-        yield Served(home, found.group())
+        parts = urlsplit(first := printed.get())
+        printed.put(first)
+        yield Served(home, f"{parts.scheme}://{parts.netloc}", printed)
     finally:
         watch.cancel()
         process.terminate()
@@ -103,7 +112,7 @@ class Tab:
         tab = cls(context.new_page(), served)
         tab._listen()
         if served:
-            tab.page.goto(served.url)
+            tab.page.goto(served.next_url())
         yield tab
         context.close()
 

@@ -38,9 +38,10 @@ OURS: dict[str, Any] = {"sec-fetch-site": "same-origin"}
 
 
 @contextmanager
-def served(home: Path, options: Options) -> Iterator[Bound]:
-    """Serve an empty home while the context is open."""
+def served(home: Path, options: Options, opened: list[str] | None = None) -> Iterator[Bound]:
+    """Serve an empty home while the context is open; add the URL after each use of a token to `opened`."""
     bound = server.bind(options)
+    urls = [] if opened is None else opened
     ready, stops = threading.Event(), []
 
     def started(stop: Any) -> None:
@@ -48,7 +49,10 @@ def served(home: Path, options: Options) -> Iterator[Bound]:
         ready.set()
 
     thread = threading.Thread(
-        target=server.serve, args=(bound, open_home(home)), kwargs={"started": started}, daemon=True
+        target=server.serve,
+        args=(bound, open_home(home)),
+        kwargs={"started": started, "opened": lambda: urls.append(bound.address)},
+        daemon=True,
     )
     thread.start()
     assert ready.wait(30)
@@ -96,6 +100,12 @@ def remote(
     options = Options("127.0.0.1", 0, ("dash.test", "fd00::7"), PASSWORD, *certificate)
     with served(home, options) as bound:
         yield bound
+
+
+def token_of(bound: Bound) -> str:
+    """Return the token that is valid now."""
+    assert bound.keys.token
+    return bound.keys.token.value
 
 
 def host_header(bound: Bound) -> str:
@@ -147,8 +157,7 @@ def query_form(bound: Bound, **headers: Any) -> int:
 
 def test_the_token_is_exchanged_for_a_cookie(bound: Bound) -> None:
     """Opening the printed URL sets a cookie that is not the token, and redirects to the URL without the token."""
-    token = bound.keys.token
-    assert token
+    token = token_of(bound)
     assert len(token) == 64
     assert bound.address == f"http://{host_header(bound)}/?token={token}"
     got = request(bound, f"/sessions/a%2Fb?a=1&token={token}&b=%26", opened=False)
@@ -162,24 +171,42 @@ def test_the_token_is_exchanged_for_a_cookie(bound: Bound) -> None:
     assert request(bound).status == 200
 
 
+def test_a_token_opens_the_dashboard_once(tmp_path: Path) -> None:
+    """A used token opens nothing, except in the browser that has the cookie. The server reports the next URL."""
+    opened: list[str] = []
+    with served(tmp_path / "home", Options(port=0), opened) as bound:
+        token = token_of(bound)
+        assert request(bound, f"/?token={token}", "HEAD", opened=False).status == 403
+        assert request(bound, f"/?token={token}", opened=False).status == 303
+        used = request(bound, f"/?token={token}", opened=False)
+        assert (used.status, "set-cookie" in used.headers) == (403, False)
+        assert "it was used before" in used.words
+        assert request(bound, f"/fleet?token={token}").headers["location"] == "/fleet"
+        assert opened == [bound.address]
+        assert token_of(bound) != token
+        assert request(bound, f"/?token={token_of(bound)}", opened=False).status == 303
+        assert len(opened) == 2
+
+
 def test_the_token_works_in_links_from_elsewhere(bound: Bound) -> None:
     """A link with the token on another page opens the dashboard.
 
     The response is a page that redirects, because browsers send no strict cookie after a cross-site redirect.
     """
+    token = token_of(bound)
     got = request(
-        bound, f"/fleet?token={bound.keys.token}", opened=False, **{"sec-fetch-site": "cross-site"},
+        bound, f"/fleet?token={token}", opened=False, **{"sec-fetch-site": "cross-site"},
         sec_fetch_mode="navigate", sec_fetch_dest="document",
     )  # fmt: skip
     assert (got.status, got.headers["refresh"]) == (200, "0; url=/fleet")
     assert "set-cookie" in got.headers
-    assert str(bound.keys.token) not in got.html
+    assert token not in got.html
 
 
 @pytest.mark.parametrize("path", ["//evil.test/", "/\\evil.test", "/%0d%0aset-cookie:%20a=b"])
 def test_the_token_never_redirects_to_another_host(bound: Bound, path: str) -> None:
     """The redirect leads to a path of the dashboard, whatever the URL contains."""
-    got = request(bound, f"{path}?token={bound.keys.token}", opened=False)
+    got = request(bound, f"{path}?token={token_of(bound)}", opened=False)
     assert got.status == 303
     assert got.headers["location"].startswith("/")
     assert not got.headers["location"].startswith(("//", "/\\"))
@@ -212,7 +239,7 @@ def test_similar_cookies_and_tokens_are_rejected(bound: Bound) -> None:
 
     The token is not a valid cookie, and the secret is not a valid token.
     """
-    secret, token = bound.keys.secret, str(bound.keys.token)
+    secret, token = bound.keys.secret, token_of(bound)
     name = bound.keys.cookie
     for cookie in (
         f"{name}=", name, f"{name}={secret[:-1]}", f"{name}={secret}0", f"{name}={secret.upper()}", f"{name}={token}",
@@ -242,7 +269,7 @@ def test_other_host_names_are_rejected(bound: Bound) -> None:
         got = request(bound, host=host)
         assert got.status == 421, host
         assert "Sessions" not in got.words
-        assert request(bound, f"/?token={bound.keys.token}", host=host).status == 421
+        assert request(bound, f"/?token={token_of(bound)}", host=host).status == 421
     for host in (ours, ours.upper()):
         assert request(bound, host=host).status == 200, host
 
@@ -298,6 +325,21 @@ def test_forms_are_accepted_only_from_the_dashboard(bound: Bound) -> None:
         assert query_form(bound, **headers) == 403, headers
     for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
         assert request(bound, "/sql", method, origin="http://evil.test").status == 403
+
+
+def test_only_forms_are_accepted(bound: Bound) -> None:
+    """A body of another type is rejected, even if it comes from the dashboard and looks like a form."""
+    ours = f"http://{host_header(bound)}"
+    for kind in (
+        "text/plain",
+        "application/json",
+        "",
+        "text/plain; application/x-www-form-urlencoded",
+    ):
+        got = request(
+            bound, "/sql", "POST", origin=ours, content_type=kind, content_length="0", **OURS
+        )
+        assert got.status == 415, kind
 
 
 def test_other_sites_can_link_to_pages_but_load_nothing(bound: Bound) -> None:
@@ -384,7 +426,7 @@ def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
     many = "&".join(f"a{number}=b" for number in range(300))
     assert request(bound, f"/?{many}").status == 200
     assert request(bound, f"/?{many}", opened=False).status == 403
-    assert request(bound, f"/?{many}&token={bound.keys.token}", opened=False).status == 403
+    assert request(bound, f"/?{many}&token={token_of(bound)}", opened=False).status == 403
     ours = f"https://127.0.0.1:{remote.keys.port}"
     form = f"{many}&{urlencode({'password': PASSWORD})}"
     assert request(remote, "/login", "POST", form, opened=False, origin=ours, **OURS).status == 403
@@ -412,14 +454,42 @@ def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyP
                     pass
 
 
-def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the maximum number of connections is open, another one gets a 503; later requests succeed again."""
+def test_idle_connections_do_not_lock_out_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While hundreds of connections without a complete request are open, the owner gets a response: the oldest of them
+    are closed.
+    """
+    monkeypatch.setattr(server, "CONNECTIONS", 8)
+    monkeypatch.setattr(server, "IDLE_CONNECTIONS", 4)
+    with served(tmp_path / "home", Options(port=0)) as bound, contextlib.ExitStack() as held:
+        lines = []
+        for number in range(200):
+            line = held.enter_context(socket.create_connection(("127.0.0.1", bound.keys.port), 30))
+            line.sendall(
+                (b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")[number % 3]
+            )
+            lines.append(line)
+            assert request(bound).status == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert lines[0].recv(100) == b""
+
+
+def test_requests_in_progress_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the maximum number of requests is in progress, another one gets a 503; later requests succeed again."""
     monkeypatch.setattr(server, "CONNECTIONS", 4)
     with served(tmp_path / "home", Options(port=0)) as bound:
         assert request(bound).status == 200
+        form = (
+            f"POST /sql HTTP/1.1\r\nHost: {host_header(bound)}\r\nOrigin: http://{host_header(bound)}\r\n"
+            f"Content-Type: {FORM}\r\nContent-Length: 9\r\n"
+            f"Cookie: {bound.keys.cookie}={bound.keys.secret}\r\n\r\nsql="
+        )
         held = [socket.create_connection(("127.0.0.1", bound.keys.port), 30) for _ in range(4)]
+        for each in held:
+            each.sendall(form.encode())
         while request(bound).status != 503:
-            pass  # until the server has noticed all connections
+            pass  # until the server has read all requests
         for each in held:
             each.close()
         while request(bound).status != 200:
@@ -505,7 +575,11 @@ def test_wrong_passwords_are_delayed_and_limited(monkeypatch: pytest.MonkeyPatch
 
     async def attempt(password: str, address: str = "192.0.2.1") -> int:
         body = [{"type": "http.request", "body": urlencode({"password": password}).encode()}]
-        headers = [(b"host", b"dash.test"), (b"origin", b"https://dash.test")]
+        headers = [
+            (b"host", b"dash.test"),
+            (b"origin", b"https://dash.test"),
+            (b"content-type", FORM.encode()),
+        ]
         asked = {"method": "POST", "path": "/login", "raw_path": b"/login", "query_string": b""}
         scope = {"type": "http", "headers": headers, "client": (address, 1), **asked}
         sent: list[Message] = []
@@ -583,7 +657,8 @@ def login(bound: Bound, body: bytes, length: int, source: str = "127.0.0.1") -> 
     port = bound.keys.port
     line = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port), 30, (source, 0)))
     head = f"POST /login HTTP/1.1\r\nHost: dash.test:{port}\r\nOrigin: https://dash.test:{port}\r\n"
-    line.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+    head += f"Content-Type: {FORM}\r\nContent-Length: {length}\r\n\r\n"
+    line.sendall(head.encode() + body)
     return line
 
 
@@ -626,5 +701,5 @@ def test_connections_per_address_are_bounded(
 def test_representations_contain_no_secret(bound: Bound, remote: Bound) -> None:
     """The repr of keys and options contains neither the token, nor the password, nor the value of the cookie."""
     result = repr(bound.keys) + repr(remote.keys) + repr(Options(password=PASSWORD))
-    for secret in (bound.keys.token, bound.keys.secret, remote.keys.secret, PASSWORD):
+    for secret in (token_of(bound), bound.keys.secret, remote.keys.secret, PASSWORD):
         assert str(secret) not in result

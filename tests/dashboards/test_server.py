@@ -111,9 +111,13 @@ def test_the_command_prints_a_url_and_ends_cleanly(home: Home, end: signal.Signa
     held.close()
     assert process.returncode == 0
     assert err == ""
-    assert "token" not in out
     assert "looked-for" not in out
-    assert out.strip() == "Press Ctrl-C to stop."
+    last = r"The dashboard was opened\. For another browser: (\S+)"
+    stop, opened = out.strip().splitlines()
+    assert stop == "Press Ctrl-C to stop."
+    [again] = re.findall(last, opened)
+    assert again.partition("=")[0] == address.partition("=")[0]
+    assert again != address
 
 
 def test_a_port_in_use_gives_one_clear_error(home: Home) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
+import httpx2
 import pytest
 
+import agentobs
+from agentobs import world
 from agentobs.recording import record_queue
 from agentobs.recording.record_queue import Command, RecordQueue
+from agentobs.recording.recorder import BREATH_SECONDS, Breath
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -95,3 +102,34 @@ TEXT = "x" * 7000
 def test_a_record_counts_with_its_content(record: object) -> None:
     """The size of a record includes the content that it keeps in memory."""
     assert 7000 <= queue_bytes(record) - RECORD_BYTES <= 7010
+
+
+def test_a_busy_worker_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the worker computes, it pauses each time when half a millisecond has passed; without work it never does."""
+    now = [0]
+    pauses: list[float] = []
+    monkeypatch.setattr(world, "monotonic", lambda: now[0])
+    monkeypatch.setattr(world, "pause", pauses.append)
+    breath = Breath()
+    for elapsed_us in (100, 300, 200, 100, 600, 10):
+        now[0] += elapsed_us * 1000
+        breath.take()
+    assert pauses == [BREATH_SECONDS] * 2
+
+
+def test_the_worker_pauses_between_the_steps_of_an_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request, the response and the facts of an exchange are separate steps, and so is each record."""
+    taken: list[str] = []
+    monkeypatch.setattr(Breath, "take", lambda self: taken.append(threading.current_thread().name))
+    agentobs.start(str(tmp_path / "home"))
+    replies = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"type": "message"}))
+    with agentobs.session("steps"):
+        agentobs.record(httpx2.Client(transport=replies)).post(
+            "http://provider.test/v1/messages", json={"model": "m", "messages": []}
+        )
+    assert agentobs.flush()
+    agentobs.stop_recorder()
+    assert set(taken) == {"agentobs-recorder"}
+    assert len(taken) >= 6

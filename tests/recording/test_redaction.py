@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 from re._parser import parse  # type: ignore[import-not-found]
 
 import pytest
 
-from agentobs.redaction import find, redact, redact_named, secret_kinds
+from agentobs.redaction import find, redact, redact_named, secret_kinds, secret_values
 from agentobs.redaction import scanner as scan_module
 from agentobs.redaction import secret_context as named_module
-from agentobs.redaction.secret_context import NAMED
+from agentobs.redaction.secret_commands import COMMANDS
+from agentobs.redaction.secret_context import NAMED, Named
 from agentobs.redaction.secret_kinds import KINDS
 
 PEM = (
@@ -78,7 +80,7 @@ PIECES = [
         b"_a",
     ),
     *(b"aGVsbG8gd29ybGQgaGVsbG8gd29y+", b"AAAA", b"MAAAAAAAAAAAAAAAAAAAAAAA.", b"0123456789:AA"),
-    *sorted({kind.anchor for kind in KINDS} | {named.anchor for named in NAMED}),
+    *sorted({kind.anchor for kind in KINDS} | {named.anchor for named in (*NAMED, *COMMANDS)}),
 ]
 
 
@@ -110,18 +112,43 @@ def _calls(text: bytes) -> int:
     return count
 
 
+@pytest.mark.parametrize("separator", [b" ", b"\n", b"x"], ids=repr)
+def test_a_long_text_is_searched_in_blocks(
+    separator: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secrets are found wherever a block ends: before, within or after a token, a password or base64 of a secret."""
+    token, password = b"ghp_" + b"a1B2c3" * 6, b"DB_PASSWORD=q7Zp3kW9xT"
+    encoded = base64.b64encode(b"some text " * 20 + token + b" and more text" * 20)
+    monkeypatch.setattr(scan_module, "BLOCK_BYTES", 70_000)
+    for secret in (token, password, encoded):
+        for before in range(69_000, 70_040, 8):
+            text = (b"wind" + separator) * (before // 5) + b" " + secret + b" end"
+            assert secret[-10:] not in redact(text), before
+
+
 def test_every_quantifier_is_bounded() -> None:
     """No built-in pattern contains an unbounded quantifier."""
     cells = [cell.cell_contents for named in NAMED for cell in named.search.__closure__ or ()]
     modules = [
-        value for each in (secret_kinds, named_module, scan_module) for value in vars(each).values()
+        value
+        for each in (secret_kinds, named_module, scan_module, secret_values)
+        for value in vars(each).values()
     ]
+    sources = [source for named in COMMANDS for source in _sources(named)]
+    assert len(sources) > 15
     found = [each for each in (*cells, *modules) if isinstance(each, re.Pattern)]
+    found += [re.compile(source) for source in sources]
     patterns = [*(kind.pattern for kind in KINDS), *found]
     assert len(patterns) > 120
     for pattern in patterns:
         if pattern is not scan_module._PLAIN:
             assert "MAXREPEAT" not in str(parse(pattern.pattern)), pattern.pattern
+
+
+def _sources(named: Named) -> list[bytes]:
+    """Return the patterns that a search compiles when it is first needed."""
+    variables = zip(named.search.__code__.co_freevars, named.search.__closure__ or (), strict=True)
+    return [cell.cell_contents for name, cell in variables if name == "source"]
 
 
 def test_values_of_secret_names_are_redacted() -> None:

@@ -371,7 +371,7 @@ def _packed(data: bytes, encoding: str) -> bytes:
 def test_an_endless_stream_needs_limited_memory(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond a limit, bytes only pass through to the agent and are counted, and the session is incomplete."""
+    """Beyond a limit, bytes only pass through to the agent and are counted in an event; the session is incomplete."""
     monkeypatch.setattr(wire, "KEPT_BYTES", 1000)
     chunks = [b": padding %03d\n\n" % number for number in range(500)]
 
@@ -383,7 +383,30 @@ def test_an_endless_stream_needs_limited_memory(
     with agentobs.session("endless"):
         assert http.get("http://provider.test/").content == b"".join(chunks)
     [session] = recorded(home)
-    assert len(exchanges(session)[0].answer.body) == 990
+    [exchange] = exchanges(session)
+    assert len(exchange.answer.body) == 990
+    assert session.dropped == 1
+    rows = agentobs.query(
+        "SELECT label, numbers['kept_bytes'], numbers['lost_bytes'] FROM events "
+        "WHERE kind = 'body_truncated'"
+    )
+    assert rows == [(exchange.attempt_id, 990, 500 * 15 - 990)]
+
+
+def test_a_line_above_the_limit_passes_through(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client gets all bytes of a response that is a single line; what is recorded ends at the limit."""
+    monkeypatch.setattr(wire, "KEPT_BYTES", 1_000_000)
+    line = [b'data: {"text": "', *[b"The wind is cold. " * 5_000] * 40, b'"}\n\n']
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        headers = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=headers, content=iter(line))
+
+    http = agentobs.record(httpx2.Client(transport=httpx2.MockTransport(answer)))
+    with agentobs.session("one line"):
+        assert http.get("http://provider.test/").content == b"".join(line)
+    [session] = recorded(home)
+    assert exchanges(session)[0].answer.body == b"".join(line[:12])
     assert session.dropped == 1
 
 

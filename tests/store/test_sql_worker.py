@@ -5,12 +5,14 @@ A "bomb" is a query that uses up memory or time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -32,6 +34,7 @@ from agentobs.recording.journal.segments import facts_path
 from agentobs.recording.recorder import Recorder
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Worker, query
+from agentobs.store.duckdb.sql_worker_main import MemoryWatch
 from agentobs.store.duckdb.worker_protocol import encoded, packed_row, read, row_of
 from tests.store.recordings import ROOT, a_home, attempt, conversation, python, record, start
 from tests.store.test_ingest import a_line
@@ -133,6 +136,65 @@ def test_a_bomb_is_stopped(bombed: Bombed, worker: Worker, sql: str) -> None:
 def test_there_are_enough_bombs() -> None:
     """The table contains at least as many bombs as were measured."""
     assert len(set(BOMBS)) == len(BOMBS) >= 22
+
+
+def test_memory_in_use_is_limited_exactly() -> None:
+    """During a query, memory in use above the limit ends the process; between queries it is not checked."""
+    ended = threading.Event()
+    watch = MemoryWatch(16 * MIB, ended.set)
+    filled = b"x" * (64 * MIB)
+    assert not ended.is_set()
+    with watch.watched():
+        assert ended.wait(60)
+    assert len(filled) == 64 * MIB
+
+
+PATHS = (
+    "FROM {}()",
+    "FROM {}",
+    'FROM "{}"()',
+    "SELECT count(*) FROM system.main.{}()",
+    "SELECT '--', path FROM {}()",
+)
+
+
+@pytest.mark.parametrize("form", PATHS)
+@pytest.mark.parametrize("name", ["duckdb_databases", "duckdb_settings", "pragma_database_list"])
+def test_a_query_does_not_learn_paths_of_this_machine(worker: Worker, name: str, form: str) -> None:
+    """Results can be shared, so functions that return paths are not available."""
+    with pytest.raises(UsageError, match="can reveal paths of this machine"):
+        list(worker.run(form.format(name)).rows)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT current_setting('allowed_paths')",
+        "SELECT current_setting('allowed_' || 'paths')",
+        "SELECT current_setting/* */ ('allowed_paths')",
+        "FROM query('FROM duckdb_' || 'databases()')",
+        "FROM query_table(['duckdb_' || 'databases'])",
+        "FROM pg_catalog.pg_settings",
+    ],
+)
+def test_a_query_does_not_learn_paths_indirectly(worker: Worker, sql: str) -> None:
+    """Settings, and statements that are values, do not reveal paths either."""
+    with pytest.raises(UsageError, match="can reveal paths of this machine"):
+        list(worker.run(sql).rows)
+
+
+def test_no_function_without_arguments_returns_the_home(home: Home) -> None:
+    """No table function or view of DuckDB that needs no arguments returns the path of the home."""
+    sql = (
+        "SELECT DISTINCT function_name FROM duckdb_functions() "
+        "WHERE function_type IN ('table', 'table_macro') AND len(parameters) = 0"
+    )
+    with Worker(home) as worker:
+        names = [str(row[0]) for row in worker.run(sql).rows]
+        assert len(names) > 30
+        for name in names:
+            with contextlib.suppress(UsageError):
+                assert str(home.path) not in repr(list(worker.run(f"FROM {name}()").rows)), name
 
 
 def test_processor_time_is_limited_as_well(home: Home) -> None:

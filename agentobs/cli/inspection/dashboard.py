@@ -76,7 +76,7 @@ def dashboard(
     tls_key: Path | None,
     loopback_address: bool,
 ) -> None:
-    """Serve the dashboard until Ctrl-C. It can be opened only with the address that is printed."""
+    """Serve the dashboard until Ctrl-C. It can be opened only with the address that is printed, once."""
     from agentobs.recording.journal.home import existing_home
 
     if password_file and not remote:
@@ -109,8 +109,11 @@ def dashboard(
         if opens:
             threading.Thread(target=_open, args=(bound.address, folder), daemon=True).start()
 
+    def opened() -> None:
+        click.echo(f"The dashboard was opened. For another browser: {bound.address}")
+
     with tempfile.TemporaryDirectory(prefix="agentobs-") as folder:
-        server.serve(bound, home, compare=comparison_of, started=started)
+        server.serve(bound, home, compare=comparison_of, started=started, opened=opened)
 
 
 def _password(file: Path | None) -> str:

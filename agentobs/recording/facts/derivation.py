@@ -37,6 +37,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import (
     Attempt,
+    Event,
     Fact,
     ToolResult,
     ToolUse,
@@ -108,6 +109,8 @@ class SessionView:
         fact = replace(fact, continues_attempt_id=continued)
         yield fact
         yield from self._low_limits.follow(fact)
+        if exchange.lost_bytes and fact.origin == "live":
+            yield _truncated(fact, exchange.lost_bytes)
         yield from self._usage(exchange, fact, response, dialect)
         # The usage of an attempt precedes the end of its span, because backends export the span with its cost.
         yield from self._requests.attempt(exchange, fact)
@@ -512,6 +515,26 @@ def _retry_key(exchange: ModelExchange) -> _RetryKey:
 
 def _retry_number(exchange: ModelExchange) -> int:
     return dialect_of(exchange.question.path).retry_number(exchange.question.headers)
+
+
+def _truncated(fact: Attempt, lost_bytes: int) -> Event:
+    """Return the event that a body of an attempt was not recorded completely."""
+    return Event(
+        session_id=fact.session_id,
+        interaction_id=fact.interaction_id,
+        lane=fact.lane,
+        turn=fact.turn,
+        at_ns=fact.started_ns + fact.duration_ns,
+        kind=Label("body_truncated"),
+        label=Label(fact.attempt_id),
+        numbers={
+            "kept_bytes": (fact.request_bytes or 0) + (fact.response_bytes or 0),
+            "lost_bytes": lost_bytes,
+        },
+        query_source=fact.query_source,
+        chain_id=fact.chain_id,
+        depth=fact.depth,
+    )
 
 
 def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:

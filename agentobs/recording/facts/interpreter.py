@@ -128,6 +128,7 @@ class Interpreter:
         key: bytes,
         rules: Sequence[Rule] = (),
         sampling: Mapping[str, float] = MappingProxyType({}),
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
         """Create an interpreter for the records of a process.
 
@@ -135,8 +136,10 @@ class Interpreter:
             key: the home's key, for digests.
             rules: custom redaction rules.
             sampling: the share of events to keep, by kind.
+            breathe: called between the steps of an exchange, which may take long.
         """
         self._key, self._sampling = key, dict(sampling)
+        self._breathe = breathe
         self.redactor = Redactor(key, rules)
         """Removes secrets from everything that is written, and counts texts that could not be searched."""
         self._modes: dict[str, str] = {}
@@ -256,9 +259,11 @@ class Interpreter:
             partial = self._partial[attempt_id] = self._start_partial(exchange)
             partial.response.keeps_body = mode != "off"
             contents += _stored("request", partial.request_line, mode)
+            self._breathe()
         partial.response.receive(exchange.answer)
         if mode != "off" and (part := partial.next_part(exchange)) is not None:
             contents.append(("partial", part))
+            self._breathe()
         view, texts = self._view(session_id), dict[str, str]()
         facts = list(placed(view.agent_events(exchange, partial.body), exchange))[1:]
         drafts = list(view.agent_drafts())
@@ -366,10 +371,14 @@ class Interpreter:
         session_id = exchange.place.session_id
         partial = self._partial.pop(exchange.attempt_id, None)
         is_request_written = partial is not None
-        partial = partial or self._start_partial(exchange)
+        if partial is None:
+            partial = self._start_partial(exchange)
+            self._breathe()
         request, response = partial.request_line, response_content(exchange, self.redactor)
+        self._breathe()
         contents = (_content_id(request, mode), _content_id(response, mode))
-        facts = self._view(session_id).attempt(exchange, partial.body, contents)
+        facts = tuple(self._view(session_id).attempt(exchange, partial.body, contents))
+        self._breathe()
         content = None
         if mode == "export":
             content = self._exchange_content(session_id, partial.body, response)

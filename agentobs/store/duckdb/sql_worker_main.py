@@ -10,15 +10,17 @@ import contextlib
 import importlib
 import os
 import queue
+import re
 import resource
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import duckdb
 
-from agentobs.errors import AgentobsError
+from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.connection import connected, select
 from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Cut, Limits, too_wide
@@ -27,7 +29,11 @@ from agentobs.store.duckdb.worker_protocol import decoded, encoded, packed_row, 
 NEEDED = ("datetime", "decimal", "uuid", "pytz", "collections.abc", "types", "typing")
 """Modules that DuckDB imports when it first converts a value of a type such as a date or a UUID."""
 RESERVED_BYTES = 256 * 1024 * 1024
-"""Additional address space, which threads reserve without using it. Our choice."""
+"""Additional address space, which threads reserve without using it. Our choice: memory in use has its own limit, which
+is checked every `WATCH_SECONDS`.
+"""
+WATCH_SECONDS = 0.01
+"""How often the memory in use is checked during a query. Our choice: about 20 MB can be filled in this time."""
 BATCH = 256
 """The number of rows that are fetched from DuckDB at a time. It is low because a cell may be large. Our choice."""
 TEXT = 500
@@ -47,13 +53,15 @@ def main() -> None:
     except Exception as error:
         _send(out, {"error": _error_message(error)})
         return
+    memory = MemoryWatch(limits.memory_bytes)
     _confine(limits)
     _send(out, {"ready": [str(each.message)[:TEXT] for each in caught][:20]})
     while True:
         query = queries.get()
         _allow(limits)
         try:
-            _run(connection, query, limits, out)
+            with memory.watched():
+                _run(connection, query, limits, out)
         except BrokenPipeError:
             return
         except MemoryError:
@@ -88,6 +96,49 @@ def _opened(home: Path, ingest: bool, limits: Limits) -> duckdb.DuckDBPyConnecti
     # A first query loads everything else, such as the local time zone.
     connection.execute("SELECT now(), 1::DECIMAL(4, 2), uuid()").fetchall()
     return connection
+
+
+class MemoryWatch:
+    """Ends the process if a query uses more memory than its limit.
+
+    The limit of address space cannot do this exactly, because threads reserve address space that they do not use.
+    """
+
+    def __init__(
+        self, memory_bytes: int, end: Callable[[], None] = lambda: os._exit(OUT_OF_MEMORY)
+    ) -> None:
+        """Measure the memory in use; a query may add `memory_bytes`. Call this before files can no longer be opened."""
+        try:
+            # The file stays open, because no file can be opened later.
+            self._file: IO[bytes] | None = Path("/proc/self/statm").open("rb", buffering=0)  # noqa: SIM115
+        except OSError:
+            self._file = None  # not supported by this system
+        self._most_bytes = self._used_bytes() + memory_bytes
+        self._end = end
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Check the memory in use until the context ends."""
+        has_ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(has_ended,), daemon=True)
+        if self._file is not None:
+            thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+
+    def _watch(self, has_ended: threading.Event) -> None:
+        while not has_ended.wait(WATCH_SECONDS):
+            if self._used_bytes() > self._most_bytes:
+                self._end()
+                return
+
+    def _used_bytes(self) -> int:
+        if self._file is None:
+            return 0
+        self._file.seek(0)
+        return int(self._file.read(100).split()[1]) * resource.getpagesize()
 
 
 def _confine(limits: Limits) -> None:
@@ -134,6 +185,7 @@ def _send_result(
 ) -> None:
     """Run a query, and send its columns and rows as far as the limits allow."""
     parameters = unpack(query["parameters"])
+    _check_names(query["sql"])
     # Statements that only look like a query (WITH a AS (DELETE ...)) must not change the tail.
     connection.execute("BEGIN TRANSACTION READ ONLY")
     result = select(connection, query["sql"], parameters)
@@ -148,6 +200,30 @@ def _send_result(
     out.write(names)
     out.flush()  # so that the parent receives the columns before the first row is computed
     _send(out, {"end": _send_rows(result, limits, out)})
+
+
+_BETWEEN = r"\"?(?:\s|/\*.*?\*/|--[^\n]*\n)*\("
+"""What may be between the name of a function and its arguments."""
+_MACHINE = re.compile(
+    r"\b(duckdb_databases|duckdb_settings|duckdb_external_file_cache|pg_settings|pragma_database_list)\b"
+    rf"|\b(query|query_table){_BETWEEN}|\b(current_setting){_BETWEEN}(?!\s*'timezone'\s*\))",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Functions and views that return paths of this machine, or run a statement that is the value of an expression."""
+
+
+def _check_names(sql: str) -> None:
+    """Refuse a statement whose result could contain paths of this machine, because results can be shared.
+
+    Raises:
+        UsageError: the statement names such a function.
+    """
+    if (named := _MACHINE.search(sql)) is not None:
+        raise UsageError(
+            f"{named[named.lastindex or 0]} is not available, because it can reveal paths of this machine",
+            where="sql",
+            todo="duckdb_tables() and duckdb_columns() describe the store",
+        )
 
 
 def _send_rows(result: duckdb.DuckDBPyConnection, limits: Limits, out: IO[bytes]) -> Cut | None:
