@@ -14,7 +14,7 @@ from agentobs.recording.journal.file_system import OS, Files
 from agentobs.records.backend import Backend, kinds_of
 from agentobs.records.canonical_json import digest
 from agentobs.records.clear_text import declared_label
-from agentobs.records.event_catalog import sampling_error
+from agentobs.records.event_sampling import sampling_error
 from agentobs.records.labels import Label
 from agentobs.redaction import Rule
 

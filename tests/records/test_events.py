@@ -21,9 +21,9 @@ from agentobs.records.event_catalog import (
     TABLE_KINDS,
     LogEvent,
     event_of,
-    is_kept,
     kind_of,
 )
+from agentobs.records.event_sampling import is_kept
 from agentobs.records.facts import TABLES, Event
 from tests.agent.scenarios import SCENARIOS, _record
 

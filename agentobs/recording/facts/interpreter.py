@@ -56,7 +56,7 @@ from agentobs.records.clear_text import (
     may_stay,
     type_label,
 )
-from agentobs.records.event_catalog import is_kept
+from agentobs.records.event_sampling import is_kept
 from agentobs.records.exchanges import (
     ModelExchange,
     SessionCall,
