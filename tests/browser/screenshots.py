@@ -52,12 +52,11 @@ def pages(tab: Tab) -> Iterator[str]:
     attempt = _links(tab, session + "?tab=steps", "#steps tbody a[href^='/attempts/']")[4]
     tab.go(attempt)
     yield "attempt"
-    tab.page.get_by_role("button", name="Show request and response").click()
+    # Since the click on the transcript, content is shown without further clicks.
     tab.page.wait_for_selector("#exchange pre", state="attached")
     yield "exchange"
     tab.go(attempt + "/diff")
-    for button in tab.page.locator("form[data-into] button").all():
-        button.click()
+    tab.page.wait_for_selector("[data-content] pre", state="attached")
     tab.settle()
     yield "diff"
     tab.go(session + "/ledger")
