@@ -17,6 +17,7 @@ from agentobs.records.facts import SessionStart
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect, named
 from replay import Replayer, load
+from tests import queries
 from tests.agent import scenarios
 from tests.agent.scenario import ExternalInput
 from tests.agent.scenarios import FIXTURES, SCENARIOS, play
@@ -95,7 +96,7 @@ def test_all_counts_agree_for_each_committed_fixture(names: list[str], tmp_path:
 
 def counted(home: Home) -> dict[str, dict[str, tuple[int, int]]]:
     """Return the counts of the view, by session and lane."""
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT name, lane, counts.turns, counts.tool_calls FROM sessions LEFT JOIN turn_counts AS counts "
         "USING (session_id)",
         home=home.path,

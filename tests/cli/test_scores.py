@@ -19,6 +19,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from exporters import otlp
 from replay import Replayer
+from tests import queries
 from tests.agent.provider import Provider, call, streamed
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import serving
@@ -46,7 +47,7 @@ def agent(name: str, during: Callable[[], None] = lambda: None, **options: Any) 
 
 
 def scores(home: Path, columns: str, table: str = "scores") -> list[tuple[Any, ...]]:
-    return agentobs.query(f"SELECT {columns} FROM {table} ORDER BY at_ns, name", home=home)
+    return queries.query(f"SELECT {columns} FROM {table} ORDER BY at_ns, name", home=home)
 
 
 def facts_text(home: Path) -> str:
@@ -75,7 +76,7 @@ def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Pat
     ]
     last = scores(home, "name, value, given", "latest_scores")
     assert last == [("correct", 0.8, 2), ("polite", 1.0, 1), ("tool.choice", None, 1)]
-    [[digest]] = agentobs.query(
+    [[digest]] = queries.query(
         "SELECT comment FROM latest_scores WHERE comment IS NOT NULL", home=home
     )
     assert digest.startswith("digest:")
@@ -137,7 +138,7 @@ def test_a_score_may_arrive_after_the_end_of_its_session(
         (session_id, "in_process", None, None, False),
         (session_id, "afterwards", "main", 2, True),
     ]
-    [[status, dropped, incomplete]] = agentobs.query(
+    [[status, dropped, incomplete]] = queries.query(
         "SELECT status, dropped, incomplete FROM sessions", home=home
     )
     assert (status, dropped, incomplete) == ("completed", 0, False)
@@ -172,7 +173,7 @@ def test_the_command_scores_a_session_a_turn_and_a_call(
         ("polite", "boolean", 0.0, None, "main", 2, None, "command"),
         ("choice", "label", None, "good", "main", None, "toolu_1", "command"),
     ]
-    [[interaction]] = agentobs.query("SELECT interaction_id FROM interaction_starts", home=home)
+    [[interaction]] = queries.query("SELECT interaction_id FROM interaction_starts", home=home)
     assert [row[0] for row in scores(home, "interaction_id")] == [
         None,
         None,
@@ -297,9 +298,7 @@ def test_freeze_selects_sessions_by_score(
     recorded(tmp_path, lambda url: Agent(url).answer("And now?"), answers())
     home = tmp_path / "home"
     shell = Shell(home, capsys)
-    [[first], [_]] = agentobs.query(
-        "SELECT session_id FROM sessions ORDER BY started_ns", home=home
-    )
+    [[first], [_]] = queries.query("SELECT session_id FROM sessions ORDER BY started_ns", home=home)
     assert shell("score", first, "correct", "0.2").code == 0
     options = ("-o", str(tmp_path / "chosen"), "--no-check")
     ended = shell("freeze", "--where", "score.correct < 0.5", *options)
