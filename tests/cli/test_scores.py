@@ -55,6 +55,15 @@ def facts_text(home: Path) -> str:
     return "".join(path.read_text("utf-8") for path in (home / "segments").glob("*.facts"))
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with one session without scores; tests do not change it."""
+    home = tmp_path_factory.mktemp("judged") / "home"
+    with recording(home):
+        agent("judged")
+    return home
+
+
 def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Path) -> None:
     """Numbers, booleans and labels are facts; the comment is a digest in the facts, and its text is in the vault."""
     home = tmp_path / "home"
@@ -86,28 +95,28 @@ def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "not a name", "value": 1}, "is not the name of a score"),
-        ({"name": "x", "value": "good"}, "which may contain content"),
-        ({"name": "x", "value": float("nan")}, "not a finite number"),
-        ({"name": "x", "value": 10**400}, "not a finite number"),
-        ({"name": "x", "value": 1, "turn": 0}, "there is no turn 0"),
-        ({"name": "x", "value": 1, "turn": 1, "tool_use_id": "t"}, "both a turn and a tool call"),
-        ({"name": "x", "value": 1, "comment": "x" * 10_001}, "10,001 characters"),
-        ({"name": "x", "value": 1, "session": "missing"}, "no session has the ID 'missing'"),
-    ],
-)
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"name": "not a name", "value": 1}, "is not the name of a score"),
+    ({"name": "x", "value": "good"}, "which may contain content"),
+    ({"name": "x", "value": float("nan")}, "not a finite number"),
+    ({"name": "x", "value": 10**400}, "not a finite number"),
+    ({"name": "x", "value": 1, "turn": 0}, "there is no turn 0"),
+    ({"name": "x", "value": 1, "turn": 1, "tool_use_id": "t"}, "both a turn and a tool call"),
+    ({"name": "x", "value": 1, "comment": "x" * 10_001}, "10,001 characters"),
+    ({"name": "x", "value": 1, "session": "missing"}, "no session has the ID 'missing'"),
+]
+
+
 def test_an_invalid_score_is_an_error_of_the_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An invalid score raises one error that describes the problem, and nothing is recorded."""
     home = tmp_path / "home"
     monkeypatch.setenv("AGENTOBS_HOME", str(home))
     with recording(home), agentobs.session("judged"):
-        with pytest.raises(UsageError, match=message):
-            agentobs.score(**arguments)
+        for arguments, message in INVALID:
+            with pytest.raises(UsageError, match=message):
+                agentobs.score(**arguments)
     assert scores(home, "name") == []
 
 
@@ -204,16 +213,13 @@ def test_the_command_scores_a_session_a_turn_and_a_call(
     ],
 )
 def test_bad_input_of_the_command_is_one_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    judged: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     """Each error is one line, the exit code is 1, and nothing is recorded."""
-    home = tmp_path / "home"
-    with recording(home):
-        agent("judged")
-    ended = Shell(home, capsys)("score", *arguments)
+    ended = Shell(judged, capsys)("score", *arguments)
     assert (ended.code, ended.out) == (1, "")
     assert message in ended.err
-    assert scores(home, "name") == []
+    assert scores(judged, "name") == []
 
 
 def test_a_comment_is_not_written_if_content_is_off(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,21 @@ def files_with(home: Path, text: str) -> list[str]:
     return sorted(path.name for path in paths if text.encode() in path.read_bytes())
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def home_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with three sessions: one titled by its program, one by its prompt, one without content."""
-    with recording(tmp_path / "home"):
+    home = tmp_path_factory.mktemp("titles") / "home"
+    with recording(home):
         agent("titled", title="  canary\n title ")
         agent("prompted")
         agent("silent", content="off", title="canary silent")
-    return tmp_path / "home"
+    return home
+
+
+@pytest.fixture
+def home(home_once: Path, tmp_path: Path) -> Path:
+    """A copy of the home, which a test may change."""
+    return Path(shutil.copytree(home_once, tmp_path / "home"))
 
 
 def test_a_title_is_what_the_program_sets_or_the_first_prompt(
