@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 from hypothesis import settings
 
@@ -41,12 +42,14 @@ def _enable_interrupts() -> None:
 def _load_one_certificate(config: pytest.Config) -> None:
     """Make clients load one trusted certificate, because loading all of them takes 20 ms per client.
 
-    Tests never connect to other machines. Programs that tests start inherit the setting.
+    It also replaces the certificates that the environment names, because tests never connect to other machines.
+    Programs that tests start inherit the setting.
     """
-    trusted = Path(ssl.get_default_verify_paths().openssl_cafile)
-    if "SSL_CERT_FILE" in os.environ or not trusted.is_file():
-        return
-    first, end, _ = trusted.read_text("utf-8").partition("-----END CERTIFICATE-----\n")
+    named = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().openssl_cafile
+    trusted = Path(named) if Path(named).is_file() else Path(certifi.where())
+    first, end, others = trusted.read_text("utf-8").partition("-----END CERTIFICATE-----\n")
+    if "BEGIN CERTIFICATE" not in others and "SSL_CERT_FILE" in os.environ:
+        return  # set by the process that started this worker
     with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
         file.write(first + end)
     config.add_cleanup(functools.partial(os.unlink, file.name))

@@ -45,6 +45,7 @@ from agentobs import world
 from agentobs.determinism.patches import UNPATCHED_PACKAGES
 from agentobs.recording.wire.responses import wake as check_again
 from agentobs.runtime import process
+from replay.agent_code.call_sites import is_agents
 from replay.agent_code.thread_stacks import outer_frames, package_of
 from replay.virtual_time.thread_states import Parking, ThreadStates, note_child
 from replay.virtual_time.virtual_clock import VirtualClock
@@ -88,6 +89,10 @@ class State:
             asyncio.AbstractEventLoop, tuple[float | None, int | None]
         ] = weakref.WeakKeyDictionary()
         """Time and identity of the first timer of each loop when it last waited, ignoring timers of held responses."""
+        self.wanted: frozenset[int] = frozenset()
+        """The identities of the functions of `time` that the last replay replaced, and of `time` itself."""
+        self.skipped: dict[str, tuple[int, int]] = {}
+        """The identity and the number of names of each module of a library that has none of these, by its name."""
 
 
 def current_clock() -> VirtualClock | None:
@@ -269,12 +274,38 @@ def _patch_time(undo: Undo) -> None:
             _ORIGINALS[name] = found
     patched = {id(_ORIGINALS[name]): replacement for name, replacement in _REPLACEMENTS.items()}
     restored = {id(replacement): _ORIGINALS[name] for name, replacement in _REPLACEMENTS.items()}
-    before = list(sys.modules.values())
-    changed = _replace_functions(patched, before)
-    undo.append(functools.partial(_restore_names, restored, changed, set(map(id, before))))
+    before = set(map(id, list(sys.modules.values())))
+    changed = _replace_functions(patched, _modules_with(frozenset({*patched, id(time)})))
+    undo.append(functools.partial(_restore_names, restored, changed, before))
     # These two modules import `monotonic` under another name, and compute the deadlines of waits with it.
     for module, name in ((threading, "_time"), (queue, "time")):
         _set(undo, module, name, _REPLACEMENTS["monotonic"])
+
+
+def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
+    """Return the modules that have one of these objects among their names.
+
+    This code runs in each replay for all imported modules, which are thousands with some SDKs. Therefore a module of a
+    library that had none of the objects is skipped until it has more or fewer names.
+
+    Args:
+        wanted: the identities of the objects.
+    """
+    state = process.state(State)
+    if state.wanted != wanted:
+        state.wanted, state.skipped = wanted, {}
+    found = []
+    for key, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType):
+            continue
+        names = vars(module)
+        if state.skipped.get(key) == (id(module), len(names)):
+            continue
+        if not wanted.isdisjoint(map(id, names.values())):
+            found.append(module)
+        elif not is_agents(str(getattr(module, "__file__", None) or "<")):
+            state.skipped[key] = id(module), len(names)
+    return found
 
 
 def _restore_names(
@@ -302,7 +333,6 @@ def _replace_functions(
         if not isinstance(module, ModuleType):
             continue
         names = vars(module)
-        # This code runs in each replay for all imported modules, and nearly all of them are skipped here.
         if wanted.isdisjoint(map(id, names.values())) or not (
             module is time or _may_use_time(module)
         ):

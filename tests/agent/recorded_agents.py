@@ -16,6 +16,7 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import Recording, ToolExchange
 from replay import Replayer, load
 from replay.fixture.writer import write
+from tests import queries
 
 from .provider import MODEL, Provider, Reply, message, streamed, text
 
@@ -63,7 +64,7 @@ class Conversation:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        return [tuple(row) for row in agentobs.query(sql, home=self.home.path)]
+        return [tuple(row) for row in queries.query(sql, home=self.home.path)]
 
     def replayed(self, folder: Path) -> list[Event]:
         """Freeze the session, replay it with the same agent, and return the events of the replay."""

@@ -32,6 +32,7 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import WorldQuestion
 from replay import Replayer, load
 from replay.freeze.conversion import freeze
+from tests import queries
 from tests.replay.nested_agents import RandomProvider, serve_random_provider
 
 from .agent_runs import in_loop, options
@@ -222,7 +223,7 @@ def test_process_killed_before_a_hook_processed_a_result(tmp_path: Path) -> None
             command, env=environment, capture_output=True, timeout=60, check=False, cwd=tmp_path
         )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    [(session_id,)] = agentobs.query("SELECT session_id FROM sessions", home=path)
+    [(session_id,)] = queries.query("SELECT session_id FROM sessions", home=path)
     question = {"session_id": session_id, "relation": "resume"}
     messages = wiring.load_conversation(question, home=path)["messages"]
     contents = [block.get("content", block.get("text")) for block in messages[-1]["content"]]

@@ -45,6 +45,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import UsageRow
 from agentobs.store.duckdb.connection import connect, named
+from tests import queries
 from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start, usage_row
 
 from .agent_runs import events_of, in_loop, of_kind, options, result_of, ticking_world
@@ -74,7 +75,7 @@ def process(provider: Provider, home: Path, when: str, *session: str) -> tuple[i
 
 
 def newest(home: Path) -> str:
-    [(session_id,)] = agentobs.query(
+    [(session_id,)] = queries.query(
         "SELECT session_id FROM sessions ORDER BY started_ns DESC LIMIT 1", home=home
     )
     return str(session_id)
@@ -155,7 +156,7 @@ def test_a_session_that_ended_in_the_same_process(
         assert agentobs.stop_recorder()
     assert [m["role"] for m in conversation.messages] == ["user", "assistant"] * 2
     assert conversation.meter.total().usd == 2 * RESPONSE_COST
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT conversation_id, relation FROM sessions ORDER BY started_ns", home=tmp_path / "home"
     )
     assert rows == [(first, None), (first, "resume")]

@@ -24,6 +24,7 @@ from agentobs.store.backend import open_store
 from agentobs.store.duckdb.schema import create_tables
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.named_queries import bare_text
+from tests import queries
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import serving
 from tests.provider_script import script, streamed
@@ -94,7 +95,7 @@ def test_local_views_show_the_texts(shell: Shell) -> None:
 
 def test_pages_and_comparisons_show_the_texts(home: Path, shell: Shell) -> None:
     """No digest is shown whose text is in the vault: in the steps of a session, the evidence and a comparison."""
-    [session_id] = [row[0] for row in agentobs.query("SELECT session_id FROM sessions", home=home)]
+    [session_id] = [row[0] for row in queries.query("SELECT session_id FROM sessions", home=home)]
     with serving(existing_home(home)) as client:
         page = client.get(f"/sessions/{session_id}").words
         compared = client.get(f"/compare?a={session_id}&b={session_id}").words

@@ -20,6 +20,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from exporters import otlp
 from replay import Replayer
+from tests import queries
 from tests.agent.provider import Provider, call, streamed
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import serving
@@ -48,12 +49,21 @@ def agent(name: str, during: Callable[[], None] = lambda: None, **options: Any) 
 
 
 def scores(home: Path, columns: str, table: str = "scores") -> list[tuple[Any, ...]]:
-    return agentobs.query(f"SELECT {columns} FROM {table} ORDER BY at_ns, name", home=home)
+    return queries.query(f"SELECT {columns} FROM {table} ORDER BY at_ns, name", home=home)
 
 
 def facts_text(home: Path) -> str:
     """Return the facts of all segments as text."""
     return "".join(path.read_text("utf-8") for path in (home / "segments").glob("*.facts"))
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with one session without scores; tests do not change it."""
+    home = tmp_path_factory.mktemp("judged") / "home"
+    with recording(home):
+        agent("judged")
+    return home
 
 
 def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Path) -> None:
@@ -77,7 +87,7 @@ def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Pat
     ]
     last = scores(home, "name, value, given", "latest_scores")
     assert last == [("correct", 0.8, 2), ("polite", 1.0, 1), ("tool.choice", None, 1)]
-    [[digest]] = agentobs.query(
+    [[digest]] = queries.query(
         "SELECT comment FROM latest_scores WHERE comment IS NOT NULL", home=home
     )
     assert digest.startswith("digest:")
@@ -108,28 +118,28 @@ def test_a_tool_call_is_named_by_its_id_or_by_the_digest_that_queries_show(
     assert ended.code == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "not a name", "value": 1}, "is not the name of a score"),
-        ({"name": "x", "value": "good"}, "which may contain content"),
-        ({"name": "x", "value": float("nan")}, "not a finite number"),
-        ({"name": "x", "value": 10**400}, "not a finite number"),
-        ({"name": "x", "value": 1, "turn": 0}, "there is no turn 0"),
-        ({"name": "x", "value": 1, "turn": 1, "tool_use_id": "t"}, "both a turn and a tool call"),
-        ({"name": "x", "value": 1, "comment": "x" * 10_001}, "10,001 characters"),
-        ({"name": "x", "value": 1, "session": "missing"}, "no session has the ID 'missing'"),
-    ],
-)
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"name": "not a name", "value": 1}, "is not the name of a score"),
+    ({"name": "x", "value": "good"}, "which may contain content"),
+    ({"name": "x", "value": float("nan")}, "not a finite number"),
+    ({"name": "x", "value": 10**400}, "not a finite number"),
+    ({"name": "x", "value": 1, "turn": 0}, "there is no turn 0"),
+    ({"name": "x", "value": 1, "turn": 1, "tool_use_id": "t"}, "both a turn and a tool call"),
+    ({"name": "x", "value": 1, "comment": "x" * 10_001}, "10,001 characters"),
+    ({"name": "x", "value": 1, "session": "missing"}, "no session has the ID 'missing'"),
+]
+
+
 def test_an_invalid_score_is_an_error_of_the_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An invalid score raises one error that describes the problem, and nothing is recorded."""
     home = tmp_path / "home"
     monkeypatch.setenv("AGENTOBS_HOME", str(home))
     with recording(home), agentobs.session("judged"):
-        with pytest.raises(UsageError, match=message):
-            agentobs.score(**arguments)
+        for arguments, message in INVALID:
+            with pytest.raises(UsageError, match=message):
+                agentobs.score(**arguments)
     assert scores(home, "name") == []
 
 
@@ -160,7 +170,7 @@ def test_a_score_may_arrive_after_the_end_of_its_session(
         (session_id, "in_process", None, None, False),
         (session_id, "afterwards", "main", 2, True),
     ]
-    [[status, dropped, incomplete]] = agentobs.query(
+    [[status, dropped, incomplete]] = queries.query(
         "SELECT status, dropped, incomplete FROM sessions", home=home
     )
     assert (status, dropped, incomplete) == ("completed", 0, False)
@@ -195,7 +205,7 @@ def test_the_command_scores_a_session_a_turn_and_a_call(
         ("polite", "boolean", 0.0, None, "main", 2, None, "command"),
         ("choice", "label", None, "good", "main", None, "toolu_1", "command"),
     ]
-    [[interaction]] = agentobs.query("SELECT interaction_id FROM interaction_starts", home=home)
+    [[interaction]] = queries.query("SELECT interaction_id FROM interaction_starts", home=home)
     assert [row[0] for row in scores(home, "interaction_id")] == [
         None,
         None,
@@ -226,16 +236,13 @@ def test_the_command_scores_a_session_a_turn_and_a_call(
     ],
 )
 def test_bad_input_of_the_command_is_one_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    judged: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     """Each error is one line, the exit code is 1, and nothing is recorded."""
-    home = tmp_path / "home"
-    with recording(home):
-        agent("judged")
-    ended = Shell(home, capsys)("score", *arguments)
+    ended = Shell(judged, capsys)("score", *arguments)
     assert (ended.code, ended.out) == (1, "")
     assert message in ended.err
-    assert scores(home, "name") == []
+    assert scores(judged, "name") == []
 
 
 def test_a_comment_is_not_written_if_content_is_off(
@@ -320,9 +327,7 @@ def test_freeze_selects_sessions_by_score(
     recorded(tmp_path, lambda url: Agent(url).answer("And now?"), answers())
     home = tmp_path / "home"
     shell = Shell(home, capsys)
-    [[first], [_]] = agentobs.query(
-        "SELECT session_id FROM sessions ORDER BY started_ns", home=home
-    )
+    [[first], [_]] = queries.query("SELECT session_id FROM sessions ORDER BY started_ns", home=home)
     assert shell("score", first, "correct", "0.2").code == 0
     options = ("-o", str(tmp_path / "chosen"), "--no-check")
     ended = shell("freeze", "--where", "score.correct < 0.5", *options)
@@ -448,7 +453,7 @@ def test_the_page_of_a_session_shows_its_scores(
         session_id = agent("judged", lambda: agentobs.score("correct", 0.8, comment=COMMENT))
     Shell(home, capsys)("score", session_id, "polite", "true", "--turn", "1")
     with serving(existing_home(home)) as client:
-        page = client.get(f"/sessions/{session_id}").words
+        page = client.get(f"/sessions/{session_id}?tab=overview").words
     assert "Scores" in page
     assert "correct 0.8 session 1" in page
     assert COMMENT in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,18 @@ def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[Writ
     return result
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def home_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a session whose name and reason are sentences."""
-    recorded(tmp_path / "home", {}, {"name": "plain", "reason": "no-refund"})
-    return tmp_path / "home"
+    home = tmp_path_factory.mktemp("texts") / "home"
+    recorded(home, {}, {"name": "plain", "reason": "no-refund"})
+    return home
+
+
+@pytest.fixture
+def home(home_once: Path, tmp_path: Path) -> Path:
+    """A copy of the home, which a test may change."""
+    return Path(shutil.copytree(home_once, tmp_path / "home"))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.session_texts import prompt_title
 from agentobs.store.text_index import NAME
 from exporters import otlp
+from tests import queries
 from tests.cli.test_commands import Shell
 from tests.cli.test_scores import agent
 from tests.dashboards.live_app import serving
@@ -46,14 +48,21 @@ def files_with(home: Path, text: str) -> list[str]:
     return sorted(path.name for path in paths if text.encode() in path.read_bytes())
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def home_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with three sessions: one titled by its program, one by its prompt, one without content."""
-    with recording(tmp_path / "home"):
+    home = tmp_path_factory.mktemp("titles") / "home"
+    with recording(home):
         agent("titled", title="  canary\n title ")
         agent("prompted")
         agent("silent", content="off", title="canary silent")
-    return tmp_path / "home"
+    return home
+
+
+@pytest.fixture
+def home(home_once: Path, tmp_path: Path) -> Path:
+    """A copy of the home, which a test may change."""
+    return Path(shutil.copytree(home_once, tmp_path / "home"))
 
 
 def test_a_title_is_what_the_program_sets_or_the_first_prompt(
@@ -185,7 +194,7 @@ def test_the_last_title_applies(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert listed(shell)["prompted"] == "canary first"
     assert shell("title", "prompted", "canary second").code == 0
     assert listed(shell)["prompted"] == "canary second"
-    rows = agentobs.query("SELECT title, source FROM session_titles ORDER BY at_ns", home=home)
+    rows = queries.query("SELECT title, source FROM session_titles ORDER BY at_ns", home=home)
     assert [source for _, source in rows] == ["program", "command", "command"]
     assert all(title.startswith("digest:") for title, _ in rows)
     assert not [name for name in files_with(home, "canary") if name.endswith((".facts", ".duckdb"))]
@@ -313,7 +322,7 @@ def test_the_search_skips_sessions_without_content(
     assert set(listed(shell, "--search", "nothing in box", "--all-text")) == {"titled", "prompted"}
     with sqlite3.connect(home / NAME) as index:
         sessions = {row[0] for row in index.execute("SELECT session_id FROM texts")}
-    [[silent]] = agentobs.query("SELECT session_id FROM sessions WHERE name = 'silent'", home=home)
+    [[silent]] = queries.query("SELECT session_id FROM sessions WHERE name = 'silent'", home=home)
     assert len(sessions) == 2
     assert silent not in sessions
 
@@ -372,7 +381,7 @@ def test_pages_show_and_search_titles(home: Path) -> None:
     """The list shows titles and finds sessions by them; a click also searches all texts. A session's page has its
     title.
     """
-    [[titled]] = agentobs.query("SELECT session_id FROM sessions WHERE name = 'titled'", home=home)
+    [[titled]] = queries.query("SELECT session_id FROM sessions WHERE name = 'titled'", home=home)
     with serving(existing_home(home)) as client:
         page = client.get("/").words
         assert "canary title" in page

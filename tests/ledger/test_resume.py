@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import agentobs
 from agentobs import wiring
 from agentobs.errors import UsageError
 from agentobs.store.duckdb.ingest import ingest
+from tests import queries
 from tests.store.recordings import (
     a_home,
     attempt,
@@ -33,7 +33,7 @@ def test_the_totals_of_a_session_are_restored(tmp_path: Path) -> None:
     ingest(home)
     record(home, [attempt(1, 3)])
     own = wiring.meter_of(session_id(1), home.path)
-    [(usd,)] = agentobs.query(
+    [(usd,)] = queries.query(
         "SELECT sum(cost_usd) FROM costs WHERE session_id = ?", [session_id(1)], home=home.path
     )
     assert (own.total().calls, own.total().usd, own.total().status) == (3, usd, "exact")

@@ -48,7 +48,10 @@ OF_THE_SDK = {"agentobs/ledger/meter.py", "replay/isolation/warmup.py"}
 
 def shapes_in(path: Path) -> Iterator[str]:
     """Yield the strings in a module, except docstrings, that belong to the shape of a provider's API."""
-    tree = ast.parse(path.read_text())
+    source = path.read_text()
+    if not (INSIDE.search(source) or any(key in source for key in KEYS)):
+        return  # parsing takes longer than searching
+    tree = ast.parse(source)
     prose = {
         id(node.value)
         for node in ast.walk(tree)
@@ -75,7 +78,8 @@ def shapes_in_sql(path: Path) -> list[str]:
 
 def requests_in(path: Path) -> Iterator[str]:
     """Yield the requests that a module sends with a client of the SDK."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)) if "messages" in source else ():
         match node:
             case ast.Attribute(value=ast.Attribute(attr="messages"), attr=name) if name in REQUESTS:
                 yield name

@@ -32,6 +32,7 @@ from agentobs.records.exchanges import Place
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.verification import verify
+from tests import queries
 from tests.agent.agent_runs import events_of
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.agent.scenarios import count, fetch, look, write
@@ -601,7 +602,7 @@ def test_the_process_session_is_replaced_after_a_failure(
         assert sessions._process_place().session_id != first
     finally:
         assert agentobs.stop_recorder()
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT incomplete FROM sessions ORDER BY started_ns", home=tmp_path / "home"
     )
     assert rows == [(True,), (False,)]
@@ -616,5 +617,5 @@ def test_a_crashed_session_with_a_gap_is_incomplete(tmp_path: Path) -> None:
     )
     segment.facts.append("gaps", {"session_id": session_id(1), "reason": "EIO", "records": 3})
     segment.close()
-    rows = agentobs.query("SELECT status, dropped, incomplete FROM sessions", home=home.path)
+    rows = queries.query("SELECT status, dropped, incomplete FROM sessions", home=home.path)
     assert rows == [("crashed", 3, True)]

@@ -25,6 +25,7 @@ from agentobs.recording.git.repository import (
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.runtime import process
+from tests import queries
 from tests.agentobs_warnings import own_warnings
 from tests.cli.test_commands import Shell
 from tests.cli.test_scores import agent
@@ -209,13 +210,13 @@ def test_a_session_records_its_repository(shop: Path, tmp_path: Path) -> None:
     with recording(home):
         session_id = agent("working")
         examined()
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT session_id, commit, dirty, source, directory FROM git_states ORDER BY sequence",
         home=home,
     )
     commit = git(shop, "rev-parse", "HEAD")
     assert rows == [(session_id, commit, dirty, "start", None) for dirty in (None, True)]
-    [row] = agentobs.query("SELECT * EXCLUDE (session_id) FROM session_git", home=home)
+    [row] = queries.query("SELECT * EXCLUDE (session_id) FROM session_git", home=home)
     repository_digest, branch_digest, *others = row
     assert others == [commit, True, None, 1]
     assert repository_digest.startswith("digest:")
@@ -268,7 +269,7 @@ def test_readable_names_are_opted_in(shop: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with recording(home, git="names"):
         agent("working")
-    [row] = agentobs.query("SELECT repository, branch FROM session_git", home=home)
+    [row] = queries.query("SELECT repository, branch FROM session_git", home=home)
     assert row == ("example.com/team/shop", "canary-branch")
 
 
@@ -283,7 +284,7 @@ def test_git_can_be_switched_off(
     monkeypatch.setattr(states, "find_repository", lambda _: pytest.fail("it was read"))
     with recording(home, **({} if variable else {"git": "off"})):
         agent("working", agentobs.record_git)
-    assert agentobs.query("FROM git_states", home=home) == []
+    assert queries.query("FROM git_states", home=home) == []
 
 
 def test_an_unknown_mode_is_an_error_or_a_warning(
@@ -295,7 +296,7 @@ def test_an_unknown_mode_is_an_error_or_a_warning(
     monkeypatch.setenv("AGENTOBS_GIT", "yes")
     with recording(tmp_path / "home"):
         agent("working")
-    assert agentobs.query("FROM git_states", home=tmp_path / "home") == []
+    assert queries.query("FROM git_states", home=tmp_path / "home") == []
     [warning] = [each for each in own_warnings(recwarn) if "AGENTOBS_GIT" in each]
     assert "use off, on or names" in warning
 
@@ -315,9 +316,9 @@ def test_a_program_records_the_state_again(shop: Path, tmp_path: Path) -> None:
         agent("working", commit)
         examined()
     after = git(shop, "rev-parse", "HEAD")
-    rows = agentobs.query("SELECT DISTINCT source, commit, lane FROM git_states", home=home)
+    rows = queries.query("SELECT DISTINCT source, commit, lane FROM git_states", home=home)
     assert sorted(rows) == [("program", after, "main"), ("start", before, None)]
-    [row] = agentobs.query("SELECT commit, states FROM session_git", home=home)
+    [row] = queries.query("SELECT commit, states FROM session_git", home=home)
     assert row == (before, 2)
 
 
@@ -338,7 +339,7 @@ def test_what_git_cannot_tell_is_unknown(
     with recording(home):
         agent("working")
         examined()
-    [row] = agentobs.query("SELECT commit, dirty, states FROM session_git", home=home)
+    [row] = queries.query("SELECT commit, dirty, states FROM session_git", home=home)
     assert row == (commit, None, 1)
 
 
@@ -354,7 +355,7 @@ def test_a_repository_that_cannot_be_read_does_not_break_the_session(
     home = tmp_path / "home"
     with recording(home):
         agent("working")
-    [[status]] = agentobs.query("SELECT status FROM sessions", home=home)
+    [[status]] = queries.query("SELECT status FROM sessions", home=home)
     assert status == "completed"
     [warning] = [each for each in own_warnings(recwarn) if "git repository" in each]
     assert "PermissionError" in warning
@@ -391,7 +392,7 @@ def test_imported_logs_keep_branch_and_directory(
     assert TRANSCRIPTS is not None
     log = next(TRANSCRIPTS.rglob("42-d34ec97ff8-0.jsonl"))
     assert shell("import", "claude-code", str(log)).code == 0
-    rows: list[tuple[Any, ...]] = agentobs.query(
+    rows: list[tuple[Any, ...]] = queries.query(
         "SELECT DISTINCT branch, directory, source, commit, dirty FROM git_states", home=home
     )
     assert all(row[0].startswith("digest:") and row[1].startswith("digest:") for row in rows)

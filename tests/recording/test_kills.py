@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import agentobs
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -24,6 +23,7 @@ from agentobs.records.exchanges import ModelExchange
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
+from tests import queries
 from tests.agent.provider import Provider, Reply, call, message, streamed, text
 from tests.soak.process_kills import kill_ingests_and_prunes, kill_streaming_clients
 
@@ -138,7 +138,7 @@ def test_an_interrupted_stream_is_recorded(tmp_path: Path) -> None:
         assert not path.is_file() or SECRET[13:40].encode() not in path.read_bytes()
     for _ in range(2):
         ingest(place)
-        assert agentobs.query("SELECT count(*) FROM attempts", home=home) == [(1,)]
+        assert queries.query("SELECT count(*) FROM attempts", home=home) == [(1,)]
         assert [
             str(each)
             for each in verify(place).findings

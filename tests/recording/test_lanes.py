@@ -16,6 +16,7 @@ from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
 from replay import Replayer
+from tests import queries
 from tests.recording.lane_agents import (
     KEY,
     AsyncAgents,
@@ -65,7 +66,7 @@ def shape_of(home: Path) -> Shape:
 
 def rows(home: Path, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a query."""
-    return [tuple(row) for row in agentobs.query(sql, home=home)]
+    return [tuple(row) for row in queries.query(sql, home=home)]
 
 
 def recorded(tmp_path: Path, run: Run, provider: Any = None) -> Shape:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import agentobs
 from agentobs.importers.claude_code.transcript_import import import_logs, logs_in
 from agentobs.recording.facts.line_changes import (
     LINES_MAX,
@@ -19,6 +18,7 @@ from agentobs.recording.facts.line_changes import (
     change_of_input,
     change_of_patch,
 )
+from tests import queries
 from tests.cli.test_commands import Shell
 from tests.store.recordings import a_home, record
 from tests.store.wire_conversations import WireConversation
@@ -85,7 +85,7 @@ def test_only_successful_calls_count(tmp_path: Path, capsys: pytest.CaptureFixtu
         talk.result(each, is_error=number == 1)
     talk.says("Done.")
     record(home, talk.whole())
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT name, lines_added, lines_removed, source FROM line_changes ORDER BY name",
         home=home.path,
     )
@@ -123,7 +123,7 @@ def test_patches_of_real_logs_are_counted(tmp_path: Path) -> None:
     """The lines of imported edits are those of the patches in the logs."""
     home = a_home(tmp_path)
     import_logs(home, logs_in([TRANSCRIPTS]), remove_session=lambda *_: None)
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT lines_added, lines_removed FROM line_changes WHERE source = 'result' AND name = 'Edit'",
         home=home.path,
     )

@@ -25,6 +25,7 @@ from agentobs.records.facts import Event, SessionEnd, SessionStart
 from agentobs.records.labels import Label
 from agentobs.sink import Record, Sink
 from replay.fixture.writer import write as fixture_bytes
+from tests import queries
 from tests.replay.agents import last_session
 
 
@@ -456,8 +457,8 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
     assert session.dropped == 2
     with pytest.raises(RecordingError, match="2 records were not written"):
         fixture_bytes(session, {})
-    assert agentobs.query("SELECT dropped FROM session_ends", home=str(tmp_path / "home")) == [(2,)]
-    assert agentobs.query(
+    assert queries.query("SELECT dropped FROM session_ends", home=str(tmp_path / "home")) == [(2,)]
+    assert queries.query(
         "SELECT label, numbers FROM events WHERE kind = 'drop'", home=str(tmp_path / "home")
     ) == [("attempt", {"count": 2.0, "exchanges": 2.0})]
 

@@ -23,6 +23,7 @@ from agentobs.recording.session import stop_recorder
 from agentobs.records.exchanges import ErrorCause
 from agentobs.records.labels import Label
 from agentobs.tracing.raised_errors import raised_error
+from tests import queries
 from tests.agent.provider import MODEL, Provider, call, message, streamed, text
 from tests.store.recordings import a_home, record
 from tests.store.wire_conversations import WireConversation
@@ -64,7 +65,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 def failed_calls(home: Path) -> list[tuple[Any, ...]]:
-    return agentobs.query(f"SELECT {FIELDS} FROM tool_results ORDER BY result_ns", home=home)
+    return queries.query(f"SELECT {FIELDS} FROM tool_results ORDER BY result_ns", home=home)
 
 
 def test_a_recorded_function_has_class_and_line(orders: ModuleType, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_the_loop_records_how_a_call_failed(orders: ModuleType, tmp_path: Path) 
     with Provider(given) as provider:
         asyncio.run(go(provider))
     stop_recorder()
-    rows = agentobs.query(
+    rows = queries.query(
         f"SELECT tool_use_id, {FIELDS} FROM tool_results ORDER BY tool_use_id",
         home=tmp_path / "home",
     )
@@ -156,7 +157,7 @@ def test_a_session_has_its_exception(orders: ModuleType, tmp_path: Path) -> None
     with agentobs.session("fine"):
         pass
     stop_recorder()
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT outcome, error_class, error_file, error_line FROM session_ends ORDER BY ended_ns",
         home=tmp_path / "home",
     )
@@ -209,8 +210,8 @@ def test_a_path_in_a_fact_is_a_digest_with_its_text_in_the_vault(tmp_path: Path)
         find("17")
     stop_recorder()
     home = open_home(tmp_path / "home")
-    [[in_call]] = agentobs.query("SELECT error_file FROM tool_results", home=home.path)
-    [[in_end]] = agentobs.query("SELECT error_file FROM session_ends", home=home.path)
+    [[in_call]] = queries.query("SELECT error_file FROM tool_results", home=home.path)
+    [[in_end]] = queries.query("SELECT error_file FROM session_ends", home=home.path)
     assert in_call.startswith("digest:")
     assert in_call == in_end
     facts = [path for path in home.path.rglob("*.facts*") if path.is_file()]
@@ -265,7 +266,7 @@ def test_each_error_in_recorded_traffic_has_a_cause(tmp_path: Path) -> None:
     result is.
     """
     home, names = record_wire(tmp_path)
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT is_error, error_origin, count(*) FROM tool_results GROUP BY ALL", home=home.path
     )
     assert {(is_error, origin) for is_error, origin, _ in rows} == {
@@ -280,7 +281,7 @@ def test_each_error_in_a_log_has_a_cause(tmp_path: Path) -> None:
     """Every failed call of an imported log is `returned` or `refused`."""
     home = a_home(tmp_path)
     import_logs(home, logs_in([TRANSCRIPTS]), remove_session=lambda *_: None)
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT outcome, error_origin, count(*) FROM tool_results WHERE is_error GROUP BY ALL",
         home=home.path,
     )

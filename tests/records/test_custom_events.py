@@ -19,6 +19,7 @@ from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
 from agentobs.sink import Record
+from tests import queries
 
 ROOT = Path(__file__).parents[2]
 WRONG = Path(__file__).parent / "wrong_calls.py"
@@ -149,7 +150,7 @@ def test_a_custom_event_is_recorded(tmp_path: Path) -> None:
     with agentobs.session("shop", home=str(home)):
         agentobs.event("cart.priced", items=2, is_new=False, shop=Label("berlin-2"))
     assert agentobs.stop_recorder()
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT kind, numbers, labels, rate, lane FROM event_log WHERE kind = 'cart.priced'",
         home=home,
     )

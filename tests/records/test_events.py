@@ -25,6 +25,7 @@ from agentobs.records.event_catalog import (
 )
 from agentobs.records.event_sampling import is_kept
 from agentobs.records.facts import TABLES, Event
+from tests import queries
 from tests.agent.scenarios import SCENARIOS, _record
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +119,7 @@ def test_live_and_stored_events_are_the_same_stream(
         if (logged := event_of(written.fact)) is not None:
             live[logged.session_id, written.sequence] = logged
     names = [field.name for field in dataclasses.fields(LogEvent)]
-    rows = agentobs.query(f"SELECT session_sequence, {', '.join(names)} FROM event_log", home=home)
+    rows = queries.query(f"SELECT session_sequence, {', '.join(names)} FROM event_log", home=home)
     stored = {(row[1], row[0]): LogEvent(*row[1:]) for row in rows}
     assert len(rows) == len(stored)
     assert stored == live
@@ -155,7 +156,7 @@ def test_every_event_of_a_turn_has_its_place(recorded: tuple[Path, list[WrittenF
 
 def test_the_outcome_of_calls(recorded: tuple[Path, list[WrittenFact]]) -> None:
     """Each call has one outcome, the sizes of its input and output, and both names of its tool."""
-    rows = agentobs.query(
+    rows = queries.query(
         """
         SELECT requested_name, tool, outcome, execution_outcome, requested_bytes, executed_bytes,
             coerced > 0, input_rewritten, result_bytes <> raw_result_bytes
@@ -225,15 +226,15 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
             agentobs.event("app.seen", number=number)
             agentobs.event("app.other")
     assert agentobs.stop_recorder()
-    [(session_id,)] = agentobs.query("SELECT session_id FROM sessions", home=home)
+    [(session_id,)] = queries.query("SELECT session_id FROM sessions", home=home)
     # The start of the session is its first fact.
     expected = [n for n in range(1000) if is_kept(session_id, 2 + 2 * n, 0.2)]
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT numbers['number']::INT, rate FROM events WHERE kind = 'app.seen' ORDER BY session_sequence",
         home=home,
     )
     assert rows == [(number, 0.2) for number in expected]
-    estimated = agentobs.query(
+    estimated = queries.query(
         "SELECT kind, recorded, estimated FROM events_estimated ORDER BY kind", home=home
     )
     assert estimated == [
@@ -241,14 +242,14 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
         ("app.seen", len(expected), pytest.approx(len(expected) * 5)),
     ]
     sums = "SELECT estimated_count(rate), estimated_sum(numbers['number'], rate) FROM events WHERE kind = 'app.seen'"
-    [(count, total)] = agentobs.query(sums, home=home)
+    [(count, total)] = queries.query(sums, home=home)
     assert count == pytest.approx(len(expected) * 5)
     assert total == pytest.approx(sum(expected) * 5)
     import duckdb
 
     with duckdb.connect(str(home / "agentobs.duckdb"), read_only=True) as published:
         assert published.execute(sums).fetchall() == [(count, total)]
-    assert agentobs.query(
+    assert queries.query(
         "SELECT estimated_count(rate) FROM events WHERE kind = 'none'", home=home
     ) == [(0.0,)]
 

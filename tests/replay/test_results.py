@@ -26,6 +26,7 @@ from agentobs.determinism.values import NOT_KEPT, not_kept_in
 from agentobs.records.exchanges import Recording
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
 from replay.freeze.conversion import freeze
+from tests import queries
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.wire_recordings import NOWHERE
@@ -310,7 +311,7 @@ def test_the_value_is_content_and_its_digest_is_a_fact(tmp_path: Path) -> None:
     recording_of(tmp_path, agent(lambda model_text: {"secret plan": "other"}))
     home = tmp_path / "home"
     sql = "SELECT result_digest, result_type FROM session_ends ORDER BY ended_ns"
-    rows = list(agentobs.query(sql, home=home))
+    rows = list(queries.query(sql, home=home))
     assert [row[1] for row in rows] == ["builtins:dict"] * 3
     assert rows[0][0] == rows[1][0] != rows[2][0]
     assert rows[0][0].startswith("b2:")
@@ -331,7 +332,7 @@ def test_with_content_off_only_the_digest_is_recorded(tmp_path: Path) -> None:
         recording_of(tmp_path, run)
     home = tmp_path / "home"
     sql = "SELECT result_digest, end_content FROM session_ends"
-    [(digest, content)] = agentobs.query(sql, home=home)
+    [(digest, content)] = queries.query(sql, home=home)
     assert digest.startswith("b2:")
     assert content is None
     for path in (path for path in home.rglob("*") if path.is_file()):

@@ -40,6 +40,7 @@ from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.duckdb.connection import named
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.freeze.conversion import freeze
+from tests import queries
 from tests.held_requests import hold
 from tests.marks import mark_all_but_first
 from tests.provider_script import MODEL, call, streamed, text
@@ -522,9 +523,9 @@ def test_the_store_distinguishes_agents(tmp_path: Path) -> None:
     ]
     recorded_chief(tmp_path, responses, False)
     home = tmp_path / "home"
-    spent = agentobs.query("SELECT lane, calls FROM cost_by_agent ORDER BY lane", home=home)
+    spent = queries.query("SELECT lane, calls FROM cost_by_agent ORDER BY lane", home=home)
     assert spent == [("main", 2), ("main/toolu_1", 1), ("main/toolu_2", 1)]
-    sources = agentobs.query("SELECT source, calls FROM cost_by_source ORDER BY source", home=home)
+    sources = queries.query("SELECT source, calls FROM cost_by_source ORDER BY source", home=home)
     assert sources == [("main", 2), ("sub_agent", 2)]
     with agentobs.connect(home) as connection:
         [(session_id,)] = connection.execute("SELECT session_id FROM sessions").fetchall()

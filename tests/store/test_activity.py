@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import agentobs
 from agentobs.records.exchanges import Chunk, ModelExchange
 from agentobs.records.facts import InteractionEnd, InteractionStart
 from agentobs.records.labels import Label
+from tests import queries
 from tests.cli.test_commands import Shell
 from tests.provider_script import streamed, text
 from tests.store.recordings import (
@@ -59,7 +59,7 @@ def test_the_active_time_of_a_person(tmp_path: Path, capsys: pytest.CaptureFixtu
             permission(1, "t3", at=T0 + 60 * SECOND, resolver="rule", approval_requested=False),
         ],
     )
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT kind, wait_ns // 1000000000, active_ns // 1000000000 FROM person_activity ORDER BY started_ns",
         home=home.path,
     )
@@ -100,7 +100,7 @@ def test_the_time_to_the_first_token(tmp_path: Path) -> None:
         for each in made
     }
     assert at > 1
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT responses, measured_responses, p50_ns, max_ns FROM first_token_times",
         home=home.path,
     )

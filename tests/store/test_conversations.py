@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import agentobs
 from agentobs.records.exchanges import SessionCall
 from agentobs.records.facts import Event, Relation
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect, named
+from tests import queries
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -35,7 +35,7 @@ def continued(number: int, earlier: int, relation: Relation = "resume") -> Sessi
 
 
 def parts(home: Path) -> list[tuple[Any, ...]]:
-    return agentobs.query(
+    return queries.query(
         "SELECT session_id, conversation_id, continues_session_id, relation FROM sessions ORDER BY session_id",
         home=home,
     )
@@ -65,7 +65,7 @@ def test_a_conversation_resumed_several_times(tmp_path: Path) -> None:
         costs = named(connection, "cost_by_conversation").fetchall()
     assert [(row[0], row[7]) for row in found] == [(one, 1), (two, 2), (three, 1)]
     assert [(row[0], row[1], row[2]) for row in costs] == [(one, 3, 4), (four, 2, 2)]
-    [(whole,)] = agentobs.query("SELECT sum(cost_usd) FROM costs", home=home.path)
+    [(whole,)] = queries.query("SELECT sum(cost_usd) FROM costs", home=home.path)
     assert sum(row[7] for row in costs) == whole
 
 

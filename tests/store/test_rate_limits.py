@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import agentobs
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange
 from exporters.conventions.semconv import profile_named
 from exporters.otlp.translation import Instruments, Translator
+from tests import queries
 from tests.cli.test_commands import Shell
 from tests.store.recordings import MODEL, SECOND, T0, a_home, attempt, end, record, start
 
@@ -58,7 +58,7 @@ def home(tmp_path: Path) -> Home:
 
 def test_each_attempt_has_its_limits(home: Home) -> None:
     """The view has one row for each attempt and limit, with the remaining share, the reset and whether it was hit."""
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT model, status, limit_name, limit_value, remaining, headroom_ratio, reset_ns, was_hit "
         "FROM rate_limits ORDER BY at_ns, limit_name",
         home=home.path,
@@ -74,7 +74,7 @@ def test_each_attempt_has_its_limits(home: Home) -> None:
 
 def test_the_lowest_headroom_is_known_by_model_and_hour(home: Home) -> None:
     """The view and the command show the lowest headroom of each hour, and the rejected requests."""
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT strftime(hour, '%H:%M'), model, limit_name, responses, lowest_remaining, lowest_ratio, rejected "
         "FROM rate_limit_headroom ORDER BY hour, limit_name",
         home=home.path,
@@ -89,7 +89,7 @@ def test_the_lowest_headroom_is_known_by_model_and_hour(home: Home) -> None:
 
 def test_a_low_limit_is_an_event_once(home: Home) -> None:
     """An event is emitted when less than a tenth remains, and again only after more than that has remained."""
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT turn, label, labels['model'], numbers['remaining'], numbers['headroom_ratio'] "
         "FROM events WHERE kind = 'rate_limit_low' ORDER BY at_ns",
         home=home.path,
@@ -109,7 +109,7 @@ def test_the_command_shows_the_headroom(home: Home, capsys: pytest.CaptureFixtur
     table = shell("limits", "busy").out.splitlines()
     assert table[0].split()[:3] == ["hour", "(UTC)", "model"]
     assert "2.0%" in table[-1]
-    [row] = agentobs.query(
+    [row] = queries.query(
         "SELECT status, limit_hit, error_origin FROM errors WHERE kind = 'attempt'", home=home.path
     )
     assert row == (429, "requests", "returned")

@@ -11,6 +11,7 @@ from agentobs.agent import tool
 from agentobs.records.facts import ToolResult, ToolUse
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect
+from tests import queries
 from tests.agent.provider import Provider, call, message, streamed
 from tests.exporters.sample_agents import DONE, play
 from tests.store.recordings import SECOND, T0, a_home, record, session_id, write_facts
@@ -116,7 +117,7 @@ def test_the_loop_replaces_a_repeated_id(tmp_path: Path) -> None:
     with Provider(replies) as provider, agentobs.session("again"):
         asyncio.run(main(provider))
     assert agentobs.stop_recorder()
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT turn, tool_use_id, result_id, outcome, permission FROM tool_calls "
         "JOIN answered_calls USING (session_id, attempt_id, ordinal) ORDER BY turn",
         home=home,
@@ -127,4 +128,4 @@ def test_the_loop_replaces_a_repeated_id(tmp_path: Path) -> None:
         (3, "t1", "t1_3", "executed", "allow"),
     ]
     for view in ("tool_results", "tool_calls", "tool_handling", "permission_decisions"):
-        assert agentobs.query(f"SELECT count(*) FROM {view}", home=home) == [(3,)], view
+        assert queries.query(f"SELECT count(*) FROM {view}", home=home) == [(3,)], view

@@ -73,10 +73,15 @@ def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
     return int(form)
 
 
-def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> None:
+def migrate(
+    connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False, bound: Path | None = None
+) -> None:
     """Migrate the database in use to the newest layout, within the caller's transaction.
 
-    If `is_bare` is set, only tables are created, because comments and views take more time than tables.
+    Args:
+        connection: the connection to the database.
+        is_bare: whether to create only tables, because comments and views take more time than tables.
+        bound: a file with bound views, which are copied into a database that has none; None to bind the views.
     """
     before = _applied(connection)
     for migration in migrations():
@@ -90,7 +95,11 @@ def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> 
         remember(connection, "application", APPLICATION)
         remember(connection, "format", str(migration.number))
     if not is_bare and _recall(connection, "views") != digest(_views().encode()):
-        connection.execute(_views())
+        if bound is None:
+            connection.execute(_views())
+        else:
+            _copy_views(connection, bound)
+            connection.execute(_only_comments(_views()))
         remember(connection, "views", digest(_views().encode()))
 
 
@@ -105,11 +114,13 @@ def transaction(path: Path, *, is_bare: bool = False) -> Iterator[duckdb.DuckDBP
 
 
 @contextlib.contextmanager
-def _changed(path: Path, is_bare: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+def _changed(
+    path: Path, is_bare: bool, bound: Path | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
     # Use one thread: the files with rows are too small to be split, so a second thread only adds overhead.
     with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
         connection.begin()
-        migrate(connection, is_bare=is_bare)
+        migrate(connection, is_bare=is_bare, bound=bound)
         yield connection
         connection.commit()
         connection.execute("CHECKPOINT")
@@ -125,17 +136,24 @@ class State:
 def _blank(path: Path, is_bare: bool) -> bytes:
     """Return an empty database of the newest layout, created next to `path` at the first call in this process.
 
-    Creating a database takes half a second, mostly for comments; copying its megabyte takes a hundredth of that time.
+    Creating a database takes a fifth of a second, mostly for comments; copying its megabyte takes a hundredth of that
+    time. Binding the views takes as long, so they are copied from the same file as the cached views.
     """
     state = process.state(State)
     key = is_bare, digest(_views().encode() + repr(migrations()).encode())
     if key not in state.blanks:
         draft = path.with_name(f"{path.stem}.blank{path.suffix}")
+        bound = None if is_bare else path.with_name(f"{path.stem}.views{path.suffix}")
         try:
-            with _changed(draft, is_bare):
+            if bound is not None:
+                create(bound)
+                bound.write_bytes(_bound_views())
+            with _changed(draft, is_bare, bound):
                 pass
             state.blanks[key] = draft.read_bytes()
         finally:
+            if bound is not None:
+                bound.unlink(missing_ok=True)
             draft.unlink(missing_ok=True)
             draft.with_name(f"{draft.name}.wal").unlink(missing_ok=True)
     return state.blanks[key]
@@ -159,8 +177,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
     """
     if cache is not None:
         try:
-            connection.execute(f"ATTACH '{_quoted(cache)}' AS bound_views (READ_ONLY)")
-            connection.execute("COPY FROM DATABASE bound_views TO memory (SCHEMA)")
+            _copy_views(connection, cache)
             connection.execute("DETACH bound_views")
             return
         except duckdb.Error:
@@ -170,6 +187,14 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
                 cache.unlink()
             connection.execute("DETACH DATABASE IF EXISTS bound_views")
     connection.execute(_without_comments(_views()))
+
+
+def _copy_views(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
+    """Copy the views of a file with bound views to the database in use. The file stays attached as `bound_views`."""
+    row = connection.execute("SELECT current_database()").fetchone()
+    assert row is not None
+    connection.execute(f"ATTACH '{_quoted(file)}' AS bound_views (READ_ONLY)")
+    connection.execute(f'COPY FROM DATABASE bound_views TO "{row[0]}" (SCHEMA)')
 
 
 def cached_views(directory: Path, *, write: bool) -> Path | None:
@@ -225,6 +250,12 @@ def _without_comments(sql: str) -> str:
     """Remove the COMMENT statements (one per line), which take six times as long as the other statements."""
     lines = sql.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("COMMENT ON"))
+
+
+def _only_comments(sql: str) -> str:
+    """Return the COMMENT statements."""
+    lines = sql.splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("COMMENT ON"))
 
 
 @cache

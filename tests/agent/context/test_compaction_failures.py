@@ -20,6 +20,7 @@ from agentobs.agent.state import Conversation
 from agentobs.provider.dialect import text_of
 from agentobs.records.facts import Event as EventFact
 from agentobs.world import Abort
+from tests import queries
 from tests.agent.agent_runs import events_of, in_loop, of_kind, options, recorded, result_of
 from tests.agent.context.long_conversations import (
     DONE,
@@ -339,7 +340,7 @@ def test_a_manual_compaction_is_resumed(tmp_path: Path, monkeypatch: pytest.Monk
     assert "They looked at files." in json.dumps(conversation.messages)
     assert resumed_conversation.messages == conversation.messages
     assert (resumed_conversation.turns, resumed_conversation.meter.total().calls) == (2, 6)
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT query_source, count(*) FROM attempts GROUP BY ALL ORDER BY 1",
         home=tmp_path / "home",
     )

@@ -16,6 +16,7 @@ from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
 from agentobs.recording.session import stop_recorder
 from agentobs.records.facts import Event as EventFact
+from tests import queries
 from tests.agent.agent_runs import of_kind, options, recorded, result_of
 from tests.agent.context.long_conversations import response_of, run_agent
 from tests.agent.provider import Provider, Reply, call, text
@@ -127,13 +128,13 @@ def home(tmp_path: Path) -> Path:
 
 def test_the_waste_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The store has each unused summary with its reason and cost; `diagnose` and `cost` show the waste."""
-    rows = agentobs.query(
+    rows = queries.query(
         "SELECT lane, requests, reason, billed_tokens, cost_usd > 0 FROM unused_summaries ORDER BY at_ns",
         home=home,
     )
     assert rows == [("main", 1, "no_text", 4503, True)] * 3
-    [[wasted]] = agentobs.query("SELECT sum(cost_usd) FROM unused_summaries", home=home)
-    [[total, turns, calls]] = agentobs.query(
+    [[wasted]] = queries.query("SELECT sum(cost_usd) FROM unused_summaries", home=home)
+    [[total, turns, calls]] = queries.query(
         "SELECT cost_usd, turns, tool_calls FROM sessions", home=home
     )
     assert (turns, calls) == (7, 18)
