@@ -32,7 +32,7 @@ from agentobs.agent.model.prompt import SystemPrompt
 from agentobs.agent.run_check import check_client, check_options, check_wiring
 from agentobs.agent.run_result import Result
 from agentobs.agent.sessions.resumption import check_earlier, forked, resumed
-from agentobs.agent.state import Conversation, Options, Prompt
+from agentobs.agent.state import AgentOptions, Conversation, Prompt
 from agentobs.agent.sub_agents.starter import finish, sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import Tool
@@ -61,7 +61,7 @@ class Agent:
         self,
         client: AsyncAnthropic,
         *,
-        options: Options,
+        options: AgentOptions,
         tools: Sequence[Tool] = (),
         hooks: Sequence[Hook] = (),
         sub_agents: Sequence[AgentDefinition] = (),
@@ -112,7 +112,7 @@ class Agent:
         if hooks and options.hooks:
             raise UsageError(
                 "hooks were given twice",
-                where="Agent(hooks=...), Options.hooks",
+                where="Agent(hooks=...), AgentOptions.hooks",
                 todo="Pass all hooks to one of them",
             )
         if options.budget.at_limit == "ask" and person is None:
@@ -143,7 +143,7 @@ class Agent:
         return self._conversation
 
     @property
-    def options(self) -> Options:
+    def options(self) -> AgentOptions:
         """The options of its runs, including the hooks."""
         return self._options
 

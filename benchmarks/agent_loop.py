@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 from anthropic import AsyncStream
 
-from agentobs.agent import Conversation, Options, Permissions, complete, live_world, tool
+from agentobs.agent import AgentOptions, Conversation, Permissions, complete, live_world, tool
 from agentobs.provider.anthropic.streams import fold
 from benchmarks import conversation, measure
 from benchmarks.report import Section, Verdict
@@ -205,7 +205,7 @@ async def _run_floor(history: list[dict[str, Any]], calls: int) -> None:
 
 async def _run_loop(history: list[dict[str, Any]], calls: int) -> None:
     conversation_so_far = Conversation(messages=tuple(history))
-    options = Options(
+    options = AgentOptions(
         conversation.MODEL,
         max_tokens=1024,
         permissions=Permissions(mode="bypassPermissions", bypass_confirmed=True),

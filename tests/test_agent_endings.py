@@ -23,9 +23,9 @@ import pytest
 import agentobs
 from agentobs.agent import (
     AgentDefinition,
+    AgentOptions,
     Conversation,
     Hook,
-    Options,
     RequestStart,
     Result,
     complete,
@@ -40,7 +40,7 @@ from tests.agent.agent_runs import ALLOW_ALL
 from tests.agent.provider import MODEL, Provider, Reply, call, message, streamed, text
 
 DONE = streamed(message(text("Done.")))
-OPTIONS = Options(MODEL, permissions=ALLOW_ALL, cache=None)
+OPTIONS = AgentOptions(MODEL, permissions=ALLOW_ALL, cache=None)
 HELPER = AgentDefinition("helper", "Helps.")
 WAIT_S = 10.0
 """How long a test waits for something that happens at once."""

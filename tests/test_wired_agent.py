@@ -17,13 +17,13 @@ import pytest
 import agentobs
 from agentobs.agent import (
     AgentDefinition,
+    AgentOptions,
     Budget,
     BudgetReached,
     Consent,
     Context,
     Conversation,
     Hook,
-    Options,
     Reply,
     Result,
     Section,
@@ -83,8 +83,8 @@ def _nobody_paid() -> None:
     PAID.clear()
 
 
-def options(**changes: Any) -> Options:
-    return Options(**{"model": MODEL, "permissions": ALLOW_ALL, "cache": None, **changes})
+def options(**changes: Any) -> AgentOptions:
+    return AgentOptions(**{"model": MODEL, "permissions": ALLOW_ALL, "cache": None, **changes})
 
 
 def results(provider: Provider) -> list[Any]:
@@ -565,44 +565,56 @@ def test_a_message_of_the_wrong_kind(message: Any) -> None:
         ({"hook_model": ""}, "^hook_model: got a value of type str. Pass the name of a model"),
         (
             {"options": None},
-            "^options: the options have the type NoneType. Pass agentobs.agent.Options",
+            "^options: the options have the type NoneType. Pass agentobs.agent.AgentOptions",
         ),
         (
             {"options": options(budget=None)},
-            "^Options.budget: got None. Pass an agentobs.agent.Budget",
+            "^AgentOptions.budget: got None. Pass an agentobs.agent.Budget",
         ),
-        ({"options": options(budget=1)}, "^Options.budget: got a value of type int"),
-        ({"options": options(permissions="all")}, "^Options.permissions: got a value of type str"),
-        ({"options": options(context=None)}, "^Options.context: got None"),
-        ({"options": options(thinking=True)}, "^Options.thinking: got a value of type bool"),
-        ({"options": options(system=5)}, "^Options.system: got a value of type int. Pass a text"),
+        ({"options": options(budget=1)}, "^AgentOptions.budget: got a value of type int"),
+        (
+            {"options": options(permissions="all")},
+            "^AgentOptions.permissions: got a value of type str",
+        ),
+        ({"options": options(context=None)}, "^AgentOptions.context: got None"),
+        ({"options": options(thinking=True)}, "^AgentOptions.thinking: got a value of type bool"),
+        (
+            {"options": options(system=5)},
+            "^AgentOptions.system: got a value of type int. Pass a text",
+        ),
         (
             {"options": options(output=dict)},
-            "^Options.output: got the class dict. Pass a subclass of",
+            "^AgentOptions.output: got the class dict. Pass a subclass of",
         ),
         (
             {"options": options(cache="1d")},
-            '^Options.cache: got a value of type str. Pass "5m", "1h"',
+            '^AgentOptions.cache: got a value of type str. Pass "5m", "1h"',
         ),
-        ({"options": options(token_budget="9")}, "^Options.token_budget: got a value of type str"),
+        (
+            {"options": options(token_budget="9")},
+            "^AgentOptions.token_budget: got a value of type str",
+        ),
         (
             {"options": options(answer_seconds=0)},
-            "^Options.answer_seconds: got a value of type int",
+            "^AgentOptions.answer_seconds: got a value of type int",
         ),
-        ({"options": options(betas="x")}, "^Options.betas: got a value of type str. Pass a tuple"),
+        (
+            {"options": options(betas="x")},
+            "^AgentOptions.betas: got a value of type str. Pass a tuple",
+        ),
         (
             {"options": options(extra=["x"])},
-            "^Options.extra: got a value of type list. Pass a mapping",
+            "^AgentOptions.extra: got a value of type list. Pass a mapping",
         ),
         (
             {"options": options(fallback_model=1)},
-            "^Options.fallback_model: got a value of type int",
+            "^AgentOptions.fallback_model: got a value of type int",
         ),
         ({"sub_agents": [AgentDefinition("a", "b", tools=("x",))]}, "unknown tools: x"),
         ({"options": MODEL}, "the options have the type str"),
         ({"options": options(max_turns=0)}, "0 is not a number of turns"),
-        ({"options": options(stream="no")}, "^Options.stream: got a value of type str"),
-        ({"options": options(unattended=1)}, "^Options.unattended: got a value of type int"),
+        ({"options": options(stream="no")}, "^AgentOptions.stream: got a value of type str"),
+        ({"options": options(unattended=1)}, "^AgentOptions.unattended: got a value of type int"),
         ({"options": preset(model=MODEL)}, "the type Preset. Pass .*, or preset.options()"),
         ({"options": options(fallback_model=MODEL)}, "is its own fallback"),
         ({"options": options(stream=False, max_tokens=64_000)}, "too many without streaming"),
@@ -642,11 +654,11 @@ def test_bad_input_of_a_world(arguments: dict[str, Any], expected: str) -> None:
 
 
 def test_bad_input_of_a_run() -> None:
-    """`run` refuses arguments of the wrong kind before a request is sent; hooks are already refused by `Options`."""
+    """`run` refuses arguments of the wrong kind before a request is sent; `AgentOptions` already refuses hooks."""
     refused_run("^tools: expected a list, got the Tool pay", tools=pay)
     refused_run("^tools: the list contains the function refuse", tools=[refuse])
     refused_run("^options: the options have the type NoneType", options=None)
-    refused_run("^Options.budget: got None", options=options(budget=None))
+    refused_run("^AgentOptions.budget: got None", options=options(budget=None))
     with pytest.raises(UsageError, match=r"^hooks: expected a list, got a value of type Hook"):
         options(hooks=VETO)
 
@@ -738,7 +750,7 @@ def test_a_person_and_a_sub_agent() -> None:
         async with provider.client() as client:
             agent = agentobs.Agent(
                 client,
-                options=Options(MODEL, cache=None),
+                options=AgentOptions(MODEL, cache=None),
                 tools=[pay],
                 sub_agents=[HELPER],
                 person=person,

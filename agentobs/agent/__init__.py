@@ -66,7 +66,7 @@ from agentobs.agent.run_result import (
     TurnLimit,
 )
 from agentobs.agent.sessions.resumption import forked, resumed
-from agentobs.agent.state import Conversation, Options
+from agentobs.agent.state import AgentOptions, Conversation
 from agentobs.agent.sub_agents.starter import finish, sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.agent.tools.tool import Tool, declared, tool
@@ -78,6 +78,7 @@ __all__ = [
     "Aborted",
     "Adaptive",
     "AgentDefinition",
+    "AgentOptions",
     "BackgroundResult",
     "Broadcast",
     "Budget",
@@ -109,7 +110,6 @@ __all__ = [
     "Message",
     "Missed",
     "Nudge",
-    "Options",
     "OutputMissing",
     "OutputRetry",
     "Permission",

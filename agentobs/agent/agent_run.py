@@ -26,9 +26,9 @@ from agentobs.agent.run_result import (
     sum_tokens,
 )
 from agentobs.agent.state import (
+    AgentOptions,
     BackgroundAgent,
     Conversation,
-    Options,
     State,
     Tools,
     calls,
@@ -49,7 +49,7 @@ class RunInputs:
     """The inputs of a run."""
 
     world: World
-    options: Options
+    options: AgentOptions
     """The options; after a fallback, they name the fallback model."""
     tools: Tools
     started_ns: int
@@ -100,7 +100,7 @@ class RunProgress:
     reported_settings: set[str] = field(default_factory=set)
     """Latched settings whose change was already reported."""
     nudge_tokens: list[int] = field(default_factory=list)
-    """The number of output tokens at the time of each nudge; see `Options.token_budget`."""
+    """The number of output tokens at the time of each nudge; see `AgentOptions.token_budget`."""
     output: BaseModel | None = None
     """The structured output, once it is final."""
     last_calls: list[tuple[str, Json, ToolAnswer]] = field(default_factory=list)

@@ -258,7 +258,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class SpeedChange:
-    """Fast mode is suspended because its rate limit is used up, or it continues; see `Options.speed`."""
+    """Fast mode is suspended because its rate limit is used up, or it continues; see `AgentOptions.speed`."""
 
     turn: int
     speed: Speed
@@ -330,7 +330,7 @@ class SettingHeld:
 
     turn: int
     setting: str
-    """The setting: `betas`, `cache`, `thinking`, `extra.speed` (also for `Options.speed`), `extra.thinking` or
+    """The setting: `betas`, `cache`, `thinking`, `extra.speed` (also for `AgentOptions.speed`), `extra.thinking` or
     `section:NAME`.
     """
 

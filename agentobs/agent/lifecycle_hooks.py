@@ -11,7 +11,13 @@ from agentobs.agent.conversation_hooks import HookRuns, turn_occasion
 from agentobs.agent.events import Compaction, HookRan
 from agentobs.agent.hooks import HookEvent
 from agentobs.agent.model import error_classes
-from agentobs.agent.state import Conversation, Options, State, blocked_by_stop_hook, with_context
+from agentobs.agent.state import (
+    AgentOptions,
+    Conversation,
+    State,
+    blocked_by_stop_hook,
+    with_context,
+)
 from agentobs.agent.sub_agents.starter import finish
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
@@ -115,7 +121,7 @@ async def run_post_compact_hooks(run: Run, compaction: Compaction, here: Place |
 
 
 async def end(
-    conversation: Conversation, *, world: World, options: Options, cancel: bool = True
+    conversation: Conversation, *, world: World, options: AgentOptions, cancel: bool = True
 ) -> tuple[HookRan, ...]:
     """End a conversation: end its background agents, then run the hooks for the end of a session.
 

@@ -41,8 +41,8 @@ from agentobs.agent.requests.turn_request import continue_response, keep_cut_res
 from agentobs.agent.run_check import check_client, check_options, check_tool_wiring, check_wiring
 from agentobs.agent.run_result import Result
 from agentobs.agent.state import (
+    AgentOptions,
     Conversation,
-    Options,
     Prompt,
     State,
     Tools,
@@ -208,7 +208,7 @@ async def run(
     prompt: Prompt,
     *,
     world: World,
-    options: Options,
+    options: AgentOptions,
     tools: Tools = (),
     conversation: Conversation | None = None,
     source: QuerySource = "main",
@@ -263,7 +263,7 @@ async def run(
 def _run(
     prompt: Prompt,
     world: World,
-    options: Options,
+    options: AgentOptions,
     tools: Tools,
     conversation: Conversation,
     source: QuerySource,
@@ -316,7 +316,7 @@ async def complete(
     prompt: Prompt,
     *,
     world: World,
-    options: Options,
+    options: AgentOptions,
     tools: Tools = (),
     conversation: Conversation | None = None,
 ) -> Result:
@@ -568,7 +568,7 @@ async def _tools_of(run: Run, here: Place | None, turn: int) -> Sequence[Tool] |
     return [tool for tool in tools if tool not in missing]
 
 
-def check_declarations(tools: Sequence[Tool], options: Options) -> None:
+def check_declarations(tools: Sequence[Tool], options: AgentOptions) -> None:
     """Check that tools can be declared together.
 
     Raises:

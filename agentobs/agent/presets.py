@@ -1,7 +1,7 @@
-"""Presets: named parts of `Options` that are combined field by field.
+"""Presets: named parts of `AgentOptions` that are combined field by field.
 
 A preset knows which fields were set, so a field that was set to its default also replaces an earlier value. The fields
-of the groups in `GROUPS`, and the keys of `Options.extra`, are combined one by one; any other value replaces the
+of the groups in `GROUPS`, and the keys of `AgentOptions.extra`, are combined one by one; any other value replaces the
 earlier value as a whole.
 """
 
@@ -18,7 +18,7 @@ from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.run_check import check_options
-from agentobs.agent.state import Options
+from agentobs.agent.state import AgentOptions
 from agentobs.errors import UsageError
 
 GROUPS: Mapping[str, type[Any]] = MappingProxyType(
@@ -32,7 +32,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A part of `Options`; create it with `preset`.
+    """A part of `AgentOptions`; create it with `preset`.
 
     `first | second` combines two presets, and `options | preset` applies a preset to complete options. The later value
     wins for each field.
@@ -49,11 +49,11 @@ class Preset:
         """Return the combination of two presets.
 
         Raises:
-            UsageError: the second operand is `Options`, which set every field.
+            UsageError: the second operand is `AgentOptions`, which set every field.
         """
-        if isinstance(later, Options):
+        if isinstance(later, AgentOptions):
             raise UsageError(
-                "Options set every field, so that no field of the preset would remain",
+                "AgentOptions set every field, so that no field of the preset would remain",
                 where=f"preset {self.name}",
                 todo="Write options | preset, or preset.options(model=...)",
             )
@@ -65,17 +65,17 @@ class Preset:
             MappingProxyType({**self.origins, **later.origins}),
         )
 
-    def __ror__(self, options: Options) -> Options:
+    def __ror__(self, options: AgentOptions) -> AgentOptions:
         """Return the options with the fields of this preset.
 
         Raises:
             UsageError: a value is invalid, or two options contradict each other.
         """
-        if not isinstance(options, Options):
+        if not isinstance(options, AgentOptions):
             return NotImplemented
         return self._checked(lambda: dataclasses.replace(options, **self._arguments(options)))
 
-    def options(self, **fields: Any) -> Options:
+    def options(self, **fields: Any) -> AgentOptions:
         """Return complete options with the fields of this preset, and the defaults for all other fields.
 
         Args:
@@ -91,10 +91,10 @@ class Preset:
                 where=f"preset {combined.name}",
                 todo='Set it in a preset, or with preset.options(model="MODEL")',
             )
-        return combined._checked(lambda: Options(**combined._arguments(None)))
+        return combined._checked(lambda: AgentOptions(**combined._arguments(None)))
 
-    def _arguments(self, before: Options | None) -> dict[str, Any]:
-        """Return the arguments for `Options`, with each group as a complete value that extends the one in `before`."""
+    def _arguments(self, before: AgentOptions | None) -> dict[str, Any]:
+        """Return the arguments for `AgentOptions`; each group is a complete value that extends the one in `before`."""
         arguments: dict[str, Any] = {}
         parts: dict[str, dict[str, Any]] = {}
         for path, value in self.values.items():
@@ -121,7 +121,7 @@ class Preset:
             where = f"{where} of the preset {', '.join(presets)}"
             raise UsageError(error.found, where=where, todo=error.todo) from None
 
-    def _checked(self, create: Callable[[], Options]) -> Options:
+    def _checked(self, create: Callable[[], AgentOptions]) -> AgentOptions:
         """Return the options that `create` returns, after a check; an error names the preset that set the value."""
         try:
             options = create()
@@ -136,7 +136,7 @@ class Preset:
 
 
 def preset(name: str = "unnamed", /, **fields: Any) -> Preset:
-    """Return a preset that sets these fields of `Options`.
+    """Return a preset that sets these fields of `AgentOptions`.
 
     For example, `preset("team", model="claude-sonnet-5", budget={"interaction_usd": Decimal(1)})`. The values are
     checked together when the options are complete.
@@ -156,7 +156,7 @@ def preset(name: str = "unnamed", /, **fields: Any) -> Preset:
 
 def _values(name: str, fields: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
     for option, value in fields.items():
-        _check_field(name, Options, option)
+        _check_field(name, AgentOptions, option)
         if option not in GROUPS and option != "extra":
             yield (option,), value
             continue
@@ -186,7 +186,7 @@ def _check_field(name: str, kind: type[Any], field: str) -> None:
 
 
 def _path_of(where: str) -> Path:
-    """Return the path of the field that an error names, such as `Options.model` or `Budget.day_usd`."""
+    """Return the path of the field that an error names, such as `AgentOptions.model` or `Budget.day_usd`."""
     owner, _, field = where.partition(".")
     group = next((name for name, kind in GROUPS.items() if kind.__name__ == owner), None)
     return (field,) if group is None else (group, field)

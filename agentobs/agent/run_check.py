@@ -18,7 +18,7 @@ from agentobs.agent.model.prompt import Rendered, SystemPrompt
 from agentobs.agent.model.retry import UNSTREAMED_TOKENS_MAX
 from agentobs.agent.model.thinking import Adaptive, Budgeted, check_thinking
 from agentobs.agent.permissions import Permissions
-from agentobs.agent.state import Options
+from agentobs.agent.state import AgentOptions
 from agentobs.agent.tools.tool import Tool
 from agentobs.errors import UsageError
 from agentobs.world import Wiring, World
@@ -56,23 +56,23 @@ def check_options(options: Any) -> None:
     Raises:
         UsageError: an option is invalid, or two options contradict each other.
     """
-    if not isinstance(options, Options):
+    if not isinstance(options, AgentOptions):
         raise UsageError(
             f"the options have the type {type(options).__name__}",
             where="options",
-            todo='Pass agentobs.agent.Options("MODEL"), or preset.options()',
+            todo='Pass agentobs.agent.AgentOptions("MODEL"), or preset.options()',
         )
     for name, is_valid, todo in _kinds(options):
-        check_value(is_valid, getattr(options, name), f"Options.{name}", todo)
+        check_value(is_valid, getattr(options, name), f"AgentOptions.{name}", todo)
     table(options.hooks)
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     check_token_budget(options.token_budget)
     for is_wrong, name, found, todo in _contradictions(options):
         if is_wrong:
-            raise UsageError(found, where=f"Options.{name}", todo=todo)
+            raise UsageError(found, where=f"AgentOptions.{name}", todo=todo)
 
 
-def _kinds(options: Options) -> Sequence[tuple[str, bool, str]]:
+def _kinds(options: AgentOptions) -> Sequence[tuple[str, bool, str]]:
     """Return for each option whether its value is of the right kind, and what to pass."""
     system, output, extra = options.system, options.output, options.extra
     seconds, tokens = options.answer_seconds, options.token_budget
@@ -116,7 +116,7 @@ def _kinds(options: Options) -> Sequence[tuple[str, bool, str]]:
     )
 
 
-def _check_unstreamed(client: Any, options: Options) -> None:
+def _check_unstreamed(client: Any, options: AgentOptions) -> None:
     """Check that the SDK sends a long response without streaming: its client must have a time limit of its own.
 
     Raises:
@@ -127,12 +127,12 @@ def _check_unstreamed(client: Any, options: Options) -> None:
     if not options.stream and is_long and has_default:
         raise UsageError(
             f"{options.max_tokens} tokens are too many without streaming",
-            where="Options.max_tokens",
+            where="AgentOptions.max_tokens",
             todo=f"Set stream=True, request at most {UNSTREAMED_TOKENS_MAX} tokens, or set a timeout on the client",
         )
 
 
-def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
+def _contradictions(options: AgentOptions) -> Sequence[tuple[bool, str, str, str]]:
     """Return for each rule whether it is broken, the option, what was found and what to do."""
     turns, tokens, model = options.max_turns, options.max_tokens, options.model
     retries = options.max_retries
@@ -166,7 +166,7 @@ def _contradictions(options: Options) -> Sequence[tuple[bool, str, str, str]]:
             options.speed is not None
             and options.extra.get("speed", options.speed) != options.speed,
             "speed",
-            "Options.extra sets another speed",
+            "AgentOptions.extra sets another speed",
             "Set only one of them",
         ),
         (
@@ -182,7 +182,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and value >= 1
 
 
-def check_wiring(world: World, options: Options, tools: Sequence[Tool] | None) -> None:
+def check_wiring(world: World, options: AgentOptions, tools: Sequence[Tool] | None) -> None:
     """Check that a world can run the tools and hooks of a run, and that the run uses those of the world.
 
     Args:
@@ -205,7 +205,7 @@ def check_wiring(world: World, options: Options, tools: Sequence[Tool] | None) -
         _check_answers(wiring, options)
 
 
-def _check_answers(wiring: Wiring, options: Options) -> None:
+def _check_answers(wiring: Wiring, options: AgentOptions) -> None:
     """Check that a world can answer the questions of a run."""
     _check_hook_wiring(wiring, options)
     system, where = options.system, "Use agentobs.Agent, or pass live_world"
@@ -256,7 +256,7 @@ def check_tool_wiring(world: World, tools: Sequence[Tool]) -> None:
         raise UsageError(found, where="tools", todo=todo)
 
 
-def _check_hook_wiring(wiring: Wiring, options: Options) -> None:
+def _check_hook_wiring(wiring: Wiring, options: AgentOptions) -> None:
     if wiring.hooks == options.hooks:
         return
     only_options = [hook.name for hook in options.hooks if hook not in wiring.hooks]
@@ -271,5 +271,5 @@ def _check_hook_wiring(wiring: Wiring, options: Options) -> None:
     raise UsageError(
         found,
         where="hooks",
-        todo="Use agentobs.Agent, or pass the same hooks to Options(hooks=hooks) and live_world(..., hooks=hooks)",
+        todo="Use agentobs.Agent, or pass the same hooks to AgentOptions(hooks=hooks) and live_world(..., hooks=hooks)",
     )

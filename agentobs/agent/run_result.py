@@ -110,7 +110,7 @@ class Result:
     denials: tuple[Denial, ...] = ()
     """The tool calls that were not permitted, in order."""
     output: Any = None
-    """The structured output, an instance of the model in `Options.output`; None if there is none."""
+    """The structured output, an instance of the model in `AgentOptions.output`; None if there is none."""
     num_tool_calls: int = 0
     """The number of tool calls in the responses of these turns, whatever their outcome was. Calls of tools that the
     provider ran do not count.
@@ -165,7 +165,7 @@ class RunFailed(Exception):
 
 
 class TurnLimit(RunFailed):
-    """The run reached `Options.max_turns`, `Budget.session_turns` or `Budget.repeated_turns`."""
+    """The run reached `AgentOptions.max_turns`, `Budget.session_turns` or `Budget.repeated_turns`."""
 
 
 class BudgetExceeded(RunFailed):

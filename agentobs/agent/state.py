@@ -45,7 +45,7 @@ Tools = Sequence[Tool] | Callable[[], Sequence[Tool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AgentOptions:
     """Configuration of a run: model, request settings and limits."""
 
     model: str
@@ -300,7 +300,7 @@ def missing_results(
 
 def request_arguments(
     state: State,
-    options: Options,
+    options: AgentOptions,
     tools: Sequence[Tool],
     output_declaration: Json | None = None,
     request_messages: RequestMessages | None = None,

@@ -435,7 +435,7 @@ def loop_options(
     Raises:
         UsageError: a rule, the mode or an amount is invalid.
     """
-    from agentobs.agent import Adaptive, Budget, Options, Permissions, Rule
+    from agentobs.agent import Adaptive, AgentOptions, Budget, Permissions, Rule
 
     effort = more.get("effort")
     permissions = Permissions(
@@ -443,7 +443,7 @@ def loop_options(
         rules=tuple(Rule.parse(*rule) for rule in permitted.get("rules", ())),
         bypass_confirmed=permitted.get("confirmed", False),
     )
-    return Options(
+    return AgentOptions(
         model=model,
         system=system,
         max_turns=max_turns,

@@ -64,7 +64,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DashboardOptions:
     """How the application is served."""
 
     bind: str | None = None
@@ -103,7 +103,7 @@ class Bound:
         return self.origin + (f"?token={self.keys.token.value}" if self.keys.token else "")
 
 
-def bind(options: Options) -> Bound:
+def bind(options: DashboardOptions) -> Bound:
     """Bind the sockets. From then on, connections wait until `serve` accepts them.
 
     Raises:
@@ -277,7 +277,7 @@ def _config(bound: Bound, site: Site, opened: Callable[[], None]) -> uvicorn.Con
     )
 
 
-def _checked_address(options: Options) -> str:
+def _checked_address(options: DashboardOptions) -> str:
     """Return the address to bind.
 
     Raises:
@@ -328,7 +328,7 @@ def _checked_address(options: Options) -> str:
     return address
 
 
-def _address(options: Options) -> str:
+def _address(options: DashboardOptions) -> str:
     """Return the requested address as an IP address."""
     requested = options.bind or next(iter(options.remote), "127.0.0.1")
     with contextlib.suppress(ValueError):

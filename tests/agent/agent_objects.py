@@ -10,7 +10,7 @@ from typing import Any
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.agent import Event, Options
+from agentobs.agent import AgentOptions, Event
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -28,7 +28,7 @@ Ask = Callable[[AsyncAnthropic], Awaitable[list[Event]]]
 def agent(client: AsyncAnthropic, *, parts: dict[str, Any] | None = None, **options: Any) -> Any:
     """Return an agent with these options, in which every tool may run; `parts` are its other arguments."""
     usual = {"model": MODEL, "max_tokens": 100, "permissions": ALLOW_ALL, "cache": None}
-    return agentobs.Agent(client, options=Options(**{**usual, **options}), **(parts or {}))
+    return agentobs.Agent(client, options=AgentOptions(**{**usual, **options}), **(parts or {}))
 
 
 def asking(*prompts: str, parts: dict[str, Any] | None = None, **options: Any) -> Ask:

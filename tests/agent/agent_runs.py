@@ -17,7 +17,7 @@ from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.loop import run
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.run_result import Result
-from agentobs.agent.state import Conversation, Options, Tools
+from agentobs.agent.state import AgentOptions, Conversation, Tools
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
@@ -34,10 +34,10 @@ ALLOW_ALL = Permissions(mode="bypassPermissions", bypass_confirmed=True)
 """Permissions that allow every tool, for tests of other features."""
 
 
-def options(**changes: Any) -> Options:
+def options(**changes: Any) -> AgentOptions:
     """Return options for tests of other features: every tool may run, and requests have no cache breakpoints."""
     usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "permissions": ALLOW_ALL}
-    return Options(**{**usual, "cache": None, **changes})
+    return AgentOptions(**{**usual, "cache": None, **changes})
 
 
 def ticking_world(

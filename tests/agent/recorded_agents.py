@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import agentobs
-from agentobs.agent import Event, Options, ToolDone
+from agentobs.agent import AgentOptions, Event, ToolDone
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -31,9 +31,9 @@ def calling(*calls: dict[str, Any]) -> Reply:
     return streamed(message(*calls, stop_reason="tool_use"))
 
 
-def options(**changes: Any) -> Options:
+def options(**changes: Any) -> AgentOptions:
     """Return options with the default permissions and without cache breakpoints."""
-    return Options(**{"model": MODEL, "max_tokens": 100, "cache": None, **changes})
+    return AgentOptions(**{"model": MODEL, "max_tokens": 100, "cache": None, **changes})
 
 
 @dataclass

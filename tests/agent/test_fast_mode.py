@@ -12,9 +12,9 @@ from anthropic import AsyncAnthropic
 from agentobs import runtime
 from agentobs.agent import (
     AgentDefinition,
+    AgentOptions,
     Conversation,
     Fallback,
-    Options,
     Retry,
     SettingHeld,
     SpeedChange,
@@ -237,13 +237,16 @@ def test_a_changed_speed_is_held() -> None:
     ("changes", "expected"),
     [
         ({"speed": "slow"}, "'slow' is not a speed"),
-        ({"speed": "fast", "extra": {"speed": "standard"}}, "Options.extra sets another speed"),
+        (
+            {"speed": "fast", "extra": {"speed": "standard"}},
+            "AgentOptions.extra sets another speed",
+        ),
     ],
 )
 def test_invalid_speeds(changes: dict[str, Any], expected: str) -> None:
     """An unknown speed, and two different speeds, are refused."""
     with pytest.raises(UsageError, match=expected):
-        check_options(Options(MODEL, **changes))
+        check_options(AgentOptions(MODEL, **changes))
 
 
 def test_which_failures_suspend_fast_mode() -> None:

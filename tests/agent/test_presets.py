@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.agent import Budget, Hook, Options, Permissions, Preset, Rule, preset
+from agentobs.agent import AgentOptions, Budget, Hook, Permissions, Preset, Rule, preset
 from agentobs.agent.events import BudgetReached
 from agentobs.errors import UsageError
 
@@ -38,7 +38,7 @@ def test_presets_are_combined_field_by_field() -> None:
         permissions={"mode": "plan"},
         extra={"temperature": 1},
     )
-    expected = Options(
+    expected = AgentOptions(
         MODEL,
         max_retries=1,
         max_turns=7,
@@ -63,7 +63,7 @@ def _fields(given: Preset) -> dict[str, Any]:
 
 def test_a_default_that_was_set_wins() -> None:
     """A field that a later preset sets to its default replaces the earlier value."""
-    default = Options(MODEL)
+    default = AgentOptions(MODEL)
     later = preset(
         max_retries=default.max_retries,
         budget={"interaction_usd": None, "at_limit": "stop"},
@@ -76,13 +76,15 @@ def test_a_default_that_was_set_wins() -> None:
 
 def test_a_preset_is_applied_to_options() -> None:
     """Complete options keep the fields that the preset does not set."""
-    before = Options("claude-other-1", max_turns=3, budget=Budget(session_usd=Decimal(2)))
+    before = AgentOptions("claude-other-1", max_turns=3, budget=Budget(session_usd=Decimal(2)))
     after = before | TEAM
     assert (after.model, after.max_turns, after.max_retries) == (MODEL, 3, 1)
     assert after.budget == Budget(
         session_usd=Decimal(2), interaction_usd=Decimal(5), at_limit="warn"
     )
-    assert before == Options("claude-other-1", max_turns=3, budget=Budget(session_usd=Decimal(2)))
+    assert before == AgentOptions(
+        "claude-other-1", max_turns=3, budget=Budget(session_usd=Decimal(2))
+    )
 
 
 def test_combining_is_associative() -> None:
@@ -97,7 +99,7 @@ def test_combining_is_associative() -> None:
     [
         (
             lambda: preset("team", max_retrys=3),
-            "preset team: Options has no field 'max_retrys'. Write max_retries.",
+            "preset team: AgentOptions has no field 'max_retrys'. Write max_retries.",
         ),
         (
             lambda: preset("team", budget={"interaction": 1}),
@@ -113,13 +115,13 @@ def test_combining_is_associative() -> None:
             'preset team: no model is set. Set it in a preset, or with preset.options(model="MODEL").',
         ),
         (
-            lambda: TEAM | Options(MODEL),  # type: ignore[operator]  # wrong on purpose
-            "preset team: Options set every field, so that no field of the preset would remain. "
+            lambda: TEAM | AgentOptions(MODEL),  # type: ignore[operator]  # wrong on purpose
+            "preset team: AgentOptions set every field, so that no field of the preset would remain. "
             "Write options | preset, or preset.options(model=...).",
         ),
         (
             lambda: (TEAM | preset("mine", fallback_model=MODEL)).options(),
-            f"Options.fallback_model of the preset mine: {MODEL} is its own fallback. "
+            f"AgentOptions.fallback_model of the preset mine: {MODEL} is its own fallback. "
             "Name another model, or none.",
         ),
         (
@@ -128,8 +130,8 @@ def test_combining_is_associative() -> None:
             'Set an exact amount in USD that is not negative, such as Decimal("0.50").',
         ),
         (
-            lambda: Options(MODEL) | preset("mine", max_turns=0),
-            "Options.max_turns of the preset mine: 0 is not a number of turns. "
+            lambda: AgentOptions(MODEL) | preset("mine", max_turns=0),
+            "AgentOptions.max_turns of the preset mine: 0 is not a number of turns. "
             "Set 1 or more, or None for no limit.",
         ),
         (

@@ -11,9 +11,9 @@ import pytest
 import agentobs
 from agentobs.agent import (
     Adaptive,
+    AgentOptions,
     Budgeted,
     Conversation,
-    Options,
     Section,
     SettingHeld,
     SystemPrompt,
@@ -86,10 +86,10 @@ def test_default_and_one_hour_breakpoints() -> None:
     """
     state = initial_state(Conversation(), "Hello")
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    for options, mark in [(Options("m"), MARK), (Options("m", cache="1h"), hour)]:
+    for options, mark in [(AgentOptions("m"), MARK), (AgentOptions("m", cache="1h"), hour)]:
         request_messages = request_arguments(state, options, [])["messages"]
         assert request_messages == [{"role": "user", "content": [block("Hello", **mark)]}]
-    bare = request_arguments(state, Options("m", system="S", cache=None), [])
+    bare = request_arguments(state, AgentOptions("m", system="S", cache=None), [])
     assert (bare["messages"], bare["system"]) == (list(state.messages), "S")
 
 
@@ -101,7 +101,7 @@ def test_the_static_part_has_its_own_breakpoint() -> None:
         default=(Section("a", "Stay."), Section("b", "Go.", volatile=True, reason="it goes"))
     )
     request = request_arguments(
-        initial_state(Conversation(), "Hello"), Options("m", system=prompt), [look]
+        initial_state(Conversation(), "Hello"), AgentOptions("m", system=prompt), [look]
     )
     assert request["system"] == [block("Stay.", **MARK), block("Go.", **MARK)]
     assert json.dumps(request).count("cache_control") == 4
@@ -128,7 +128,7 @@ def test_only_cacheable_blocks_have_breakpoints(
 ) -> None:
     """If the last block is thinking or empty text, the breakpoint is set on the block before it."""
     history = tuple({"role": role, "content": content} for role, content in messages)
-    request = request_arguments(_state(history), Options("m"), [])["messages"]
+    request = request_arguments(_state(history), AgentOptions("m"), [])["messages"]
     marked = [
         (at, number)
         for at, each in enumerate(request)
@@ -148,12 +148,15 @@ def test_many_results_do_not_cause_a_cache_miss() -> None:
         {"role": "assistant", "content": [call(each, "look", where="x") for each in ids]},
         {"role": "user", "content": [result(each, "y") for each in ids]},
     )
-    request = request_arguments(_state(history), Options("m", system="S"), [look])
+    request = request_arguments(_state(history), AgentOptions("m", system="S"), [look])
     assert request["messages"][0]["content"] == [block("Hello", **MARK)]
     assert request["messages"][2]["content"][-1] == result("t14", "y", **MARK)
     assert json.dumps(request).count("cache_control") == 4
     few = (history[0], *({**each, "content": each["content"][:5]} for each in history[1:]))
-    assert json.dumps(request_arguments(_state(few), Options("m"), [])).count("cache_control") == 1
+    assert (
+        json.dumps(request_arguments(_state(few), AgentOptions("m"), [])).count("cache_control")
+        == 1
+    )
 
 
 def test_breakpoints_of_the_caller_count() -> None:
@@ -162,18 +165,18 @@ def test_breakpoints_of_the_caller_count() -> None:
     """
     own = [block(str(n), **MARK) for n in range(3)]
     request = request_arguments(
-        initial_state(Conversation(), "Hello"), Options("m", system=own), [look]
+        initial_state(Conversation(), "Hello"), AgentOptions("m", system=own), [look]
     )
     assert request["system"] == own
     assert request["messages"][0]["content"] == [block("Hello", **MARK)]
     assert "cache_control" not in request["tools"][0]
-    zone_options = Options("m", system=own, extra={"cache_control": MARK["cache_control"]})
+    zone_options = AgentOptions("m", system=own, extra={"cache_control": MARK["cache_control"]})
     request = request_arguments(initial_state(Conversation(), "Hello"), zone_options, [look])
     assert request["messages"] == [{"role": "user", "content": [block("Hello")]}]
     assert json.dumps(request).count("cache_control") == 4
     marked = declared({"name": "a", "input_schema": {"type": "object"}, **MARK}, print)
     request = request_arguments(
-        initial_state(Conversation(), "Hello"), Options("m"), [marked, look]
+        initial_state(Conversation(), "Hello"), AgentOptions("m"), [marked, look]
     )
     assert [("cache_control" in each) for each in request["tools"]] == [True, False]
 
@@ -183,7 +186,7 @@ def test_zones_in_extra_fields_are_unchanged() -> None:
     parts.
     """
     own = [block(str(n), **MARK) for n in range(4)]
-    cached_options = Options("m", system="S", extra={"system": own})
+    cached_options = AgentOptions("m", system="S", extra={"system": own})
     request = request_arguments(initial_state(Conversation(), "Hello"), cached_options, [look])
     sent = {**request, **request["extra_body"]}
     assert sent["system"] == own
@@ -191,7 +194,7 @@ def test_zones_in_extra_fields_are_unchanged() -> None:
         json.dumps([sent[zone] for zone in ("system", "tools", "messages")]).count("cache_control")
         == 4
     )
-    bare = Options("m", system="S", extra={"tools": [LOOK]})
+    bare = AgentOptions("m", system="S", extra={"tools": [LOOK]})
     request = request_arguments(initial_state(Conversation(), "Hello"), bare, [look])
     assert request["extra_body"]["tools"] == [LOOK]
     assert (request["system"], request["messages"][0]["content"]) == (
@@ -316,7 +319,7 @@ def test_a_recording_with_breakpoints_stays_small(
                 agentobs.record(client)
                 world = live_world(client, [look])
                 with agentobs.session("long") as session:
-                    options = Options(MODEL, permissions=ALLOW_ALL, system="S")
+                    options = AgentOptions(MODEL, permissions=ALLOW_ALL, system="S")
                     async for _ in run("Hello", world=world, options=options, tools=[look]):
                         pass
                 return session.session_id

@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentobs.agent.events import ToolDone
 from agentobs.agent.run_result import Tokens, billed_tokens
 from agentobs.agent.state import (
+    AgentOptions,
     Conversation,
-    Options,
     State,
     after_partial_response,
     after_response,
@@ -33,10 +33,10 @@ def awaiting_state(*messages: Json, turn: int = 1) -> State:
 def test_a_request_contains_the_options() -> None:
     """A request contains only configured fields, and additional fields unchanged."""
     state = initial_state(Conversation(), "Hello")
-    plain = request_arguments(state, Options("m", 50, stream=False, cache=None), [])
+    plain = request_arguments(state, AgentOptions("m", 50, stream=False, cache=None), [])
     assert plain == {"model": "m", "max_tokens": 50, "messages": [HELLO]}
     look = declared({"name": "look", "input_schema": {"type": "object"}}, print)
-    options = Options(
+    options = AgentOptions(
         "m",
         50,
         "Be kind.",

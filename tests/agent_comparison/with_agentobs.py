@@ -7,7 +7,7 @@ from typing import Any
 from anthropic import AsyncAnthropic
 
 from agentobs import Agent
-from agentobs.agent import AgentDefinition, Budget, Hook, Options, tool
+from agentobs.agent import AgentDefinition, AgentOptions, Budget, Hook, tool
 
 
 @tool
@@ -24,7 +24,7 @@ def guard(payload: dict[str, Any]) -> dict[str, str] | None:
 async def answer(prompt: str, ask: Callable[[str], bool]) -> str:
     agent = Agent(
         AsyncAnthropic(),
-        options=Options("claude-sonnet-5", budget=Budget(interaction_usd=Decimal(1))),
+        options=AgentOptions("claude-sonnet-5", budget=Budget(interaction_usd=Decimal(1))),
         tools=[pay],
         hooks=[Hook("pre_tool_use", guard, when="pay")],
         sub_agents=[AgentDefinition("scout", "Finds people.", system="Be brief.", tools=())],

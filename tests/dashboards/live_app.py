@@ -22,7 +22,7 @@ from agentobs.recording.options import Options as Recorded
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.store.duckdb.connection import connect
-from dashboards.app.server import Options, bind, serve
+from dashboards.app.server import DashboardOptions, bind, serve
 from tests.provider_script import script
 from tests.replay.agents import Agent, answers
 
@@ -114,7 +114,7 @@ class Client:
 @contextmanager
 def serving(home: Home) -> Iterator[Client]:
     """Serve a home, and yield a client that has signed in."""
-    bound = bind(Options(port=0))
+    bound = bind(DashboardOptions(port=0))
     ready, stops = threading.Event(), []
 
     def started(stop: Any) -> None:

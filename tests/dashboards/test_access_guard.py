@@ -28,7 +28,7 @@ from starlette.types import Message
 from agentobs.recording.journal.home import open_home
 from dashboards.app import access_guard, server
 from dashboards.app.access_guard import Guard, Keys, network_of
-from dashboards.app.server import Bound, Options
+from dashboards.app.server import Bound, DashboardOptions
 from tests.dashboards.live_app import FORM, Response
 
 pytestmark = pytest.mark.xdist_group("dashboards_guarding")
@@ -38,7 +38,9 @@ OURS: dict[str, Any] = {"sec-fetch-site": "same-origin"}
 
 
 @contextmanager
-def served(home: Path, options: Options, opened: list[str] | None = None) -> Iterator[Bound]:
+def served(
+    home: Path, options: DashboardOptions, opened: list[str] | None = None
+) -> Iterator[Bound]:
     """Serve an empty home while the context is open; add the URL after each use of a token to `opened`."""
     bound = server.bind(options)
     urls = [] if opened is None else opened
@@ -65,7 +67,7 @@ def served(home: Path, options: Options, opened: list[str] | None = None) -> Ite
 
 @pytest.fixture(scope="module")
 def bound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
-    with served(tmp_path_factory.mktemp("guarded") / "home", Options(port=0)) as bound:
+    with served(tmp_path_factory.mktemp("guarded") / "home", DashboardOptions(port=0)) as bound:
         yield bound
 
 
@@ -97,7 +99,7 @@ def remote(
 ) -> Iterator[Bound]:
     """A server for other machines, bound to loopback."""
     home = tmp_path_factory.mktemp("remote") / "home"
-    options = Options("127.0.0.1", 0, ("dash.test", "fd00::7"), PASSWORD, *certificate)
+    options = DashboardOptions("127.0.0.1", 0, ("dash.test", "fd00::7"), PASSWORD, *certificate)
     with served(home, options) as bound:
         yield bound
 
@@ -174,7 +176,7 @@ def test_the_token_is_exchanged_for_a_cookie(bound: Bound) -> None:
 def test_a_token_opens_the_dashboard_once(tmp_path: Path) -> None:
     """A used token opens nothing, except in the browser that has the cookie. The server reports the next URL."""
     opened: list[str] = []
-    with served(tmp_path / "home", Options(port=0), opened) as bound:
+    with served(tmp_path / "home", DashboardOptions(port=0), opened) as bound:
         token = token_of(bound)
         assert request(bound, f"/?token={token}", "HEAD", opened=False).status == 403
         assert request(bound, f"/?token={token}", opened=False).status == 303
@@ -280,9 +282,9 @@ def test_the_host_name_is_random(bound: Bound, tmp_path: Path) -> None:
     With `loopback_address`, the URL contains the address, and all names of loopback are accepted.
     """
     assert re.fullmatch(r"[0-9a-f]{16}\.localhost:[0-9]+", host_header(bound))
-    with served(tmp_path / "home", Options(port=0)) as again:
+    with served(tmp_path / "home", DashboardOptions(port=0)) as again:
         assert host_header(again).partition(":")[0] != host_header(bound).partition(":")[0]
-    with served(tmp_path / "home", Options(port=0, loopback_address=True)) as plain:
+    with served(tmp_path / "home", DashboardOptions(port=0, loopback_address=True)) as plain:
         port = plain.keys.port
         assert plain.address.startswith(f"http://127.0.0.1:{port}/?token=")
         for host in (f"127.0.0.1:{port}", f"LocalHost:{port}", f"[::1]:{port}"):
@@ -435,7 +437,7 @@ def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
 def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is closed if it stays idle without a complete request, or without a further request."""
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
-    with served(tmp_path / "home", Options(port=0)) as bound:
+    with served(tmp_path / "home", DashboardOptions(port=0)) as bound:
         host = f"Host: {host_header(bound)}\r\n"
         origin = f"Origin: http://{host_header(bound)}\r\n"
         for part in (
@@ -462,7 +464,10 @@ def test_idle_connections_do_not_lock_out_the_owner(
     """
     monkeypatch.setattr(server, "CONNECTIONS", 8)
     monkeypatch.setattr(server, "IDLE_CONNECTIONS", 4)
-    with served(tmp_path / "home", Options(port=0)) as bound, contextlib.ExitStack() as held:
+    with (
+        served(tmp_path / "home", DashboardOptions(port=0)) as bound,
+        contextlib.ExitStack() as held,
+    ):
         lines = []
         for number in range(200):
             line = held.enter_context(socket.create_connection(("127.0.0.1", bound.keys.port), 30))
@@ -478,7 +483,7 @@ def test_idle_connections_do_not_lock_out_the_owner(
 def test_requests_in_progress_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the maximum number of requests is in progress, another one gets a 503; later requests succeed again."""
     monkeypatch.setattr(server, "CONNECTIONS", 4)
-    with served(tmp_path / "home", Options(port=0)) as bound:
+    with served(tmp_path / "home", DashboardOptions(port=0)) as bound:
         assert request(bound).status == 200
         form = (
             f"POST /sql HTTP/1.1\r\nHost: {host_header(bound)}\r\nOrigin: http://{host_header(bound)}\r\n"
@@ -687,7 +692,7 @@ def test_connections_per_address_are_bounded(
     monkeypatch.setattr(server, "CONNECTIONS", 6)
     monkeypatch.setattr(server, "PER_ADDRESS", 4)
     form = urlencode({"password": PASSWORD}).encode()
-    options = Options("127.0.0.1", 0, ("dash.test",), PASSWORD, *certificate)
+    options = DashboardOptions("127.0.0.1", 0, ("dash.test",), PASSWORD, *certificate)
     with served(tmp_path / "home", options) as bound, contextlib.ExitStack() as held:
         lines = [held.enter_context(login(bound, b"", 1000)) for _ in range(4)]
         for _ in range(6):
@@ -700,6 +705,6 @@ def test_connections_per_address_are_bounded(
 
 def test_representations_contain_no_secret(bound: Bound, remote: Bound) -> None:
     """The repr of keys and options contains neither the token, nor the password, nor the value of the cookie."""
-    result = repr(bound.keys) + repr(remote.keys) + repr(Options(password=PASSWORD))
+    result = repr(bound.keys) + repr(remote.keys) + repr(DashboardOptions(password=PASSWORD))
     for secret in (token_of(bound), bound.keys.secret, remote.keys.secret, PASSWORD):
         assert str(secret) not in result

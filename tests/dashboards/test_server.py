@@ -26,7 +26,7 @@ from agentobs.errors import AgentobsError, UsageError
 from agentobs.installation import install_extra
 from agentobs.recording.journal.home import Home, open_home
 from dashboards.app import server
-from dashboards.app.server import PORT, PORTS, Bound, Options, bind
+from dashboards.app.server import PORT, PORTS, Bound, DashboardOptions, bind
 from tests.dashboards.live_app import Client, serving
 from tests.dashboards.test_access_guard import certificate
 from tests.store.recordings import ROOT, conversation, record
@@ -129,14 +129,14 @@ def test_a_port_in_use_gives_one_clear_error(home: Home) -> None:
             f"127.0.0.1 port {port}: cannot listen on this address: address already in use."
         )
         assert "--port 0" in result
-    first, second = bind(Options()), bind(Options())
+    first, second = bind(DashboardOptions()), bind(DashboardOptions())
     with close_sockets(first, second):
         ports = [first.keys.port, second.keys.port]
         assert len(set(ports)) == 2
         assert all(PORT <= port < PORT + PORTS for port in ports)
 
 
-def addresses(options: Options) -> list[str]:
+def addresses(options: DashboardOptions) -> list[str]:
     """Return the addresses on which the server listens."""
     bound = bind(options)
     with close_sockets(bound):
@@ -146,10 +146,10 @@ def addresses(options: Options) -> list[str]:
 
 def test_the_server_listens_only_on_loopback(home: Home) -> None:
     """The server listens only on the two addresses to which browsers resolve the printed name."""
-    assert addresses(Options(port=0)) == ["127.0.0.1", "::1"]
-    assert addresses(Options(bind="::1", port=0)) == ["::1", "127.0.0.1"]
+    assert addresses(DashboardOptions(port=0)) == ["127.0.0.1", "::1"]
+    assert addresses(DashboardOptions(bind="::1", port=0)) == ["::1", "127.0.0.1"]
     for bound in ("127.0.0.1", "::1", "127.0.0.2"):
-        assert addresses(Options(bind=bound, port=0, loopback_address=True)) == [bound]
+        assert addresses(DashboardOptions(bind=bound, port=0, loopback_address=True)) == [bound]
 
 
 def test_the_port_must_be_free_on_both_loopback_addresses() -> None:
@@ -157,7 +157,7 @@ def test_the_port_must_be_free_on_both_loopback_addresses() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"^::1 port {port}: cannot listen on this address"):
-            bind(Options(port=port))
+            bind(DashboardOptions(port=port))
         with socket.create_server(("127.0.0.1", port)):
             pass  # the sockets that were bound before the error are closed
 
@@ -174,34 +174,37 @@ def test_a_machine_without_ipv6_uses_ipv4_only(
             super().__init__(family, *rest, **more)
 
     monkeypatch.setattr(socket, "socket", Old)
-    assert addresses(Options(port=0)) == ["127.0.0.1"]
+    assert addresses(DashboardOptions(port=0)) == ["127.0.0.1"]
     with pytest.raises(UsageError, match="::1 port 0: cannot listen on this address"):
-        bind(Options(bind="::1", port=0))
+        bind(DashboardOptions(bind="::1", port=0))
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (Options(bind="0.0.0.0"), "other machines could connect to this address"),
-        (Options(bind="::"), "other machines could connect to this address"),
-        (Options(bind="10.1.2.3"), "other machines could connect to this address"),
-        (Options(bind="10.1.2.3", password=PASSWORD), "other machines could connect to this address"),
-        (Options(bind="127.0.0.2"), "--loopback-address"),
-        (Options(bind="10.1.2.3", loopback_address=True), "other machines could connect to this address"),
-        (Options(remote=("localhost",)), "without a password"),
-        (Options(remote=("localhost",), password=""), "without a password"),
-        (Options(remote=("localhost",), password="short"), "the password has only 5 characters"),
-        (Options(remote=("localhost",), password=PASSWORD), "would be sent unencrypted"),
-        (Options(remote=("localhost",), password=PASSWORD, tls_cert=Path("cert")), "would be sent unencrypted"),
-        (Options(remote=("http://localhost/",), password=PASSWORD), "expected a host name or an address"),
-        (Options(remote=("*",), password=PASSWORD), "expected a host name or an address"),
-        (Options(remote=("0.0.0.0",), password=PASSWORD), "expected a host name or an address"),
-        (Options(remote=("a.invalid",), password=PASSWORD), "cannot resolve the name"),
-        (Options(tls_cert=Path("cert")), "must be passed together"),
-        (Options(tls_cert=Path("nowhere"), tls_key=Path("nowhere")), "cannot be used"),
+        (DashboardOptions(bind="0.0.0.0"), "other machines could connect to this address"),
+        (DashboardOptions(bind="::"), "other machines could connect to this address"),
+        (DashboardOptions(bind="10.1.2.3"), "other machines could connect to this address"),
+        (DashboardOptions(bind="10.1.2.3", password=PASSWORD), "other machines could connect to this address"),
+        (DashboardOptions(bind="127.0.0.2"), "--loopback-address"),
+        (DashboardOptions(bind="10.1.2.3", loopback_address=True), "other machines could connect to this address"),
+        (DashboardOptions(remote=("localhost",)), "without a password"),
+        (DashboardOptions(remote=("localhost",), password=""), "without a password"),
+        (DashboardOptions(remote=("localhost",), password="short"), "the password has only 5 characters"),
+        (DashboardOptions(remote=("localhost",), password=PASSWORD), "would be sent unencrypted"),
+        (
+            DashboardOptions(remote=("localhost",), password=PASSWORD, tls_cert=Path("cert")),
+            "would be sent unencrypted",
+        ),
+        (DashboardOptions(remote=("http://localhost/",), password=PASSWORD), "expected a host name or an address"),
+        (DashboardOptions(remote=("*",), password=PASSWORD), "expected a host name or an address"),
+        (DashboardOptions(remote=("0.0.0.0",), password=PASSWORD), "expected a host name or an address"),
+        (DashboardOptions(remote=("a.invalid",), password=PASSWORD), "cannot resolve the name"),
+        (DashboardOptions(tls_cert=Path("cert")), "must be passed together"),
+        (DashboardOptions(tls_cert=Path("nowhere"), tls_key=Path("nowhere")), "cannot be used"),
     ],
 )  # fmt: skip
-def test_remote_access_requires_all_protections(options: Options, expected: str) -> None:
+def test_remote_access_requires_all_protections(options: DashboardOptions, expected: str) -> None:
     """Remote access requires a name, a long password and TLS; without one of them, no socket is bound."""
     with pytest.raises(UsageError, match=expected):
         bind(options)
@@ -212,7 +215,7 @@ def test_an_unusable_certificate_is_an_error(certificate: tuple[Path, Path]) -> 
     cert, key = certificate
     for tls in ((cert, key.with_name("locked.pem")), (key, cert), (cert, Path(__file__))):
         with pytest.raises(UsageError, match="PEM"):
-            bind(Options(None, 0, ("localhost",), PASSWORD, *tls))
+            bind(DashboardOptions(None, 0, ("localhost",), PASSWORD, *tls))
 
 
 def test_remote_access_with_all_protections(home: Home, certificate: tuple[Path, Path]) -> None:

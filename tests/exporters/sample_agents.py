@@ -13,7 +13,7 @@ from agentobs.agent import Permissions, tool
 from agentobs.agent.events import Event
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.loop import live_world, run
-from agentobs.agent.state import Options
+from agentobs.agent.state import AgentOptions
 from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.recording.options import Options as Recording
@@ -63,7 +63,7 @@ async def play(
     usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "max_retries": 2}
     usual["permissions"] = Permissions(mode="bypassPermissions", bypass_confirmed=True)
     world = live_world(agentobs.record(client), tools, **live)
-    running = run(prompt, world=world, options=Options(**{**usual, **overrides}), tools=tools)
+    running = run(prompt, world=world, options=AgentOptions(**{**usual, **overrides}), tools=tools)
     return [event async for event in running]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.agent import Consent, Options, Reply, tool
+from agentobs.agent import AgentOptions, Consent, Reply, tool
 from agentobs.importers.claude_code.transcript_import import import_logs, logs_in
 from agentobs.provider.dialect import Block
 from agentobs.recording.facts.tool_failures import cause_of_result, class_in_text
@@ -117,7 +117,7 @@ def test_the_loop_records_how_a_call_failed(orders: ModuleType, tmp_path: Path) 
 
     async def go(provider: Provider) -> None:
         async with provider.client() as client:
-            options = Options(model=MODEL, cache=None)
+            options = AgentOptions(model=MODEL, cache=None)
             tools = [lookup, wait, pay]
             agent = agentobs.Agent(
                 agentobs.record(client), options=options, tools=tools, person=person

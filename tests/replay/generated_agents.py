@@ -31,13 +31,13 @@ import agentobs
 from agentobs.agent import (
     Abort,
     AgentDefinition,
+    AgentOptions,
     Consent,
     Context,
     Conversation,
     Event,
     Hook,
     Inbox,
-    Options,
     Permissions,
     Reply,
     Result,
@@ -231,7 +231,7 @@ class LoopAgent:
             world = replace(world, sleep=_no_wait)
         return world if self.noise is None else noisy(world, self.noise)
 
-    def _options(self, is_last: bool) -> Options:
+    def _options(self, is_last: bool) -> AgentOptions:
         script, change = self.script, self.change
         rules: tuple[Rule, ...] = ()
         if _has_kind(change, "denied"):
@@ -247,7 +247,7 @@ class LoopAgent:
             assert change is not None
             more |= change.value
         whole_system = _has_kind(change, "system") and change is not None and not change.step
-        return Options(
+        return AgentOptions(
             **{
                 "model": f"{MODEL}-b" if _has_kind(change, "model") else MODEL,
                 "max_tokens": 400,

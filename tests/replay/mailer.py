@@ -15,7 +15,7 @@ from agentobs.agent.events import Event
 from agentobs.agent.execution.live_answers import Consent, Inbox, Reply
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.run_result import Result
-from agentobs.agent.state import Options
+from agentobs.agent.state import AgentOptions
 from agentobs.agent.tools.tool import Tool, tool
 from agentobs.records.exchanges import Answer, Recording
 from agentobs.world import Abort
@@ -66,7 +66,7 @@ class Mailer:
         world = live_world(
             client, self.tools, person=self.person, inbox=self.inbox, abort=self.abort
         )
-        options = Options(model=MODEL, max_tokens=99, **self.options)
+        options = AgentOptions(model=MODEL, max_tokens=99, **self.options)
         with agentobs.session("mailer"):
             running = run(prompt, world=world, options=options, tools=self.tools)
             async with contextlib.aclosing(running) as events:

@@ -27,9 +27,9 @@ from agentobs import tracing
 from agentobs.agent import (
     Abort,
     AgentDefinition,
+    AgentOptions,
     Conversation,
     Event,
-    Options,
     Permissions,
     SubAgent,
     Tool,
@@ -170,7 +170,7 @@ async def dig(
         abort = Abort()
         world = live_world(client, TOOLS, hooks=HOOKS, abort=abort)
         world = world if noise is None else noisy(world, noise)
-        options = Options(model=MODEL, max_tokens=99, permissions=ANYTHING, hooks=HOOKS)
+        options = AgentOptions(model=MODEL, max_tokens=99, permissions=ANYTHING, hooks=HOOKS)
         conversation = Conversation()
         with agentobs.session("crowd"):
             if stop_after_s is not None:

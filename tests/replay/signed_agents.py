@@ -130,7 +130,7 @@ async def waited(client, prompt):
 async def manage(prompt):
     # Our own loop, which starts a sub-agent in its first turn.
     from agentobs.agent.permissions import Permissions
-    from agentobs.agent import Adaptive, AgentDefinition, Options, Result, live_world, run, sub_agents, tool
+    from agentobs.agent import Adaptive, AgentDefinition, AgentOptions, Result, live_world, run, sub_agents, tool
 
     @tool(read_only=True)
     def lookup(order: str) -> str:
@@ -140,7 +140,7 @@ async def manage(prompt):
     tools = (lookup, sub_agents([AgentDefinition("scout", "Looks things up.")]))
     client = agentobs.record(anthropic.AsyncAnthropic(**options()))
     anything = Permissions(mode="bypassPermissions", bypass_confirmed=True)
-    chosen = Options(model="claude-sonnet-5", max_tokens=4096, thinking=Adaptive(), permissions=anything)
+    chosen = AgentOptions(model="claude-sonnet-5", max_tokens=4096, thinking=Adaptive(), permissions=anything)
     with agentobs.session("manager"):
         async for event in run(prompt, world=live_world(client, tools), options=chosen, tools=tools):
             if isinstance(event, Result):

@@ -18,7 +18,7 @@ import agentobs
 from agentobs.agent.events import Event, Message, ToolDispatch, ToolDone
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.permissions import Permissions, Rule
-from agentobs.agent.state import Options
+from agentobs.agent.state import AgentOptions
 from agentobs.agent.tools.structured_output import declaration
 from agentobs.agent.tools.tool import Tool, tool
 from agentobs.records.canonical_json import digest
@@ -161,7 +161,7 @@ class Leaving:
     async def answer(self) -> None:
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
         world = live_world(client, self.tools)
-        options = Options(model=MODEL, max_tokens=99, permissions=ALLOWED, max_turns=1)
+        options = AgentOptions(model=MODEL, max_tokens=99, permissions=ALLOWED, max_turns=1)
         with agentobs.session("leaving"):
             running = run("Mail them.", world=world, options=options, tools=self.tools)
             async with contextlib.aclosing(running) as events:
@@ -241,7 +241,7 @@ class Twice:
         world = live_world(client)
         with agentobs.session("twice"):
             for each in self.options:
-                options = Options(model=MODEL, max_tokens=99, **SAME_REQUESTS, **each)
+                options = AgentOptions(model=MODEL, max_tokens=99, **SAME_REQUESTS, **each)
                 await complete("Hello", world=world, options=options)
             if self.fails:
                 raise ValueError("on its own")

@@ -19,11 +19,11 @@ import agentobs
 from agentobs.agent import (
     Abort,
     AgentDefinition,
+    AgentOptions,
     Budget,
     BudgetLevel,
     Conversation,
     Event,
-    Options,
     SubAgent,
     ToolDispatch,
     ToolDone,
@@ -149,7 +149,7 @@ class Chief:
         tools = (self.changes.get("look", look), work, START)
         world = live_world(client, tools, abort=self.abort)
         more = self.changes.get("options", {})
-        options = Options(model=MODEL, max_tokens=99, permissions=ANYTHING, **more)
+        options = AgentOptions(model=MODEL, max_tokens=99, permissions=ANYTHING, **more)
         on: On = self.changes.get("on", lambda event: None)
         conversation = Conversation()
         with agentobs.session("chief"):

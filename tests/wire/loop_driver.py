@@ -14,7 +14,7 @@ from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.run_result import Result
-from agentobs.agent.state import Conversation, Options
+from agentobs.agent.state import AgentOptions, Conversation
 from agentobs.agent.tools.tool import Tool, declared
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from tests.wire.corpus import Exchange, WireFile, blocks, continued_responses
@@ -93,10 +93,10 @@ async def _run(
     return received, failed
 
 
-def _options(exchange: Exchange) -> Options:
+def _options(exchange: Exchange) -> AgentOptions:
     set_by_loop = ("model", "max_tokens", "system", "messages", "tools", "stream")
     body = exchange.body
-    return Options(
+    return AgentOptions(
         model=body["model"],
         max_tokens=body["max_tokens"],
         system=body.get("system"),

@@ -30,7 +30,7 @@ from agentobs.agent.lifecycle_hooks import run_post_compact_hooks, run_pre_compa
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered
 from agentobs.agent.requests.maintenance_request import MaintenanceRequest, send_maintenance_request
-from agentobs.agent.state import Options, with_context
+from agentobs.agent.state import AgentOptions, with_context
 from agentobs.agent.tools.tool import Tool
 from agentobs.provider.anthropic.messages import blocks
 from agentobs.provider.dialect import text_of
@@ -471,7 +471,7 @@ async def _request_summary(
         messages = fewer
 
 
-def _options_with_known_prompt(run: Run) -> Options:
+def _options_with_known_prompt(run: Run) -> AgentOptions:
     """Return the options, with a `SystemPrompt` rendered without the sections that have not been written yet."""
     prompt = run.inputs.options.system
     if not isinstance(prompt, SystemPrompt):

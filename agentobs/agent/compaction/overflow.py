@@ -27,7 +27,7 @@ from agentobs.agent.events import Compaction, Event
 from agentobs.agent.model import error_classes
 from agentobs.agent.requests.budget_check import enforce_budget
 from agentobs.agent.requests.turn_request import send_turn_request
-from agentobs.agent.state import Conversation, Options, State
+from agentobs.agent.state import AgentOptions, Conversation, State
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
@@ -106,7 +106,7 @@ async def compact(
     conversation: Conversation,
     *,
     world: World,
-    options: Options,
+    options: AgentOptions,
     tools: Sequence[Tool] = (),
     instructions: str | None = None,
 ) -> Compaction | None:

@@ -11,7 +11,7 @@ from agentobs.agent.context.message_groups import Group, flattened, merged, spli
 from agentobs.agent.context.reduction import without_oldest
 from agentobs.agent.context.token_counts import estimate
 from agentobs.agent.model.thinking import without_thinking
-from agentobs.agent.state import Options, State, request_arguments
+from agentobs.agent.state import AgentOptions, State, request_arguments
 from agentobs.agent.tools.tool import Tool
 from agentobs.provider.anthropic.messages import tool_uses
 from agentobs.records.canonical_json import Json
@@ -60,7 +60,7 @@ _KEPT_FIELDS = (
     "system",
     "tools",
 )
-"""Fields of `Options.extra` that a summary request keeps. The other fields change the form of the response
+"""Fields of `AgentOptions.extra` that a summary request keeps. The other fields change the form of the response
 or its thinking, but a summary must be plain text.
 """
 
@@ -87,7 +87,7 @@ def split(messages: Sequence[Json], tokens: int) -> tuple[Group, Group]:
 def summary_request(
     messages: Sequence[Json],
     state: State,
-    options: Options,
+    options: AgentOptions,
     tools: Sequence[Tool],
     output_declaration: Json | None,
     instructions: str | None = None,

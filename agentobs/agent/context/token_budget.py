@@ -30,7 +30,7 @@ def check_token_budget(budget: int | None) -> None:
     if budget is not None and budget < 1:
         raise UsageError(
             f"{budget} is not a valid token budget",
-            where="Options.token_budget",
+            where="AgentOptions.token_budget",
             todo="Set a number of at least 1, or None",
         )
 

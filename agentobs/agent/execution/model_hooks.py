@@ -31,7 +31,7 @@ from agentobs.agent.model.error_classes import PROVIDER_ERRORS, text_of
 from agentobs.agent.model.retry import RetryHistory, background_retry
 from agentobs.agent.requests.attempt import AttemptSetup, attempt
 from agentobs.agent.run_result import Result
-from agentobs.agent.state import Conversation, Options
+from agentobs.agent.state import AgentOptions, Conversation
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.tool import Tool
 from agentobs.ledger import Meter
@@ -200,7 +200,7 @@ async def run_agent_hook(
         ask=LiveAnswers(tools, runner, roots=roots).ask,
         abort=abort,
     )
-    options = Options(
+    options = AgentOptions(
         model=judge.model,
         system=f"{SYSTEM} Inspect the environment with your tools as far as necessary. You cannot change anything.",
         output=judgment_type(event),

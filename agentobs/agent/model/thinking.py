@@ -48,7 +48,7 @@ class Budgeted:
     """Thinking with a token budget, for models that do not support `Adaptive`."""
 
     tokens: int
-    """Maximum thinking tokens, at least 1024; they are part of `Options.max_tokens`."""
+    """Maximum thinking tokens, at least 1024; they are part of `AgentOptions.max_tokens`."""
     effort: Effort | None = None
     """The effort; None for the provider's default."""
     display: Display | None = None
@@ -83,7 +83,8 @@ def check_thinking(
         return
     if "thinking" in extra:
         raise UsageError(
-            "thinking is set both in `Options.thinking` and in `Options.extra`", todo="Set only one"
+            "thinking is set both in `AgentOptions.thinking` and in `AgentOptions.extra`",
+            todo="Set only one",
         )
     if isinstance(thinking, Budgeted):
         _check_budget(thinking.tokens, max_tokens, betas)

@@ -147,7 +147,7 @@ def _may_name_a_runner(head: str) -> bool:
 def _leaves_command_open(words: list[str]) -> bool:
     """Return whether a pattern for a wrapper allows any command.
 
-    `words` are the words after the wrapper. Options, numbers and durations before the command are skipped.
+    `words` are the words after the wrapper. AgentOptions, numbers and durations before the command are skipped.
     """
     for index, word in enumerate(words):
         if re.match(r"-|\d", word) and "*" not in word:

@@ -16,12 +16,12 @@ from agentobs.agent.events import Event, SettingHeld, SpeedChange, ThinkingClear
 from agentobs.agent.model.prompt import Rendered, Section, SystemPrompt, rendered
 from agentobs.agent.model.prompt_cache import latched_settings
 from agentobs.agent.model.thinking import IDLE_SECONDS, check_thinking, without_earlier_thinking
-from agentobs.agent.state import Conversation, Options
+from agentobs.agent.state import AgentOptions, Conversation
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 
 LATCHED_EXTRA = ("speed", "thinking")
-"""Fields of `Options.extra` whose change invalidates the prompt cache (provider documentation, 2026-11,
+"""Fields of `AgentOptions.extra` whose change invalidates the prompt cache (provider documentation, 2026-11,
 platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is another such field, but is not latched,
 because it is set for a single request.
 """
@@ -31,7 +31,7 @@ because it is set for a single request.
 class RequestSettings:
     """The settings for one LLM request."""
 
-    options: Options
+    options: AgentOptions
     """The options, with latched settings and the system prompt as blocks."""
     tools: Sequence[Tool]
     """The tools, in the order for the request."""
@@ -83,7 +83,7 @@ async def _clear_thinking(run: Run, here: Place | None) -> list[Event]:
     return [ThinkingCleared(turn, blocks)]
 
 
-async def _resume_fast_mode(run: Run, options: Options, here: Place | None) -> list[Event]:
+async def _resume_fast_mode(run: Run, options: AgentOptions, here: Place | None) -> list[Event]:
     """Continue in fast mode if it was suspended and the wait that the provider requested has passed."""
     world, conversation = run.inputs.world, run.progress.conversation
     if conversation.fast_resumes_ns is None:
@@ -98,7 +98,9 @@ async def _resume_fast_mode(run: Run, options: Options, here: Place | None) -> l
     return [SpeedChange(turn, "fast", 0.0)]
 
 
-def _latched_options(conversation: Conversation, options: Options) -> tuple[Options, list[str]]:
+def _latched_options(
+    conversation: Conversation, options: AgentOptions
+) -> tuple[AgentOptions, list[str]]:
     """Return the options with the settings of the first request, and the names of the settings that have changed.
 
     The effort may change, because it is not part of the prompt.

@@ -24,7 +24,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.events import BackgroundResult, Event, SubAgent, TextDelta, ThinkingDelta
 from agentobs.agent.run_result import Result, sum_tokens
-from agentobs.agent.state import BackgroundAgent, Conversation, Options, initial_state
+from agentobs.agent.state import AgentOptions, BackgroundAgent, Conversation, initial_state
 from agentobs.agent.tool_calls.plan import EventReceiver
 from agentobs.agent.tool_calls.trust import Trust, hand_down, hand_up
 from agentobs.agent.tools.agent_definitions import DEPTH_MAX, AgentDefinition, Agents
@@ -356,7 +356,7 @@ def _child_inputs(
     )
 
 
-def _agent_options(options: Options, agent: AgentDefinition) -> Options:
+def _agent_options(options: AgentOptions, agent: AgentDefinition) -> AgentOptions:
     model = agent.model or options.model
     return replace(
         options,

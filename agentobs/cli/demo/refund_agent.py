@@ -3,7 +3,7 @@
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.agent import Options, Permissions, Rule, complete, live_world, tool
+from agentobs.agent import AgentOptions, Permissions, Rule, complete, live_world, tool
 
 ORDERS = {"A-17": {"status": "shipped", "carrier": "DHL", "total": "41,90", "currency": "EUR"}}
 
@@ -47,7 +47,7 @@ TOOLS = [lookup_order, lookup_policy, issue_refund]
 async def answer(prompt: str) -> str:
     """Answer one customer."""
     client = agentobs.record(AsyncAnthropic(open_telemetry=False))
-    options = Options(
+    options = AgentOptions(
         model="claude-sonnet-5",
         max_tokens=1024,
         system="You refund orders. Look everything up before you act.",

@@ -97,7 +97,7 @@ def dashboard(
     from agentobs.cli.inspection.diff import comparison_of
 
     password = _password(password_file) if remote else None
-    options = server.Options(
+    options = server.DashboardOptions(
         bind, port, remote, password, tls_cert, tls_key, loopback_address=loopback_address
     )
     bound = server.bind(options)

@@ -18,7 +18,7 @@ from agentobs.agent.context.message_groups import (
 )
 from agentobs.agent.context.recent_files import File, attachments, recent_files
 from agentobs.agent.context.window_policy import TokenCount
-from agentobs.agent.state import Options, State
+from agentobs.agent.state import AgentOptions, State
 from agentobs.agent.tools.tool import tool
 from agentobs.provider.anthropic.messages import blocks, conversation_error, tool_results
 from tests.agent.context.generated_conversations import Message, check_derived, conversations
@@ -112,7 +112,9 @@ def test_a_summary_request_is_valid(messages: Messages, tokens: int) -> None:
     summarized, _ = summary.split(messages, tokens)
     state = State("awaiting_model", messages, 1, 0, 0, "start")
     for _ in range(summary.DROPS_MAX + 1):
-        request = summary.summary_request(summarized, state, Options("claude-test-1"), (), None)
+        request = summary.summary_request(
+            summarized, state, AgentOptions("claude-test-1"), (), None
+        )
         assert conversation_error(request["messages"]) is None
         kinds = {
             block["type"] for message in request["messages"] for block in inner(message["content"])

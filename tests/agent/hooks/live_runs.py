@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentobs.agent import Conversation, Event, Options, Permissions, Tool, live_world, run
+from agentobs.agent import AgentOptions, Conversation, Event, Permissions, Tool, live_world, run
 from agentobs.agent.hooks import Hook
 from tests.agent.agent_runs import options
 from tests.agent.provider import Provider
@@ -26,7 +26,7 @@ def run_agent(
     **live: Any,
 ) -> list[Event]:
     """Run an agent with each prompt in turn and return all events; `live` contains arguments of `live_world`."""
-    run_options: Options = options(hooks=tuple(hooks))
+    run_options: AgentOptions = options(hooks=tuple(hooks))
     if permissions is not None:
         run_options = options(hooks=tuple(hooks), permissions=permissions)
     conversation = conversation or Conversation()

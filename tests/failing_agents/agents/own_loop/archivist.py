@@ -6,7 +6,7 @@ from anthropic import AsyncAnthropic
 
 from agentobs import wiring
 import agentobs
-from agentobs.agent import (Options, Permissions, Rule, complete, live_world, tool)
+from agentobs.agent import (AgentOptions, Permissions, Rule, complete, live_world, tool)
 
 BOXES = {"2019": ["tax", "rent"], "2020": ["tax"], "2021": []}
 
@@ -36,7 +36,7 @@ async def label_box(year: int, label: str) -> str:
 @agentobs.session("archivist")
 async def main(prompt: str) -> str:
     client = agentobs.record(AsyncAnthropic(open_telemetry=False))
-    options = Options(
+    options = AgentOptions(
         "claude-sonnet-5",
         permissions=Permissions(rules=(Rule.parse("label_box", "allow", "project"),)),
     )
