@@ -37,8 +37,10 @@ _KINDS: Final = {
     "compaction": "compaction",
 }
 """The kind of interval that corresponds to a segment of the critical path, by the name of the segment."""
-_AUXILIARY: Final = re.compile(r"/[a-z_]+:[^/]*$")
-"""The suffix of a lane that contains auxiliary requests of its parent lane, as in the query."""
+_AUXILIARY: Final = re.compile(r"/(?!digest:)[a-z_]+:[^/]*$")
+"""The suffix of a lane that contains auxiliary requests of its parent lane, as in the query. A digest is the ID of the
+call that started a sub-agent.
+"""
 
 
 def session_waterfall(

@@ -97,7 +97,7 @@ def span(
     **more: Any,
 ) -> Iterator[Any]:
     """Yield the facts of a span; its start and end are in seconds after the beginning."""
-    trace, lane = more.get("trace", INTERACTION), Label(more.get("lane", "main"))
+    trace, lane = more.get("trace", INTERACTION), unchecked(more.get("lane", "main"))
     ids = f"{number:016x}", f"{parent:016x}" if parent else None
     label = Label(more["label"]) if "label" in more else None
     yield SpanStart(
@@ -251,6 +251,22 @@ def test_the_query_returns_all_kinds_of_intervals(tmp_path: Path) -> None:
     figure = session_waterfall(rows)
     assert_valid(figure)
     assert track_names(figure)[-3:] == ["custom spans", "scout", "requests"]
+
+
+def test_an_agent_whose_call_has_an_unknown_form_of_id_has_a_lane(tmp_path: Path) -> None:
+    """The name of such a lane ends with a digest, which is not a kind of auxiliary requests."""
+    session, inside = session_id(1), "main/our-call-7"
+    home = a_home(tmp_path)
+    record(home, [
+        start(1), InteractionStart(session, INTERACTION, Label("main"), T0), *span("interaction", 0, 20, 1),
+        *span("sub_agent", 7, 12, 9, 1, lane=inside, label="scout"), *span("llm_request", 8, 11, 10, 9, lane=inside),
+        InteractionEnd(session, INTERACTION, T0 + 20 * SECOND, Label("success"), False), end(1),
+    ])  # fmt: skip
+    rows, _ = waterfall_data(home)
+    lanes = {each["lane"] for each in rows if each["kind"] in ("sub_agent", "request")}
+    assert all(lane.startswith("main/digest:") for lane in lanes), lanes
+    assert not any(each["is_upkeep"] for each in rows)
+    assert track_names(session_waterfall(rows))[-2:] == ["scout", "requests"]
 
 
 def test_a_crashed_process(tmp_path: Path) -> None:

@@ -197,7 +197,10 @@ WITH this AS MATERIALIZED (
 ), placed AS (
     SELECT
         * REPLACE (
-            coalesce(is_upkeep, false) OR coalesce(regexp_matches(lane, '/[a-z_]+:[^/]*$'), false) AS is_upkeep
+            -- The lane of a sub-agent whose call has an ID in an unknown form ends with a digest.
+            coalesce(is_upkeep, false) OR coalesce(
+                regexp_matches(lane, '/[a-z_]+:[^/]*$') AND NOT regexp_matches(lane, '/digest:[^/]*$'), false
+            ) AS is_upkeep
         )
     FROM known
 )
