@@ -306,7 +306,7 @@ def run_command(
         assert code is not None
         session_ids = () if continued is None else continued.close(code)
     if continued is not None and continued.problem is not None:
-        raise UsageError(continued.problem, where=recording.name, todo=_KEY)
+        raise continued.problem
     return CommandReplay(
         name=recording.name,
         command=recorded.argv,
@@ -322,9 +322,6 @@ def run_command(
         is_reached=script.has_answered(until_change or until_turn or 0),
         session_ids=session_ids,
     )
-
-
-_KEY = "Set the variable from which it reads its key, such as ANTHROPIC_API_KEY"
 
 
 class _Ending:
