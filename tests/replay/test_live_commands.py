@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,7 +311,9 @@ def test_the_recorded_run_can_be_frozen_and_replayed(
 
 
 def test_contradicting_options_are_refused(fixture: Fixture) -> None:
-    """A live run needs a turn, and a run ends after a turn or at a change."""
+    """A live run needs a turn of the recording, and a run ends after a turn or at a change."""
+    with pytest.raises(UsageError, match=r"has no turn 99. It has turns 1 to 5"):
+        run_command(fixture, until_turn=99, then=Live())
     with pytest.raises(UsageError, match="needs a fixture, and the last turn"):
         run_command(fixture, then=Live())
     with pytest.raises(UsageError, match="either after a turn or at a change"):
@@ -340,7 +343,10 @@ def test_the_command_line_forks_a_command(
     out, err = capsys.readouterr()
     assert ended.value.code == 0
     assert out.startswith("All files in ")
-    forked, following = err.splitlines()
+    tools, forked, following = err.splitlines()
+    assert tools == (
+        "live    all tools of the command run for real, in a copy of this directory; after turn 4, the provider answers"
+    )
     assert forked.startswith("forked  coding-agent after turn 4: served ")
     assert forked.endswith("live 1; live from request 15 on")
     assert following.startswith("next    agentobs show ")
@@ -402,3 +408,20 @@ def test_a_test_continues_live_only_with_the_option(
     offline.stdout.fnmatch_lines(["*run it with --replay-live*"])
     online.assert_outcomes(passed=1, skipped=1)
     assert len(provider.made) == 1
+
+
+class InterruptingScript(KeyedScript):
+    """A provider during whose first response a person presses Ctrl-C."""
+
+    def take(self, question: Question) -> ModelExchange | None:
+        signal.raise_signal(signal.SIGINT)
+        return super().take(question)
+
+
+def test_a_session_is_interrupted_if_its_run_is(fixture: Fixture, folder: Path) -> None:
+    """It ends with the run; what was recorded until then is kept."""
+    with pytest.raises(KeyboardInterrupt):
+        continued(fixture, folder, 4, answering=InterruptingScript)
+    with agentobs.connect(str(folder / "home")) as store:
+        [session] = store.sql("SELECT status, replayed_requests > 0 FROM sessions").fetchall()
+    assert session == ("interrupted", True)

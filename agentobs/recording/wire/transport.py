@@ -229,9 +229,7 @@ class OpenExchange:
 
     @guarded
     def partial_exchange(self) -> ModelExchange | None:
-        """Return the part of the exchange that has arrived; None if it is no longer in progress, or if it is not yet
-        known which request is sent.
-        """
+        """Return the part that has arrived; None if the exchange has ended, or if it is not known yet what is sent."""
         if self.is_taken or self.request.extensions.get(SENT, self.request) is None:
             return None
         return self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
@@ -251,7 +249,9 @@ class OpenExchange:
         error: BaseException | None = None,
         chunks: Sequence[Chunk] | None = None,
     ) -> ModelExchange:
-        is_partial = chunks is not None
+        sent = self.request.extensions.get(SENT) or self.request
+        question = self.question or question_of(sent, self.request_chunks, self.origin)
+        in_flight = _in_flight(self.place, question) if chunks is None else ()
         if chunks is None:
             chunks = tuple(starmap(Chunk, self.arrived.copy()))
         answer = Answer(
@@ -262,9 +262,6 @@ class OpenExchange:
             failure=Failure(type(error).__name__, str(error)) if error else None,
             encoding=self.encoding,
         )
-        sent = self.request.extensions.get(SENT) or self.request
-        question = self.question or question_of(sent, self.request_chunks, self.origin)
-        in_flight = () if is_partial else _in_flight(self.place, question)
         return ModelExchange(
             place=self.place,
             attempt_id=self.attempt_id,
