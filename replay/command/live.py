@@ -236,7 +236,8 @@ class _RoutedTransport(httpx2.AsyncBaseTransport):
         self._served = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.extensions = {**request.extensions, SENT: None}
+        extensions = request.extensions
+        request.extensions = {**extensions, SENT: None}
         await request.aread()
         if self._routing.problem is not None:  # nothing is sent after a refusal
             return self._routing.refuse(self._routing.problem.found)
@@ -246,6 +247,7 @@ class _RoutedTransport(httpx2.AsyncBaseTransport):
         response = await self._served.handle_async_request(_local(request, part.url))
         if response.headers.get(LIVE_HEADER) != part.mark:
             response.extensions[REPLAYED] = True
+            request.extensions = extensions
             return response
         await response.aread()
         await response.aclose()
@@ -255,7 +257,7 @@ class _RoutedTransport(httpx2.AsyncBaseTransport):
             return self._routing.refuse(error.found, error.todo)
         except ValueError as error:
             return self._routing.refuse(str(error))
-        request.extensions = {**request.extensions, SENT: sent}
+        request.extensions = {**extensions, SENT: sent}
         return await self._inner.handle_async_request(sent)
 
     async def aclose(self) -> None:

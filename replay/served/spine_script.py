@@ -46,7 +46,8 @@ class SpineScript(Script):
             then: the responses to the requests of the main lane after that turn, or after the recording.
             live_mark: the value of the header `LIVE_HEADER` in responses to requests that are for the provider, because
                 they come after `until_turn`; None if no request is.
-            on_end: is called when a request gets no response, with `miss`, `end` (after `until_turn`) or `change`.
+            on_end: is called when a request gets no response, with `miss`, `end` (after `until_turn`) or `change`. The
+                calls are in the order of the requests, and must not use the script.
             ends_at_miss: whether nothing is answered after the first request that was not recorded.
             paces_tasks: whether only responses that arrived while a background task ran have the recorded times; all
                 others have no pauses. For a server whose pace is 1. If its agent gets a report about a task, such a
@@ -88,8 +89,8 @@ class SpineScript(Script):
             if taken is None:
                 self._miss_texts[id(question)] = self._miss_text(question, ending)
             self._unused = self.matcher.unused
-        if ending and self._on_end is not None:
-            self._on_end(ending)
+            if ending and self._on_end is not None:
+                self._on_end(ending)  # with the lock, because the first reason counts
         if taken is not None and self._paced is not None:
             self._hold(taken)
         return taken

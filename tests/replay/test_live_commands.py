@@ -23,7 +23,7 @@ from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.provider_server import ServedProvider
-from agentobs.recording.wire.responses import SENT
+from agentobs.recording.wire.responses import REPLAYED, SENT
 from agentobs.recording.wire.transport import OpenExchange, open_for
 from agentobs.records.exchanges import ModelExchange, Place, Question, Recording, ReturnValue
 from agentobs.runtime import process
@@ -233,6 +233,25 @@ def test_nothing_is_written_before_it_is_known_what_is_sent() -> None:
     partial = exchange.partial_exchange()
     assert partial is not None
     assert partial.question.body == b'{"model":"b"}'
+
+
+def test_a_replayed_response_is_written_while_it_arrives(fixture: Fixture, tmp_path: Path) -> None:
+    """Its request was not sent to the provider, so it is recorded as the command sent it."""
+    part = ReplayedPart(
+        fixture, 1, RecordedCommand(("agent",)), tmp_path, {}, "http://127.0.0.1:1", "mark", print
+    )
+    answering = httpx2.MockTransport(lambda _: httpx2.Response(200))
+    routed = _Routing(part, Fork(1, model="other"), None).wrapped(answering)
+    assert isinstance(routed, _RoutedTransport)
+    routed._served = answering  # type: ignore[assignment]  # also sends asynchronous requests
+    url, body = f"{part.url}/v1/messages", b'{"model":"a"}'
+    request = httpx2.Request("POST", url, headers={"x-api-key": KEY}, content=body)
+    exchange = OpenExchange(request, Place("session"), 1)
+    response = asyncio.run(routed.handle_async_request(request))
+    assert response.extensions[REPLAYED] is True
+    partial = exchange.partial_exchange()
+    assert partial is not None
+    assert partial.question.body == body
 
 
 def test_a_request_that_cannot_be_changed_ends_the_command(

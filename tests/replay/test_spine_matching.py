@@ -341,6 +341,19 @@ def test_a_canceled_request_before_the_turn_is_not_for_the_provider() -> None:
     assert "request 2 is request 3 of the recording, which has no response" in verdict.explanation()
 
 
+def test_the_reasons_of_an_end_are_in_the_order_of_the_requests() -> None:
+    """Another request cannot report its reason first, because it waits until the reason of the first is reported."""
+    waits: list[bool] = []
+
+    def end(_: str) -> None:
+        waits.append(answering._lock.locked())
+
+    recording = made((request_with(user("Go.")), streamed(text("done"))))
+    answering = SpineScript(recording, on_end=end, ends_at_miss=True)
+    assert answering.take(request_with(user("Stay."))) is None
+    assert waits == [True]
+
+
 def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:
     """The client reports the end of the task between two requests, so the responses until then take their time."""
     note = "<task-notification><task-id>b1234567x</task-id></task-notification>"

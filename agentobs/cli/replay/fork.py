@@ -81,13 +81,13 @@ def fork(
 
         with needed_packages("a fork of a command", "proxy"):
             from replay import Live
+        sign = aws_signer(is_wanted=signs_aws)
         place = "in this directory" if in_place else "in a copy of this directory"
         click.echo(
             f"live    all tools of the command run for real, {place}; after turn {turn}, the provider answers",
             err=True,
         )
         _announce_placeholders(loaded, turn)
-        sign = aws_signer(is_wanted=signs_aws)
         live = Live(home_option(context), model, _text(system), changes, sign)
         fork_command(loaded, turn, live, in_place=in_place)
     for name, is_given in (("--in-place", in_place), ("--sign-aws", signs_aws)):
