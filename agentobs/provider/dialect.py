@@ -639,8 +639,9 @@ def json_bytes(value: object) -> int:
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a tool result: a string, or the texts of its parts joined by newlines."""
+    """Return the text of a tool result: a string, or the texts of its parts joined by newlines; "" for other values."""
     if isinstance(content, str):
         return content
-    parts = [part.get("text") for part in content or [] if isinstance(part, dict)]
+    listed = content if isinstance(content, list | tuple) else ()
+    parts = [part.get("text") for part in listed if isinstance(part, dict)]
     return "\n".join(part for part in parts if isinstance(part, str))

@@ -12,7 +12,7 @@ import re
 import httpx2
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
 from agentobs.errors import UsageError
@@ -35,7 +35,7 @@ class AwsSigner:
         """
         try:
             self._credentials = get_session().get_credentials()
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError) as error:
             raise UsageError(
                 f"the AWS credentials cannot be read: {str(error)[:200]}", where="--sign-aws"
             ) from error
@@ -66,7 +66,7 @@ class AwsSigner:
         try:
             credentials = self._credentials.get_frozen_credentials()
             SigV4Auth(credentials, scope[2], scope[1]).add_auth(named)
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError) as error:  # AWS may refuse a role or a session
             raise ValueError(f"the AWS credentials cannot be used: {str(error)[:200]}") from error
         kept = [pair for pair in request.headers.multi_items() if pair[0] not in _SIGNATURE]
         made = {name.lower(): str(value) for name, value in named.headers.items()}

@@ -253,7 +253,8 @@ def run_command(
         How the run compares to the recording. It does not raise if they differ; see `CommandReplay.check`.
 
     Raises:
-        UsageError: the recording has no command, or the command cannot be started.
+        UsageError: the recording has no command, the command cannot be started, or a run that continues live sent no
+            request or one without credentials.
     """
     loaded = load(fixture) if isinstance(fixture, str | Path) else fixture
     live = None if isinstance(then, Sequence) else then
@@ -277,6 +278,8 @@ def run_command(
         paces_tasks=pace is None,
         ends_after=_ends_after(loaded),
     )
+    if live is not None:
+        _check_turn(script, until_turn, recording.name)
     options = ServeOptions(pace=1.0 if pace is None else pace, faults=parsed)
     continued: Continued | None = None
     with ExitStack() as stack:
@@ -306,7 +309,7 @@ def run_command(
         assert code is not None
         session_ids = () if continued is None else continued.close(code)
     if continued is not None and continued.problem is not None:
-        raise UsageError(continued.problem, where=recording.name, todo=_KEY)
+        raise continued.problem
     return CommandReplay(
         name=recording.name,
         command=recorded.argv,
@@ -322,9 +325,6 @@ def run_command(
         is_reached=script.has_answered(until_change or until_turn or 0),
         session_ids=session_ids,
     )
-
-
-_KEY = "Set the variable from which it reads its key, such as ANTHROPIC_API_KEY"
 
 
 class _Ending:
@@ -360,6 +360,21 @@ def _check(
             "a run that continues live needs a fixture, and the last turn that is replayed",
             where="then",
             todo="Pass until_turn=N, and the fixture or its path",
+        )
+
+
+def _check_turn(script: SpineScript, turn: int | None, name: str) -> None:
+    """Check the turn after which a run continues live.
+
+    Raises:
+        UsageError: the recording has no such turn.
+    """
+    turns = script.matcher.main_turns.values()
+    if turn not in turns:
+        raise UsageError(
+            f"the recording has no turn {turn}",
+            where=name,
+            todo=f"It has turns 1 to {max(turns, default=0)}",
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from agentobs.errors import UsageError
 from replay.command.recorded_command import RecordedCommand
 from replay.fixture.format import Fixture
 
@@ -41,7 +42,7 @@ class Continued(Protocol):
         """The environment variables that direct the command to the continuation."""
 
     @property
-    def problem(self) -> str | None:
+    def problem(self) -> UsageError | None:
         """Why the provider was not used although it was its turn; None if there is no such reason."""
 
     def close(self, exit_code: int) -> tuple[str, ...]:

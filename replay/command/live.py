@@ -42,10 +42,10 @@ from replay.served.request_form import bytes_without_marks
 from replay.served.spine_script import LIVE_HEADER
 
 NO_KEY = "the command sends no credentials, so it cannot continue with the provider; nothing was sent to it"
-NOT_SIGNED = (
-    "a request that is signed with AWS keys can only be changed if it is signed again (sign_aws)"
-)
+NOT_SIGNED = "a request that is signed with AWS keys can only be changed if it is signed again"
 NO_REQUEST = "the command sent no request, so it could not continue with the provider"
+KEY_TODO = "Set the variable from which it reads its key, such as ANTHROPIC_API_KEY"
+SIGN_TODO = "Pass --sign-aws, or in Python Live(sign=AwsSigner())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,14 @@ class _Continued:
     _open: ExitStack
 
     @property
-    def problem(self) -> str | None:
-        return self._routing.problem or (None if self._routing.requests else NO_REQUEST)
+    def problem(self) -> UsageError | None:
+        return self._routing.problem or (None if self._routing.requests else self._no_request())
+
+    def _no_request(self) -> UsageError:
+        part = self._routing.part
+        needs_signature = part.command.uses_bedrock and self._routing.sign is None
+        todo = SIGN_TODO if needs_signature else KEY_TODO
+        return UsageError(NO_REQUEST, where=part.fixture.name, todo=todo)
 
     def close(self, exit_code: int) -> tuple[str, ...]:
         self._open.close()
@@ -168,7 +174,7 @@ class _Routing:
     def __init__(self, part: ReplayedPart, fork: Fork, sign: Sign | None) -> None:
         self.part, self.fork, self.sign = part, fork, sign
         self.requests = 0
-        self.problem: str | None = None
+        self.problem: UsageError | None = None
 
     def wrapped(self, inner: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
         """Return a transport that uses `inner` for the requests for the provider."""
@@ -182,12 +188,13 @@ class _Routing:
         found = credentials(request.headers)
         return not any(each and not each.startswith("[redacted:") for each in found)
 
-    def refuse(self, problem: str) -> httpx2.Response:
+    def refuse(self, found: str, todo: str = "") -> httpx2.Response:
         """End the command, and return the response to its request."""
-        self.problem = problem
+        if self.problem is None:
+            self.problem = UsageError(found, where=self.part.fixture.name, todo=todo)
         self.part.end("refused")
         dialect = dialect_of("")
-        body = dialect.error_body(401, problem)
+        body = dialect.error_body(401, found)
         headers = {"content-type": "application/json", **dialect.retry_headers(None)}
         return httpx2.Response(401, headers=headers, content=body, extensions={REPLAYED: True})
 
@@ -195,7 +202,8 @@ class _Routing:
         """Return the request to send to the provider.
 
         Raises:
-            ValueError: it is signed, and cannot be signed again.
+            UsageError: it cannot be changed: it is not a JSON object, or it is signed and is not signed again.
+            ValueError: it cannot be signed again.
         """
         path = request.url.path
         if not dialect_of(path).makes_turns(path):
@@ -210,7 +218,7 @@ class _Routing:
         if is_signed and self.sign is None:
             if self.fork.changed(readable) is None:
                 return request  # only marks would be removed
-            raise ValueError(NOT_SIGNED)
+            raise UsageError(NOT_SIGNED, todo=SIGN_TODO)
         left_out = (b"content-length", b"content-encoding")
         headers = [each for each in request.headers.raw if each[0].lower() not in left_out]
         extensions = request.extensions
@@ -228,23 +236,29 @@ class _RoutedTransport(httpx2.AsyncBaseTransport):
         self._served = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        extensions = request.extensions
+        request.extensions = {**extensions, SENT: None}
         await request.aread()
+        if self._routing.problem is not None:  # nothing is sent after a refusal
+            return self._routing.refuse(self._routing.problem.found)
         if self._routing.lacks_key(request):
-            return self._routing.refuse(NO_KEY)
+            return self._routing.refuse(NO_KEY, KEY_TODO)
         part = self._routing.part
         response = await self._served.handle_async_request(_local(request, part.url))
         if response.headers.get(LIVE_HEADER) != part.mark:
             response.extensions[REPLAYED] = True
+            request.extensions = extensions
             return response
         await response.aread()
         await response.aclose()
         try:
             sent = await asyncio.to_thread(self._routing.changed, request)
+        except UsageError as error:
+            return self._routing.refuse(error.found, error.todo)
         except ValueError as error:
             return self._routing.refuse(str(error))
-        response = await self._inner.handle_async_request(sent)
-        response.extensions[SENT] = sent
-        return response
+        request.extensions = {**extensions, SENT: sent}
+        return await self._inner.handle_async_request(sent)
 
     async def aclose(self) -> None:
         await self._served.aclose()

@@ -14,7 +14,7 @@ from replay.scenario.script import Scripted
 from replay.served.client_text import CLIENT_HEADERS
 from replay.served.matcher import SpineMatcher
 from replay.served.request_form import parsed
-from replay.served.verdict import Verdict
+from replay.served.verdict import ServedRequest, Verdict
 
 
 class SpineScript(Script):
@@ -46,7 +46,8 @@ class SpineScript(Script):
             then: the responses to the requests of the main lane after that turn, or after the recording.
             live_mark: the value of the header `LIVE_HEADER` in responses to requests that are for the provider, because
                 they come after `until_turn`; None if no request is.
-            on_end: is called when a request gets no response, with `miss`, `end` (after `until_turn`) or `change`.
+            on_end: is called when a request gets no response, with `miss`, `end` (after `until_turn`) or `change`. The
+                calls are in the order of the requests, and must not use the script.
             ends_at_miss: whether nothing is answered after the first request that was not recorded.
             paces_tasks: whether only responses that arrived while a background task ran have the recorded times; all
                 others have no pauses. For a server whose pace is 1. If its agent gets a report about a task, such a
@@ -88,8 +89,8 @@ class SpineScript(Script):
             if taken is None:
                 self._miss_texts[id(question)] = self._miss_text(question, ending)
             self._unused = self.matcher.unused
-        if ending and self._on_end is not None:
-            self._on_end(ending)
+            if ending and self._on_end is not None:
+                self._on_end(ending)  # with the lock, because the first reason counts
         if taken is not None and self._paced is not None:
             self._hold(taken)
         return taken
@@ -136,6 +137,8 @@ class SpineScript(Script):
             return None, "change"
         if index is not None and self._is_over(index):
             self.matcher.retract(index)
+            if self._is_early():
+                return self._unanswered(question, index)
             self._has_ended = True
             index = None
         elif index is None and self._may_go_on and self._is_last_miss():
@@ -173,6 +176,22 @@ class SpineScript(Script):
         has_gone_live = self._live_from is not None
         return has_gone_live and end is not None and self.matcher.recorded.lanes[index] > end
 
+    def _is_early(self) -> bool:
+        """Return whether the recorded part is not over, so that the provider must not continue the main lane."""
+        until = self._until_turn
+        return self._live_mark is not None and until is not None and not self.has_answered(until)
+
+    def _unanswered(self, question: Question, index: int) -> tuple[ModelExchange | None, str]:
+        """Return the exchange for a request in the recorded part whose recorded request has no response, for example
+        because the program canceled it. Only requests of other lanes, such as for a title, are for the provider.
+        """
+        if index not in self.matcher.main_turns:
+            return self._for_provider(question), ""
+        self.missed += 1
+        number = len(self.matcher.requests) + 1
+        self.matcher.requests.append(ServedRequest(number, "miss", index + 1, is_unanswered=True))
+        return None, "miss"
+
     def has_answered(self, turn: int) -> bool:
         """Return whether the recorded responses of the main lane up to a turn were sent, apart from errors."""
         turns, unused = self.matcher.main_turns, set(self.matcher.unused)
@@ -203,19 +222,22 @@ class SpineScript(Script):
 
     def _continued(self, question: Question) -> tuple[ModelExchange | None, str]:
         """Return the exchange for a request after the recorded part."""
-        template = self.exchanges[0]
         if self._live_mark is not None:
-            self._live += 1
             self._live_from = self._live_from or len(self.matcher.requests) + 1
-            answer = Answer(OK, {LIVE_HEADER: self._live_mark}, (), "complete")
-            return dataclasses.replace(template, question=question, answer=answer), ""
+            return self._for_provider(question), ""
         if self._scripted >= len(self._then):
             return None, "end"
         response = self._then[self._scripted]
         self._scripted += 1
         value = parsed(question.body)
         answer = response.answer(self._scripted, value if isinstance(value, dict) else {})
-        return dataclasses.replace(template, question=question, answer=answer), ""
+        return dataclasses.replace(self.exchanges[0], question=question, answer=answer), ""
+
+    def _for_provider(self, question: Question) -> ModelExchange:
+        """Count a request for the provider, and return the exchange that says so."""
+        self._live += 1
+        answer = Answer(OK, {LIVE_HEADER: self._live_mark or ""}, (), "complete")
+        return dataclasses.replace(self.exchanges[0], question=question, answer=answer)
 
     def release(self, question: Question, exchange: ModelExchange) -> None:
         """Answer a request again that is repeated because its response was cut off on purpose."""

@@ -41,9 +41,13 @@ class ServedRequest:
     """Whether the program took another path: it differs from the recorded request, not only in differences that an
     earlier request of the lane had, or in the text of a result that is an error both times.
     """
+    is_unanswered: bool = False
+    """Whether it is a miss because `request`, which it repeats, was recorded without a response."""
 
     def line(self) -> str:
         """Return the result in one line, without content."""
+        if self.is_unanswered:
+            return f"request {self.number} is request {self.request} of the recording, which has no response"
         if self.kind == "miss":
             near = f"; the nearest is request {self.request}" if self.request else ""
             where = f"; first difference at {self.first}" if self.first else ""

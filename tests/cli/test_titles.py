@@ -17,6 +17,7 @@ from agentobs.recording.journal.home import existing_home
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.backend import open_store
+from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.session_texts import prompt_title
 from agentobs.store.text_index import NAME
@@ -183,6 +184,40 @@ def test_batches_and_managed_agents_have_titles_and_are_searched(
         "canary result": not is_batch,
         "more": False,
     }
+
+
+def hostile_results() -> list[ModelExchange]:
+    """Return requests and a response with results of tools whose content is not text and not a list."""
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": 5}
+    prompt = {"role": "user", "content": [result, {"type": "text", "text": "canary prompt"}]}
+    cloud = {"toolResult": {"toolUseId": "tooluse_1", "content": [5]}}
+    event = {"id": "sevt_1", "type": "agent.tool_result", "tool_use_id": "sevt_0", "content": 5}
+    listed_events = json.dumps({"data": [event]}).encode()
+    return [
+        exchange(1, "POST", "/v1/messages", {"model": "m", "messages": [prompt]}, b"{}"),
+        exchange(
+            2,
+            "POST",
+            "/model/m/converse",
+            {"messages": [{"role": "user", "content": [cloud]}]},
+            b"{}",
+        ),
+        exchange(3, "GET", "/v1/sessions/sesn_1/events", None, listed_events),
+    ]
+
+
+def test_results_of_another_type_are_recorded_and_skipped_by_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The provider would reject them, but nothing is lost, and lists and searches work."""
+    home = a_home(tmp_path)
+    record(home, [start(1), *hostile_results(), end(1)])
+    ingest(home)
+    with connect(home) as database:
+        assert database.execute("SELECT count(*) FROM attempts").fetchall() == [(3,)]
+    shell = Shell(home.path, capsys)
+    assert listed(shell) == {"story": "canary prompt"}
+    assert listed(shell, "--all-text", "--search", "canary prompt") == {"story": "canary prompt"}
 
 
 def test_the_last_title_applies(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

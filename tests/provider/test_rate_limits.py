@@ -74,6 +74,7 @@ def test_limits_are_read_from_headers() -> None:
         (rejected(MESSAGE.format("input tokens"), status=400), None),
         (Answer(429, {}, (Chunk(b"not JSON", 1),), "complete"), None),
         (Answer(429, {}, (Chunk(b"[1]", 1),), "complete"), None),
+        (Answer(429, {}, (Chunk(b"[" * 100_000, 1),), "complete"), None),
     ],
 )  # fmt: skip
 def test_a_rejection_names_its_limit(answer: Answer, expected: str | None) -> None:
@@ -168,6 +169,14 @@ def test_limits_of_fast_mode_are_read_from_headers() -> None:
     }
     assert recorded_response_headers(headers) == headers
     assert "fast_input_tokens" in LIMITS
+
+
+def test_a_reset_that_the_store_cannot_represent_is_ignored() -> None:
+    """A gateway may send any number; the store has nanoseconds in 64 bits."""
+    values = {"9223372036": 9223372036.0, "9223372037": None, "1e300": None}
+    for text, seconds in values.items():
+        found = rate_limits({f"{PREFIX}tokens-reset": text}, PREFIX)
+        assert found.get("tokens.reset_s") == seconds
 
 
 def exchanges() -> list[corpus.Exchange]:

@@ -11,6 +11,7 @@ import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
 
 from agentobs.errors import UsageError
 from agentobs.proxy.aws_signing import AwsSigner
@@ -157,6 +158,23 @@ def test_a_signature_without_a_region_is_not_replaced(tmp_path: Path, user: Cred
         response = httpx2.post(f"{recorded.url}{PATH}", content=BODY, headers=headers, timeout=60)
     assert response.status_code == 400
     assert "cannot sign the request: the signature does not name a region" in response.text
+
+
+def test_a_role_that_aws_refuses_is_reported_to_the_client(
+    tmp_path: Path, user: Credentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials are renewed during a request, and AWS may refuse that."""
+    signer = AwsSigner()
+
+    def refused() -> None:
+        raise ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "AssumeRole")
+
+    monkeypatch.setattr(signer._credentials, "get_frozen_credentials", refused)
+    with raw_provider([]) as provider, proxied(provider.url, tmp_path, sign=signer) as recorded:
+        url = f"{recorded.url}{PATH}"
+        response = httpx2.post(url, content=BODY, headers=signed(url), timeout=60)
+    assert response.status_code == 400
+    assert "cannot sign the request: the AWS credentials cannot be used" in response.text
 
 
 def test_without_credentials_nothing_is_signed(

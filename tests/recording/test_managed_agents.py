@@ -541,7 +541,7 @@ def test_show_and_the_pages_of_a_session_list_its_turns(
     assert shown.count("/v1/sessions/:id/model_request") == 2
     assert "tool bash" in shown
     with serving(home) as client:
-        page = client.get(f"/sessions/{session_id(1)}")
+        page = client.get(f"/sessions/{session_id(1)}?tab=steps")
         assert page.status == 200
         steps = page.html.partition('id="steps"')[2]
         assert steps.count(MODEL) >= 2

@@ -256,7 +256,9 @@ def test_backends_the_store_and_pages_show_a_stream_in_progress(tmp_path: Path) 
                             "SELECT session_id FROM sessions"
                         ).fetchall()
                     with serving(home) as page:
-                        steps = page.get(f"/sessions/{session}").html.partition('id="steps"')[2]
+                        steps = page.get(f"/sessions/{session}?tab=steps").html.partition(
+                            'id="steps"'
+                        )[2]
                     assert MODEL in steps
                     assert "bash" in steps
                     go_on.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import typing
 from collections.abc import Iterator, Sequence
@@ -413,6 +414,21 @@ def test_hostile_blocks_do_not_stop_the_recording(tmp_path: Path) -> None:
     sql = "SELECT count(*), count(outcome), count(max_uses) FROM tool_calls"
     made = exchange(1, blocks, tools=tools, mcp_servers=[1, {"name": 2}])
     assert rows(tmp_path, sql, made) == [(2, 2, 0)]
+
+
+def test_hostile_requests_do_not_stop_the_recording(tmp_path: Path) -> None:
+    """A number that no provider accepts, and a tool whose schema is not an object, are left out."""
+    prompt = [{"role": "user", "content": [{"text": "Hello"}]}]
+    tools = {"tools": [{"toolSpec": {"name": "look", "inputSchema": 5}}]}
+    cloud = json.dumps({"messages": prompt, "toolConfig": tools}).encode()
+    made = exchange(2, [], max_tokens=10**400)
+    question = dataclasses.replace(made.question, path="/model/m/converse", body=cloud)
+    other = dataclasses.replace(made, attempt_id=f"{3:032x}", question=question)
+    sql = "SELECT endpoint, parameters IS NULL FROM attempts ORDER BY 1"
+    assert rows(tmp_path, sql, made, other) == [
+        ("/model/:id/converse", True),
+        ("/v1/messages", True),
+    ]
 
 
 def test_provider_calls_are_not_calls_of_the_client(tmp_path: Path) -> None:

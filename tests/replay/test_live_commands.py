@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,18 @@ from agentobs.recording.journal.home import open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.provider_server import ServedProvider
-from agentobs.records.exchanges import ModelExchange, Place, Recording, ReturnValue
+from agentobs.recording.wire.responses import REPLAYED, SENT
+from agentobs.recording.wire.transport import OpenExchange, open_for
+from agentobs.records.exchanges import ModelExchange, Place, Question, Recording, ReturnValue
 from agentobs.runtime import process
 from replay import Fixture, Live, load, run_command
+from replay.command import recorded_command
+from replay.command.continuation import ReplayedPart
+from replay.command.live import _RoutedTransport, _Routing
+from replay.command.recorded_command import RecordedCommand
 from replay.fixture.writer import write
+from replay.scenario.fork_plan import Fork
+from replay.served.spine_script import LIVE_HEADER
 from tests.provider_script import script
 from tests.replay.coding_agent_provider import (
     AGENTS,
@@ -69,10 +79,15 @@ class KeyedScript(RecordingScript):
 
 
 def continued(
-    fixture: Fixture, folder: Path, turn: int, live: Live | None = None, **more: str
+    fixture: Fixture,
+    folder: Path,
+    turn: int,
+    live: Live | None = None,
+    answering: type[KeyedScript] = KeyedScript,
+    **more: str,
 ) -> tuple[Any, KeyedScript]:
     """Run the agent up to a turn, and then with a provider; return the run and the provider's script."""
-    provider = KeyedScript(folder / "work")
+    provider = answering(folder / "work")
     with ServedProvider(script(), script=provider) as served:
         env = environment(
             folder, **{"ANTHROPIC_BASE_URL": served.url, "ANTHROPIC_API_KEY": KEY, **more}
@@ -138,15 +153,28 @@ def test_nothing_is_sent_without_a_key(fixture: Fixture, folder: Path) -> None:
 
 def test_a_command_that_sends_nothing_is_reported(fixture: Fixture, folder: Path) -> None:
     """Without a key, the clients of the provider's SDKs do not send a request."""
-    with pytest.raises(UsageError, match="sent no request"):
-        run_command(
-            fixture,
-            ["true"],
-            cwd=folder / "work",
-            env=environment(folder, ANTHROPIC_BASE_URL="http://127.0.0.1:1"),
-            until_turn=4,
-            then=Live(folder / "home"),
-        )
+    with pytest.raises(UsageError, match=r"sent no request.*ANTHROPIC_API_KEY"):
+        without_requests(fixture, folder)
+
+
+def test_a_client_of_bedrock_that_sends_nothing_needs_a_signature(
+    fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the option, its requests do not go to the proxy."""
+    monkeypatch.setattr(recorded_command, "_uses_bedrock", lambda _: True)
+    with pytest.raises(UsageError, match=r"sent no request.*--sign-aws"):
+        without_requests(fixture, folder)
+
+
+def without_requests(fixture: Fixture, folder: Path) -> None:
+    run_command(
+        fixture,
+        ["true"],
+        cwd=folder / "work",
+        env=environment(folder, ANTHROPIC_BASE_URL="http://127.0.0.1:1"),
+        until_turn=4,
+        then=Live(folder / "home"),
+    )
 
 
 def test_nothing_is_sent_if_the_command_takes_another_path_before(
@@ -173,6 +201,91 @@ def test_live_requests_can_be_changed(fixture: Fixture, folder: Path) -> None:
     assert json.loads(last.question.body) == body
 
 
+class OpenRequests(KeyedScript):
+    """A provider that keeps the requests which would be in the journal if the process ended now."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.open: list[bytes] = []
+
+    def take(self, question: Question) -> ModelExchange | None:
+        self.open += [each.question.body for each in open_for(0)]
+        return super().take(question)
+
+
+def test_a_request_in_progress_is_recorded_as_it_was_sent(fixture: Fixture, folder: Path) -> None:
+    """A response may take long, so the request is written before its headers arrive."""
+    live = Live(folder / "home", model="claude-opus-5")
+    _, provider = continued(fixture, folder, 4, live, answering=OpenRequests)
+    assert isinstance(provider, OpenRequests)
+    assert provider.open == [provider.made[0].question.body]
+    assert json.loads(provider.open[0])["model"] == "claude-opus-5"
+
+
+def test_nothing_is_written_before_it_is_known_what_is_sent() -> None:
+    """Otherwise the request of the command would be recorded in place of the changed one."""
+    url = "https://api.anthropic.com/v1/messages"
+    request = httpx2.Request("POST", url, content=b'{"model":"a"}')
+    exchange = OpenExchange(request, Place("session"), 1)
+    request.extensions = {SENT: None}
+    assert exchange.partial_exchange() is None
+    request.extensions = {SENT: httpx2.Request("POST", url, content=b'{"model":"b"}')}
+    partial = exchange.partial_exchange()
+    assert partial is not None
+    assert partial.question.body == b'{"model":"b"}'
+
+
+def test_a_replayed_response_is_written_while_it_arrives(fixture: Fixture, tmp_path: Path) -> None:
+    """Its request was not sent to the provider, so it is recorded as the command sent it."""
+    part = ReplayedPart(
+        fixture, 1, RecordedCommand(("agent",)), tmp_path, {}, "http://127.0.0.1:1", "mark", print
+    )
+    answering = httpx2.MockTransport(lambda _: httpx2.Response(200))
+    routed = _Routing(part, Fork(1, model="other"), None).wrapped(answering)
+    assert isinstance(routed, _RoutedTransport)
+    routed._served = answering  # type: ignore[assignment]  # also sends asynchronous requests
+    url, body = f"{part.url}/v1/messages", b'{"model":"a"}'
+    request = httpx2.Request("POST", url, headers={"x-api-key": KEY}, content=body)
+    exchange = OpenExchange(request, Place("session"), 1)
+    response = asyncio.run(routed.handle_async_request(request))
+    assert response.extensions[REPLAYED] is True
+    partial = exchange.partial_exchange()
+    assert partial is not None
+    assert partial.question.body == body
+
+
+def test_a_request_that_cannot_be_changed_ends_the_command(
+    fixture: Fixture, tmp_path: Path
+) -> None:
+    """Nothing is sent to the provider, neither this request nor a later one."""
+    reasons: list[str] = []
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200)
+
+    command = RecordedCommand(("agent",))
+    url = "http://127.0.0.1:1"
+    part = ReplayedPart(fixture, 1, command, tmp_path, {}, url, "mark", reasons.append)
+    routing = _Routing(part, Fork(1, model="claude-opus-5"), None)
+    routed = routing.wrapped(httpx2.MockTransport(answer))
+    marked = httpx2.MockTransport(lambda _: httpx2.Response(200, headers={LIVE_HEADER: "mark"}))
+    assert isinstance(routed, _RoutedTransport)
+    routed._served = marked  # type: ignore[assignment]  # also sends asynchronous requests
+
+    def status(content: bytes) -> int:
+        request = httpx2.Request(
+            "POST", f"{url}/v1/messages", headers={"x-api-key": KEY}, content=content
+        )
+        return asyncio.run(routed.handle_async_request(request)).status_code
+
+    assert [status(each) for each in (b"{}", b"[]", b"{}")] == [200, 401, 401]
+    assert len(sent) == 1
+    assert set(reasons) == {"refused"}
+    assert "is not a JSON object" in str(routing.problem)
+
+
 SIGNED = "AWS4-HMAC-SHA256 Credential=AKID/20261126/eu-west-1/bedrock/aws4_request, Signature=0"
 
 
@@ -180,7 +293,7 @@ def test_a_signed_request_is_changed_only_if_it_is_signed_again(
     fixture: Fixture, folder: Path
 ) -> None:
     """Otherwise the command ends, and nothing is sent. The signature is made for the changed request."""
-    with pytest.raises(UsageError, match="can only be changed if it is signed again"):
+    with pytest.raises(UsageError, match=r"can only be changed if it is signed again.*--sign-aws"):
         continued(
             fixture, folder, 4, Live(folder / "home", model="other"), AGENT_AUTHORIZATION=SIGNED
         )
@@ -217,7 +330,9 @@ def test_the_recorded_run_can_be_frozen_and_replayed(
 
 
 def test_contradicting_options_are_refused(fixture: Fixture) -> None:
-    """A live run needs a turn, and a run ends after a turn or at a change."""
+    """A live run needs a turn of the recording, and a run ends after a turn or at a change."""
+    with pytest.raises(UsageError, match=r"has no turn 99. It has turns 1 to 5"):
+        run_command(fixture, until_turn=99, then=Live())
     with pytest.raises(UsageError, match="needs a fixture, and the last turn"):
         run_command(fixture, then=Live())
     with pytest.raises(UsageError, match="either after a turn or at a change"):
@@ -247,7 +362,10 @@ def test_the_command_line_forks_a_command(
     out, err = capsys.readouterr()
     assert ended.value.code == 0
     assert out.startswith("All files in ")
-    forked, following = err.splitlines()
+    tools, forked, following = err.splitlines()
+    assert tools == (
+        "live    all tools of the command run for real, in a copy of this directory; after turn 4, the provider answers"
+    )
     assert forked.startswith("forked  coding-agent after turn 4: served ")
     assert forked.endswith("live 1; live from request 15 on")
     assert following.startswith("next    agentobs show ")
@@ -309,3 +427,20 @@ def test_a_test_continues_live_only_with_the_option(
     offline.stdout.fnmatch_lines(["*run it with --replay-live*"])
     online.assert_outcomes(passed=1, skipped=1)
     assert len(provider.made) == 1
+
+
+class InterruptingScript(KeyedScript):
+    """A provider during whose first response a person presses Ctrl-C."""
+
+    def take(self, question: Question) -> ModelExchange | None:
+        signal.raise_signal(signal.SIGINT)
+        return super().take(question)
+
+
+def test_a_session_is_interrupted_if_its_run_is(fixture: Fixture, folder: Path) -> None:
+    """It ends with the run; what was recorded until then is kept."""
+    with pytest.raises(KeyboardInterrupt):
+        continued(fixture, folder, 4, answering=InterruptingScript)
+    with agentobs.connect(str(folder / "home")) as store:
+        [session] = store.sql("SELECT status, replayed_requests > 0 FROM sessions").fetchall()
+    assert session == ("interrupted", True)

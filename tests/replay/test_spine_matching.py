@@ -315,6 +315,45 @@ def test_before_the_turn_nothing_is_for_the_provider() -> None:
     assert answering.result().live == 0
 
 
+def test_a_canceled_request_before_the_turn_is_not_for_the_provider() -> None:
+    """It has no recorded response, so the run ends there; only a request for a title or the like goes live."""
+    first, title = request_with(user("Go.")), request_with(user("Title?"), tools=None)
+    called = assistant(call(1, "look"))
+    canceled = request_with(user("Go."), called, user(result(1, "a")))
+    third = request_with(user("Go."), called, user(result(1, "a"), "Go on."))
+    nothing = Answer(None, {}, (), "cancelled")
+    recording = made(
+        (title, nothing),
+        (first, streamed(call(1, "look"))),
+        (canceled, nothing),
+        (third, streamed(text("done"))),
+    )
+    answering = SpineScript(recording, until_turn=3, live_mark="mark", ends_at_miss=True)
+    of_title, of_first = answering.take(title), answering.take(first)
+    assert of_title is not None
+    assert of_title.answer.headers == {LIVE_HEADER: "mark"}
+    assert of_first is not None
+    assert LIVE_HEADER not in of_first.answer.headers
+    assert answering.take(canceled) is None
+    assert answering.take(third) is None
+    verdict = answering.result()
+    assert (verdict.live, verdict.live_from) == (1, None)
+    assert "request 2 is request 3 of the recording, which has no response" in verdict.explanation()
+
+
+def test_the_reasons_of_an_end_are_in_the_order_of_the_requests() -> None:
+    """Another request cannot report its reason first, because it waits until the reason of the first is reported."""
+    waits: list[bool] = []
+
+    def end(_: str) -> None:
+        waits.append(answering._lock.locked())
+
+    recording = made((request_with(user("Go.")), streamed(text("done"))))
+    answering = SpineScript(recording, on_end=end, ends_at_miss=True)
+    assert answering.take(request_with(user("Stay."))) is None
+    assert waits == [True]
+
+
 def test_responses_keep_their_times_only_while_a_background_task_runs() -> None:
     """The client reports the end of the task between two requests, so the responses until then take their time."""
     note = "<task-notification><task-id>b1234567x</task-id></task-notification>"

@@ -81,8 +81,13 @@ def fork(
 
         with needed_packages("a fork of a command", "proxy"):
             from replay import Live
-        _announce(loaded, turn)
         sign = aws_signer(is_wanted=signs_aws)
+        place = "in this directory" if in_place else "in a copy of this directory"
+        click.echo(
+            f"live    all tools of the command run for real, {place}; after turn {turn}, the provider answers",
+            err=True,
+        )
+        _announce_placeholders(loaded, turn)
         live = Live(home_option(context), model, _text(system), changes, sign)
         fork_command(loaded, turn, live, in_place=in_place)
     for name, is_given in (("--in-place", in_place), ("--sign-aws", signs_aws)):
@@ -153,7 +158,6 @@ def _loaded(home: str | None, source: str, turn: int) -> Fixture:
 
 def _announce(fixture: Fixture, turn: int) -> None:
     """Print which tools run live first, and which secrets in the history are placeholders."""
-    from replay.fixture.original_answers import placeholders
     from replay.scenario.fork_plan import tools_of
 
     if names := tools_of(fixture, turn):
@@ -161,6 +165,13 @@ def _announce(fixture: Fixture, turn: int) -> None:
         click.echo(
             f"live    from turn {turn} on, tools execute for real, starting with {shown}", err=True
         )
+    _announce_placeholders(fixture, turn)
+
+
+def _announce_placeholders(fixture: Fixture, turn: int) -> None:
+    """Print which secrets in the history are placeholders."""
+    from replay.fixture.original_answers import placeholders
+
     if secrets := placeholders(fixture, turn):
         kinds = ", ".join(f"{count} {kind}" for kind, count in secrets.items())
         click.echo(

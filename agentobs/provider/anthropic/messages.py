@@ -314,7 +314,8 @@ with free text (`metadata`, `stop_sequences`) and unknown parameters are content
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return the parameters in a request body by path. Values of another type, and non-finite numbers, are left out.
+    """Return the parameters in a request body by path. Values of another type, and numbers that are not finite or have
+    more than 64 bits, are left out.
 
     Of the skills of a container, only the number is a parameter.
     """
@@ -323,7 +324,10 @@ def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
         value: Any = body
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
+        is_number = (isinstance(value, int) and abs(value) < 2**63) or (
+            isinstance(value, float) and math.isfinite(value)
+        )
+        if is_number or isinstance(value, str):
             found[path] = value
     skills = _inner(body.get("container"), "skills")
     if isinstance(skills, list):

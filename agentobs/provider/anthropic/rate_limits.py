@@ -163,7 +163,7 @@ def _message(body: bytes) -> str:
     """Return the message of an error response; empty if there is none."""
     try:
         error = json.loads(body).get("error")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
     text = error.get("message") if isinstance(error, dict) else None
     return text[:MESSAGE_CHARACTERS] if isinstance(text, str) else ""
@@ -177,6 +177,9 @@ def _value(field: str, text: str) -> float | None:
 
 _SWITCH = {"true": 1.0, "false": 0.0}
 
+INSTANT_MAX = 2**63 / 1e9
+"""Times from here on, in the year 2262, are invalid: the store has nanoseconds in 64 bits."""
+
 
 def _number(text: str) -> float | None:
     try:
@@ -189,7 +192,7 @@ def _number(text: str) -> float | None:
 def _instant(text: str) -> float | None:
     """Return a time in seconds since 1970, from RFC 3339 or from seconds as the unified limits have them."""
     if (seconds := _number(text)) is not None:
-        return seconds
+        return seconds if seconds < INSTANT_MAX else None
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:

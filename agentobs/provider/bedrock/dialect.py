@@ -142,7 +142,8 @@ class Converse(Dialect):
         if not isinstance(spec, dict):
             return None
         schema = spec.get("inputSchema")
-        return spec.get("name"), spec.get("description"), (schema or {}).get("json")
+        inner = schema.get("json") if isinstance(schema, dict) else None
+        return spec.get("name"), spec.get("description"), inner
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
         """Return the part of a request body to which a path of keys leads; None if the path is empty."""

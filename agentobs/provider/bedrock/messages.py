@@ -87,7 +87,8 @@ def _result(
     block: Mapping[str, Any], result: Mapping[str, Any], place: tuple[str | int, ...]
 ) -> Block:
     content = result.get("content")
-    is_text = isinstance(content, list) and len(content) == 1 and "text" in content[0]
+    only = content[0] if isinstance(content, list) and len(content) == 1 else None
+    is_text = isinstance(only, dict) and "text" in only
     return Block(
         kind="provider_result" if result.get("type") else "result",
         type="toolResult",

@@ -24,7 +24,9 @@ Our choice: the wait ends when the client stops.
 REPLAYED = "agentobs.replayed"
 """The extension of a response that comes from a recording, so that it costs nothing."""
 SENT = "agentobs.sent"
-"""The extension of a response with the request that was sent, if a transport closer to the network has changed it."""
+"""The extension of a request with the request that is sent in its place, if a transport closer to the network decides
+what is sent; None until it has decided. Nothing of the exchange is written before that.
+"""
 RECORDED_HEADERS = "agentobs.headers"
 """The extension of a response that contains the recorded response headers."""
 

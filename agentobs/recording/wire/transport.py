@@ -192,7 +192,6 @@ class OpenExchange:
     def set_headers(self, response: httpx2.Response) -> None:
         """Note that the response headers have arrived."""
         self.is_replayed |= REPLAYED in response.extensions
-        self.request = response.extensions.get(SENT, self.request)
         headers = response.extensions.get(RECORDED_HEADERS, response.headers)
         self.set_head(response.status_code, headers, response.headers.get("content-encoding", ""))
 
@@ -230,8 +229,10 @@ class OpenExchange:
 
     @guarded
     def partial_exchange(self) -> ModelExchange | None:
-        """Return the part of the exchange that has arrived; None if it is no longer in progress."""
-        return None if self.is_taken else self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
+        """Return the part that has arrived; None if the exchange has ended, or if it is not known yet what is sent."""
+        if self.is_taken or self.request.extensions.get(SENT, self.request) is None:
+            return None
+        return self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
 
     def last_ns(self) -> int:
         """Return when the last chunk arrived, by the monotonic clock; if there was none, when the request was sent."""
@@ -248,7 +249,9 @@ class OpenExchange:
         error: BaseException | None = None,
         chunks: Sequence[Chunk] | None = None,
     ) -> ModelExchange:
-        is_partial = chunks is not None
+        sent = self.request.extensions.get(SENT) or self.request
+        question = self.question or question_of(sent, self.request_chunks, self.origin)
+        in_flight = _in_flight(self.place, question) if chunks is None else ()
         if chunks is None:
             chunks = tuple(starmap(Chunk, self.arrived.copy()))
         answer = Answer(
@@ -259,8 +262,6 @@ class OpenExchange:
             failure=Failure(type(error).__name__, str(error)) if error else None,
             encoding=self.encoding,
         )
-        question = self.question or question_of(self.request, self.request_chunks, self.origin)
-        in_flight = () if is_partial else _in_flight(self.place, question)
         return ModelExchange(
             place=self.place,
             attempt_id=self.attempt_id,
