@@ -42,6 +42,8 @@ _COLORS = {
     "result": "blue",
     "error": "red",
 }
+_CERTAINTY = {"lower_bound": "at least ", "estimated": "about "}
+"""The marks of costs that are not exact, by cost status."""
 _FOCUSED = {
     "steps": "#tree",
     "transcript": "#entries",
@@ -73,9 +75,11 @@ class SessionScreen(Screen[None]):
         self._data, self._session_id = data, session_id
         self._failures: list[TreeNode[Node]] = []
         self._entries: list[Entry] = []
-        self._opened: set[int] = set()
+        self._opened: set[Entry] = set()
         self._revision: object = None
+        self._content_revision: object = None
         self._is_reading = False
+        self._is_reading_content = False
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
@@ -103,8 +107,6 @@ class SessionScreen(Screen[None]):
         tree.focus()
         self._look()
         self.set_interval(REFRESH_SECONDS, self._look)
-        if self._has_consent:
-            self._load_content()
 
     @property
     def _has_consent(self) -> bool:
@@ -136,7 +138,7 @@ class SessionScreen(Screen[None]):
         """Show content from now on."""
         if not self._has_consent:
             self.app.shows_content = True  # type: ignore[attr-defined]
-            self._load_content()
+            self._look()
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Node]) -> None:
         """Show the details of the selected step."""
@@ -154,40 +156,56 @@ class SessionScreen(Screen[None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Open or fold a text of the transcript."""
         at = event.option_index
-        self._opened ^= {at}
-        prompt = _prompt(self._entries[at], is_open=at in self._opened)
+        entry = self._entries[at]
+        self._opened ^= {entry}
+        prompt = _prompt(entry, is_open=entry in self._opened)
         event.option_list.replace_option_prompt_at_index(at, prompt)
 
     def _look(self) -> None:
-        """Read the session if something was recorded. A slow read is not interrupted by the next look."""
+        """Read what was recorded since the last look. A slow read is not interrupted by the next look."""
         if not self._is_reading:
             self._is_reading = True
             self._read()
+        if self._has_consent and not self._is_reading_content:
+            self._is_reading_content = True
+            self._read_content()
 
     @work(thread=True)
     def _read(self) -> None:
-        def read() -> SessionView:
-            return self._data.session(self._session_id)
+        def read() -> SessionView | None:
+            revision = self._data.revision()
+            if revision == self._revision:
+                return None
+            view = self._data.session(self._session_id)
+            self._revision = revision
+            return view
 
         try:
-            revision = self._data.revision()
-            if revision != self._revision:
-                self._revision = revision
-                read_and_show(self, read, self._show, self._show_error)
+            read_and_show(self, read, self._show, self._show_error)
         finally:
             self._is_reading = False
 
     @work(thread=True)
-    def _load_content(self) -> None:
-        def read() -> list[Entry]:
+    def _read_content(self) -> None:
+        def read() -> list[Entry] | None:
+            revision = self._data.revision()
+            if revision == self._content_revision:
+                return None
+            self._content_revision = revision
             return transcript(self._data.recording(self._session_id))
 
-        read_and_show(self, read, self._show_content, self._show_no_content)
+        try:
+            read_and_show(self, read, self._show_content, self._show_no_content)
+        finally:
+            self._is_reading_content = False
 
     def _show_error(self, error: str) -> None:
+        self._revision = None  # the next look reads again
         self.query_one("#banner", Static).update(Text(error, style="red"))
 
-    def _show(self, view: SessionView) -> None:
+    def _show(self, view: SessionView | None) -> None:
+        if view is None:
+            return
         self.query_one("#banner", Static).update(_banner(view))
         self._show_tree(view)
         self._show_money(view)
@@ -236,13 +254,19 @@ class SessionScreen(Screen[None]):
         for row in view.turns:
             table.add_row(*(_cell(name, row[name]) for name in _MONEY))
 
-    def _show_content(self, entries: list[Entry]) -> None:
+    def _show_content(self, entries: list[Entry] | None) -> None:
+        """Show the transcript; the selected text stays selected, and open texts stay open."""
+        if entries is None:
+            return
+        shown = self.query_one("#entries", OptionList)
+        selected = self._entries[shown.highlighted] if shown.highlighted is not None else None
         self._entries = entries
         self.query_one("#consent").display = False
-        shown = self.query_one("#entries", OptionList)
         shown.display = True
         shown.clear_options()
-        shown.add_options([Option(_prompt(each, is_open=False)) for each in entries])
+        shown.add_options([Option(_prompt(each, is_open=each in self._opened)) for each in entries])
+        if selected in entries:
+            shown.highlighted = entries.index(selected)
         self.query_one(PlaybackPane).show_content(entries)
         node = self.query_one("#tree", Tree).cursor_node
         if node is not None and node.data is not None:
@@ -273,12 +297,20 @@ def _banner(view: SessionView) -> Text:
         f"{text(about['turns'])} turns",
         f"{text(about['llm_requests'])} requests",
         f"{text(about['tool_calls'])} tool calls",
-        money(about["cost_usd"]) or "unknown cost",
+        _cost(view),
         seconds(about["duration_ns"]) or "running",
         f"started {local_instant(about['started_ns'])}",
     )
     shown.append(", ".join(numbers), style="not bold")
     return shown
+
+
+def _cost(view: SessionView) -> str:
+    """Return the cost of a session, marked if it is not exact."""
+    cost = money(view.about["cost_usd"])
+    if cost is None:
+        return "unknown cost"
+    return f"{_CERTAINTY.get(view.cost_status, '')}{cost}"
 
 
 def _details(node: Node, entries: Sequence[Entry]) -> Text:
@@ -296,7 +328,7 @@ def _details(node: Node, entries: Sequence[Entry]) -> Text:
 
 
 def _prompt(entry: Entry, *, is_open: bool) -> Text:
-    place = f"{entry.lane}, request {entry.number}  "
+    place = f"{printable(entry.lane)}, request {entry.number}  "
     shown = Text(place, style="dim")
     shown.append(printable(entry.title), style=_COLORS[entry.kind])
     lines = entry.text.split("\n")
@@ -310,7 +342,7 @@ def _prompt(entry: Entry, *, is_open: bool) -> Text:
 def _totals(view: SessionView) -> Iterator[str]:
     """Yield the cost of the session, and of each model if there are several."""
     for row in view.models:
-        certainty = {"lower_bound": "at least ", "estimated": "about "}.get(row["cost_status"], "")
+        certainty = _CERTAINTY.get(row["cost_status"], "")
         cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
