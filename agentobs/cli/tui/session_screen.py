@@ -22,7 +22,7 @@ from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.cli.tui.transcript import Entry, transcript
-from agentobs.records.display import money, pretty, printable, seconds, text
+from agentobs.records.display import COST_MARKS, money, pretty, printable, seconds, text
 
 FOLDED_LINES = 8
 """How many lines of a text are shown before it is opened. Our choice; thinking is folded to one line."""
@@ -42,8 +42,6 @@ _COLORS = {
     "result": "blue",
     "error": "red",
 }
-_CERTAINTY = {"lower_bound": "at least ", "estimated": "about "}
-"""The marks of costs that are not exact, by cost status."""
 _FOCUSED = {
     "steps": "#tree",
     "transcript": "#entries",
@@ -310,7 +308,7 @@ def _cost(view: SessionView) -> str:
     cost = money(view.about["cost_usd"])
     if cost is None:
         return "unknown cost"
-    return f"{_CERTAINTY.get(view.cost_status, '')}{cost}"
+    return f"{COST_MARKS.get(view.cost_status, '')}{cost}"
 
 
 def _details(node: Node, entries: Sequence[Entry]) -> Text:
@@ -342,7 +340,7 @@ def _prompt(entry: Entry, *, is_open: bool) -> Text:
 def _totals(view: SessionView) -> Iterator[str]:
     """Yield the cost of the session, and of each model if there are several."""
     for row in view.models:
-        certainty = _CERTAINTY.get(row["cost_status"], "")
+        certainty = COST_MARKS.get(row["cost_status"], "")
         cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
