@@ -23,7 +23,7 @@ from agentobs.cli.tui.application import Browser, SessionList
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Listed, SessionData, attention, tree
-from agentobs.cli.tui.session_screen import SessionScreen, _cost, _prompt
+from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
 from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
 from agentobs.sink import Record
@@ -148,16 +148,36 @@ def test_the_failed_step_is_selected(home: Home) -> None:
         assert steps.cursor_node is not None
         assert "overloaded_error" in str(steps.cursor_node.label)
         assert "overloaded_error" in shown(pilot, "#detail")
-        await settled(pilot, "n")
+        await settled(pilot, "3", "n")
         assert pilot.app.screen.query_one(TabbedContent).active == "steps"
-        second = steps.cursor_line
+        assert steps.cursor_line != first
         await settled(pilot, "p")
         assert steps.cursor_line == first
-        assert second >= first
         await settled(pilot, "escape")
         assert len(rows(pilot, "#sessions")) == 3
 
     driven(home, drive)
+
+
+def test_keys_reach_each_failure(home: Home) -> None:
+    """Keys select the next and the previous failure, and begin again at the other end."""
+    rejected = [attempt(6, 1, at=T0 + at * SECOND, status=529) for at in (1, 2, 3)]
+    record(home, [start(6, "rejected"), *rejected, attempt(6, 1, at=T0 + 4 * SECOND), end(6)])
+
+    async def drive(pilot: Pilot[None]) -> None:
+        steps: Tree[Any] = pilot.app.screen.query_one("#tree", Tree)
+        assert isinstance(pilot.app.screen, SessionScreen)
+        count = len(pilot.app.screen._failures)
+        assert count >= 3
+        lines = []
+        for key in "n" * (count + 1) + "p" * count:
+            await settled(pilot, key)
+            lines.append(steps.cursor_line)
+        assert len(set(lines)) == count
+        assert lines[count] == lines[0]
+        assert lines[count + 1 :] == lines[count - 1 :: -1]
+
+    driven(home, drive, session_id=session_id(6))
 
 
 def test_content_needs_consent(home: Home) -> None:
@@ -270,6 +290,15 @@ def test_a_cost_that_is_not_exact_is_marked(home: Home) -> None:
     assert _cost(replace(view, cost_status="lower_bound")) == "at least $0.0004"
     assert _cost(replace(view, cost_status="estimated")) == "about $0.0004"
     assert _cost(replace(view, about={**view.about, "cost_usd": None})) == "unknown cost"
+
+
+def test_a_long_title_leaves_room_for_the_numbers(home: Home) -> None:
+    """The title takes one line of the banner, so that the numbers of the session are on a small screen, too."""
+    view = replace(SessionData(home).session(session_id(1)), title="a long title " * 40)
+    lines = _banner(view, 78).plain.split("\n")
+    assert len(lines[0]) == 78
+    assert lines[0].endswith("…")
+    assert lines[2].startswith("1 turn, 1 request, 0 tool calls, $0.0002, ")
 
 
 def test_a_lane_has_no_control_characters() -> None:

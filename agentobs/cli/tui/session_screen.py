@@ -204,7 +204,7 @@ class SessionScreen(Screen[None]):
     def _show(self, view: SessionView | None) -> None:
         if view is None:
             return
-        self.query_one("#banner", Static).update(_banner(view))
+        self.query_one("#banner", Static).update(_banner(view, self.size.width - 2))
         self._show_tree(view)
         self._show_money(view)
         self.query_one(PlaybackPane).show(view.steps)
@@ -280,11 +280,13 @@ def _below(node: TreeNode[Node]) -> Iterator[TreeNode[Node]]:
         yield from _below(child)
 
 
-def _banner(view: SessionView) -> Text:
-    """Return the first lines: the failure, or the outcome, and the numbers of the session."""
+def _banner(view: SessionView, width: int) -> Text:
+    """Return the first lines: the title, cut at a width, the failure or the outcome, and the numbers of the session."""
     about = view.about
     name = printable(str(view.title or about["name"] or about["session_id"]))
-    shown = Text(f"{name}\n", style="bold", no_wrap=True, overflow="ellipsis")
+    shown = Text(name, style="bold")
+    shown.truncate(max(width, 1), overflow="ellipsis")
+    shown.append("\n")
     status = str(about["status"])
     if view.failure is not None:
         failed = printable(f"{view.failure['status']}: {view.failure['summary']}")
@@ -292,15 +294,19 @@ def _banner(view: SessionView) -> Text:
     else:
         shown.append(f"{status}\n", style=f"not bold {STYLES.get(status, '')}".strip())
     numbers = (
-        f"{text(about['turns'])} turns",
-        f"{text(about['llm_requests'])} requests",
-        f"{text(about['tool_calls'])} tool calls",
+        _count(about["turns"], "turn"),
+        _count(about["llm_requests"], "request"),
+        _count(about["tool_calls"], "tool call"),
         _cost(view),
         seconds(about["duration_ns"]) or "running",
         f"started {local_instant(about['started_ns'])}",
     )
     shown.append(", ".join(numbers), style="not bold")
     return shown
+
+
+def _count(count: int | None, noun: str) -> str:
+    return f"{text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _cost(view: SessionView) -> str:
