@@ -96,6 +96,10 @@ def money(value: Decimal | None) -> str | None:
     )
 
 
+COST_MARKS = {"lower_bound": "at least ", "estimated": "about "}
+"""What precedes a cost that is not exact, by cost status."""
+
+
 def exact_money(value: Decimal) -> str:
     """Format dollars with all digits."""
     return f"${value.normalize():,f}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from agentobs.errors import UsageError
 from agentobs.store.analysis.wall_time import interaction_times
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
@@ -266,4 +267,10 @@ def _ns(at: datetime | None) -> int | None:
     """Return a time in nanoseconds since 1970; a time without a zone is local."""
     if at is None:
         return None
+    if not isinstance(at, datetime):
+        raise UsageError(
+            f"expected a datetime, got a {type(at).__name__}",
+            where="since or until",
+            todo="Pass a datetime, such as datetime(2026, 11, 1)",
+        )
     return (at.astimezone() - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import agentobs
 from agentobs.cli import main
 from agentobs.cli.terminal.table_layout import GAP, Column, fit
 from agentobs.cli.terminal.tables import print_table
+from agentobs.records.exchanges import Answer, Chunk
 from agentobs.store import session_lookup
 from agentobs.store.backend import open_store
 from agentobs.store.session_lookup import find_session, shortest_prefixes
@@ -238,3 +240,33 @@ def time_tzset() -> None:
     import time
 
     time.tzset()
+
+
+def test_long_facts_are_wrapped_below_their_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal, a long value is wrapped between words, below its beginning. In a pipe, it is one line."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "word " * 20), attempt(1, 1), end(1)])
+    lines = on_terminal(home.path, "show", session_id(1)).lines
+    at = next(at for at, line in enumerate(lines) if line.startswith("name "))
+    assert lines[at + 1].startswith(f"{'':21}word")
+    assert max(map(len, lines)) <= 80
+    main(["--home", str(home.path), "show", session_id(1)])
+    assert f"{'name':<21}{'word ' * 20}".rstrip() in capsys.readouterr().out
+
+
+def test_the_cost_of_a_session_that_is_not_exact_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session with a response that ended early has a cost that is a lower bound."""
+    home = a_home(tmp_path)
+    whole = attempt(1, 1)
+    events = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
+        b'"role":"assistant","model":"claude-sonnet-5-5","content":[],"usage":{"input_tokens":10,"output_tokens":1}}}\n\n'
+    )
+    answer = Answer(200, {"content-type": "text/event-stream"}, (Chunk(events, 2_000_000),), "cut")
+    record(home, [start(1), replace(whole, answer=answer), end(1)])
+    main(["--home", str(home.path), "show", session_id(1)])
+    assert re.search(r"^cost +at least \$0\.\d+$", capsys.readouterr().out, re.MULTILINE)

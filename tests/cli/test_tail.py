@@ -14,6 +14,7 @@ import pytest
 from agentobs.cli import main
 from agentobs.recording.journal.followed_segments import FollowedSegments
 from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import Segment
 from agentobs.recording.recorder import Recorder
 from agentobs.sink import Record
 from agentobs.store.maintenance import ingest
@@ -70,6 +71,43 @@ def test_each_step_is_one_line(home: Home, capsys: pytest.CaptureFixture[str]) -
         "14:13:26  request     turn 2  claude-sonnet-5-5  end_turn  $0.0002  5.0 ms  in 10, out 20",
         "14:14:20  session     failed: exception:ValueError@stories:run  3 requests, $0.0006",
     ]
+
+
+def test_a_call_is_printed_before_its_result(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If a tool ran while its response was still being received, its call is printed before its result."""
+    early = tool(1, "toolu_1", "weather", at=T0 + SECOND)
+    record(home, [start(1), attempt(1, 1, at=T0 + 9 * SECOND, content=CALL), early, end(1)])
+    kinds = [line.split()[1] for line in printed(home, capsys, session_id(1))]
+    assert kinds == ["session", "call", "result", "request", "session"]
+
+
+def test_facts_without_known_fields_are_left_out(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Facts of other versions, with missing fields, are no error; a cost that they were part of is a lower bound."""
+    segment = Segment(home)
+    for kind in ("session_starts", "attempts", "usage", "tool_uses", "tool_results", "permissions"):
+        segment.facts.append(kind, {"session_id": session_id(1)})
+        segment.facts.append(kind, {"another": 1})
+    segment.close()
+    record(home, a_session())
+    lines = printed(home, capsys, session_id(1), "-n", "100")
+    assert len(lines) == 8
+    assert lines[-1].endswith("4 requests, at least $0.0006")
+
+
+def test_damage_is_named(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damaged records are left out, and the command that reports damage is named."""
+    record(home, a_session())
+    ingest(home)
+    [facts] = home.segments.glob("*.facts.zst")
+    facts.chmod(0o600)
+    facts.write_bytes(facts.read_bytes()[:-40])
+    capsys.readouterr()
+    main(["--home", str(home.path), "tail", "--no-follow", session_id(1)])
+    assert "agentobs verify" in capsys.readouterr().err
 
 
 def test_only_the_last_steps_are_printed_first(

@@ -19,11 +19,14 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, OptionList, Static, TabbedContent, Tree
 
 from agentobs.cli import main
-from agentobs.cli.tui.application import Browser
+from agentobs.cli.tui.application import Browser, SessionList
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Listed, SessionData, attention, tree
+from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
+from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
+from agentobs.sink import Record
 from tests.cli.pseudo_terminal import on_terminal
 from tests.store.recordings import (
     SECOND,
@@ -39,6 +42,7 @@ from tests.store.recordings import (
 )
 
 CALL = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
+LONG = [{"type": "text", "text": "\n".join(f"word {at}" for at in range(30))}]
 HOSTILE = "[bold red]not markup[/] \x1b[31mno color\x1b[0m \u202eno direction"
 
 
@@ -79,6 +83,14 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
         await pilot.pause()
     await pilot.pause()
     await pilot.pause()
+
+
+async def looked(pilot: Pilot[None]) -> None:
+    """Look for new records now, as the application does every two seconds."""
+    looking = pilot.app.screen
+    assert isinstance(looking, SessionList | SessionScreen)
+    looking._look()
+    await settled(pilot)
 
 
 def rows(pilot: Pilot[None], table_id: str) -> list[list[str]]:
@@ -136,16 +148,36 @@ def test_the_failed_step_is_selected(home: Home) -> None:
         assert steps.cursor_node is not None
         assert "overloaded_error" in str(steps.cursor_node.label)
         assert "overloaded_error" in shown(pilot, "#detail")
-        await settled(pilot, "n")
+        await settled(pilot, "3", "n")
         assert pilot.app.screen.query_one(TabbedContent).active == "steps"
-        second = steps.cursor_line
+        assert steps.cursor_line != first
         await settled(pilot, "p")
         assert steps.cursor_line == first
-        assert second >= first
         await settled(pilot, "escape")
         assert len(rows(pilot, "#sessions")) == 3
 
     driven(home, drive)
+
+
+def test_keys_reach_each_failure(home: Home) -> None:
+    """Keys select the next and the previous failure, and begin again at the other end."""
+    rejected = [attempt(6, 1, at=T0 + at * SECOND, status=529) for at in (1, 2, 3)]
+    record(home, [start(6, "rejected"), *rejected, attempt(6, 1, at=T0 + 4 * SECOND), end(6)])
+
+    async def drive(pilot: Pilot[None]) -> None:
+        steps: Tree[Any] = pilot.app.screen.query_one("#tree", Tree)
+        assert isinstance(pilot.app.screen, SessionScreen)
+        count = len(pilot.app.screen._failures)
+        assert count >= 3
+        lines = []
+        for key in "n" * (count + 1) + "p" * count:
+            await settled(pilot, key)
+            lines.append(steps.cursor_line)
+        assert len(set(lines)) == count
+        assert lines[count] == lines[0]
+        assert lines[count + 1 :] == lines[count - 1 :: -1]
+
+    driven(home, drive, session_id=session_id(6))
 
 
 def test_content_needs_consent(home: Home) -> None:
@@ -188,11 +220,91 @@ def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
 
     async def drive(pilot: Pilot[None]) -> None:
         await settled(pilot, "enter", "2", "y")
-        assert "was pruned" in screen(pilot)
+        assert "was pruned" in shown(pilot, "#consent")
         await settled(pilot, "3")
         assert len(rows(pilot, "#turns")) == 2
 
     driven(home, drive)
+
+
+def test_the_transcript_grows_with_the_session(home: Home) -> None:
+    """Messages that are recorded meanwhile appear; the selected text stays selected, and open texts stay open."""
+    before: list[Record] = [start(5, "long", at=T0 + 9 * SECOND), attempt(5, 1, content=LONG)]
+    record(home, before)
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "2")
+        entries = pilot.app.screen.query_one("#entries", OptionList)
+        await settled(pilot, "down", "down", "enter")
+        count = entries.option_count
+        assert entries.highlighted == 1
+        assert "word 29" in str(entries.get_option_at_index(1).prompt)
+        record(home, [attempt(5, 2, at=T0 + 12 * SECOND), end(5)])
+        await looked(pilot)
+        assert entries.option_count > count
+        assert entries.highlighted == 1
+        assert "word 29" in str(entries.get_option_at_index(1).prompt)
+
+    driven(home, drive, session_id=session_id(5), shows_content=True)
+
+
+def test_a_failed_read_is_repeated(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while reading never ends the application, and the next look reads again without new records."""
+    revision, listed = SessionData.revision, SessionData.listed
+
+    def unreadable(_: SessionData) -> Any:
+        raise PermissionError(13, "not allowed")
+
+    async def drive(pilot: Pilot[None]) -> None:
+        for method, original in (("revision", revision), ("listed", listed)):
+            monkeypatch.setattr(SessionData, method, unreadable)
+            await settled(pilot, "f5")
+            assert "cannot be read: PermissionError" in shown(pilot, "#summary")
+            monkeypatch.setattr(SessionData, method, original)
+            await looked(pilot)
+            assert shown(pilot, "#summary") == "3 sessions, 1 failed"
+
+    driven(home, drive)
+
+
+def test_nothing_is_counted_before_it_is_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the sessions are read, or if that fails, a terminal that changes its size does not show zero sessions."""
+
+    def unreadable(_: SessionData) -> Any:
+        raise PermissionError(13, "not allowed")
+
+    monkeypatch.setattr(SessionData, "listed", unreadable)
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await pilot.resize_terminal(80, 24)
+        await settled(pilot)
+        assert "0 sessions" not in shown(pilot, "#summary")
+
+    driven(home, drive)
+
+
+def test_a_cost_that_is_not_exact_is_marked(home: Home) -> None:
+    """The banner marks the cost of a session as the tables do."""
+    view = SessionData(home).session(session_id(2))
+    assert _cost(view) == "$0.0004"
+    assert _cost(replace(view, cost_status="lower_bound")) == "at least $0.0004"
+    assert _cost(replace(view, cost_status="estimated")) == "about $0.0004"
+    assert _cost(replace(view, about={**view.about, "cost_usd": None})) == "unknown cost"
+
+
+def test_a_long_title_leaves_room_for_the_numbers(home: Home) -> None:
+    """The title takes one line of the banner, so that the numbers of the session are on a small screen, too."""
+    view = replace(SessionData(home).session(session_id(1)), title="a long title " * 40)
+    lines = _banner(view, 78).plain.split("\n")
+    assert len(lines[0]) == 78
+    assert lines[0].endswith("…")
+    assert lines[2].startswith("1 turn, 1 request, 0 tool calls, $0.0002, ")
+
+
+def test_a_lane_has_no_control_characters() -> None:
+    """A lane of a recording from elsewhere is printed without escape sequences."""
+    entry = Entry("a", "\x1b[31mlane", 1, "user", "user", "text")
+    assert "\x1b" not in _prompt(entry, is_open=True).plain
 
 
 def test_a_request_leads_to_its_messages(home: Home) -> None:

@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,6 +110,13 @@ def test_the_range_is_exact(home: Path) -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("at", [date(2026, 11, 1), "2026-11-01", 0])
+def test_a_bound_that_is_not_a_datetime_is_one_error(home: Path, at: Any) -> None:
+    """The error names what was passed, and what to pass."""
+    with pytest.raises(UsageError, match=rf"expected a datetime, got a {type(at).__name__}"):
+        dashboards.cost_by_model(since=at, home=home)
 
 
 def test_every_figure_is_public() -> None:

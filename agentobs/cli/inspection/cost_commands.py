@@ -70,7 +70,7 @@ def _range(command: Any) -> Any:
 @click.option(
     "--session",
     metavar="SESSION",
-    help="Only this session: its ID, a suffix of it (4 characters or more), or its name.",
+    help="Only this session: its ID, the start or end of it (4 characters or more), or its name.",
 )
 @_range
 @click.option(
@@ -188,7 +188,7 @@ def reconcile(
 @click.option(
     "--session",
     metavar="SESSION",
-    help="Like SESSION: an ID, a suffix of it (4 characters or more), or a name.",
+    help="Like SESSION: an ID, the start or end of it (4 characters or more), or a name.",
 )
 @_range
 @click.option(

@@ -21,7 +21,8 @@ from agentobs.cli.terminal.query_output import (
     rows_of_table,
     session_of,
 )
-from agentobs.cli.terminal.tables import show_table
+from agentobs.cli.terminal.session_choice import SESSION_HELP
+from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
 
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    help="Report why a session failed, its failure signatures, and what to do about them."
+    help=(
+        "Report why a session failed, its failure signatures, and what to do about them.\n\n"
+        f"{SESSION_HELP}"
+    )
 )
 @click.argument("session", required=False)
 @click.option(
@@ -68,7 +72,7 @@ def diagnose(
     fail: bool,
     as_json: bool,
 ) -> None:
-    """Diagnose a session. SESSION is its ID, a suffix of the ID (4 characters or more), or its name."""
+    """Diagnose SESSION, or all sessions."""
     if bool(session) == all_sessions:
         raise UsageError("expected one session, or --all", todo="Pass a SESSION or --all")
     if (since is not None and not all_sessions) or (judge and all_sessions):
@@ -119,7 +123,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         if failure is not None:
             click.echo()
             print_failure(failure)
-            click.echo(f"what to do: {todo}.")
+            print_line(f"what to do: {todo}.")
         _print_verdicts(verdicts)
         for each in judgments:
             _print_judgment(each)
@@ -174,10 +178,11 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
         show_table([_heading(name) for name in _EVIDENCE], rows, keys=_EVIDENCE)
         if times > SHOWN:
             click.echo(f"... and {times - SHOWN:,} more")
-        click.echo(f"what to do: {verdict.todo}.")
+        print_line(f"what to do: {verdict.todo}.")
     not_found = [v.signature for v in verdicts if not v.is_found and not v.unknown_reason]
     if not_found:
-        click.echo(f"\nnot found: {', '.join(not_found)}")
+        click.echo()
+        print_line(f"not found: {', '.join(not_found)}")
     for verdict in verdicts:
         if verdict.unknown_reason:
             click.echo(f"could not be checked: {verdict.signature} ({verdict.unknown_reason})")

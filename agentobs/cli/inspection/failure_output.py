@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.terminal.query_output import as_dicts, with_texts
-from agentobs.cli.terminal.tables import show_table
+from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.records.display import pretty, printable, text
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def failure_of(store: Store, session_id: str) -> dict[str, Any] | None:
 
 def print_failure(failure: Mapping[str, Any]) -> None:
     """Print why a session failed, the step that failed, and the steps before it; see `failure_of`."""
-    click.echo(f"{failure['status']}: {printable(str(failure['summary']))}")
+    print_line(f"{failure['status']}: {printable(str(failure['summary']))}")
     if failure["step"]:
         facts = (f"{name.replace('_', ' ')} {text(value)}" for name, value in _step(failure))
-        click.echo(f"failed step: {', '.join(facts)}")
+        print_line(f"failed step: {', '.join(facts)}")
     if failure["before"]:
         click.echo("just before:")
         rows = [[_cell(step, name) for name in _BEFORE] for step in failure["before"]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentobs.ledger import Meter, PriceBook
 from agentobs.recording.journal.followed_segments import Appended
-from agentobs.records.display import money, seconds
+from agentobs.records.display import COST_MARKS, money, seconds
 from agentobs.records.facts import UsageRow
 
 _USAGE_FIELDS = frozenset(each.name for each in dataclasses.fields(UsageRow))
@@ -56,6 +56,8 @@ class LiveSteps:
         self._requests: dict[str, int] = {}
         self._tools: dict[tuple[str, str, str], str] = {}
         self._names: dict[str, str] = {}
+        self._is_partial: set[str] = set()
+        """The sessions with usage that could not be read, so that their cost is a lower bound."""
         self.ended: set[str] = set()
         """The sessions that have ended."""
         self.segments: set[str] = set()
@@ -66,33 +68,46 @@ class LiveSteps:
         facts = [
             (each.segment_id, each.line.kind, value)
             for each in appended
-            if each.line.kind in _KINDS and self._is_chosen(value := each.line.value())
+            if each.line.kind in _KINDS and self._is_chosen(value := _value(each))
         ]
         usage: dict[str, list[UsageRow]] = {}
         for segment_id, kind, value in facts:
             self.segments.add(segment_id)
             if kind == "usage":
-                row = UsageRow(**{k: v for k, v in value.items() if k in _USAGE_FIELDS})
+                try:
+                    row = UsageRow(**{k: v for k, v in value.items() if k in _USAGE_FIELDS})
+                except TypeError:
+                    self._is_partial.add(value["session_id"])
+                    continue
                 usage.setdefault(row.attempt_id, []).append(row)
                 self._meter(row.session_id).add_facts([row])
         found = [
             dataclasses.replace(step, segment_id=segment_id, source=(kind, value))
             for segment_id, kind, value in facts
-            for step in self._steps(kind, value, usage)
+            for step in self._readable_steps(kind, value, usage)
         ]
-        return sorted(found, key=lambda step: step.at_ns)
+        return sorted(_calls_first(found), key=lambda step: step.at_ns)
 
     def name_of(self, session_id: str) -> str:
         """Return the name of a session, which may be a digest; empty if its start was not read."""
         return self._names.get(session_id, "")
 
     def _is_chosen(self, value: dict[str, Any]) -> bool:
-        return self._session_id in (None, value.get("session_id"))
+        return bool(value) and self._session_id in (None, value["session_id"])
 
     def _meter(self, session_id: str) -> Meter:
         if session_id not in self._meters:
             self._meters[session_id] = Meter(self._book)
         return self._meters[session_id]
+
+    def _readable_steps(
+        self, kind: str, value: dict[str, Any], usage: dict[str, list[UsageRow]]
+    ) -> list[Step]:
+        """Return the steps of a fact; none if fields are missing, as in facts of other versions."""
+        try:
+            return list(self._steps(kind, value, usage))
+        except (KeyError, TypeError):
+            return []
 
     def _steps(
         self, kind: str, value: dict[str, Any], usage: dict[str, list[UsageRow]]
@@ -122,8 +137,12 @@ class LiveSteps:
         session_id = value["session_id"]
         self.ended.add(session_id)
         spent = self._meter(session_id).total()
-        certainty = {"lower_bound": "at least ", "estimated": "about "}.get(spent.status, "")
-        cost = f"{certainty}{money(spent.usd)}" if spent.usd is not None else "unknown cost"
+        status = "lower_bound" if session_id in self._is_partial else spent.status
+        cost = (
+            f"{COST_MARKS.get(status, '')}{money(spent.usd)}"
+            if spent.usd is not None
+            else "unknown cost"
+        )
         reason = value.get("signature") or value.get("reason")
         outcome = f"{value['outcome']}: {reason}" if reason else value["outcome"]
         requests = self._requests.get(session_id, 0)
@@ -158,7 +177,7 @@ class LiveSteps:
         spent = meter.total()
         if spent.usd is None:
             return "no price"
-        return f"{'' if spent.status == 'exact' else 'at least '}{money(spent.usd)}"
+        return f"{COST_MARKS.get(spent.status, '')}{money(spent.usd)}"
 
     def _result(self, value: dict[str, Any]) -> Step:
         name = value.get("tool") or self._tools.get(_call(value)) or value.get("type") or "a tool"
@@ -176,6 +195,26 @@ class LiveSteps:
         return _step(value, value["result_ns"], "result", text, "failed" if failed else "")
 
 
+def _calls_first(steps: Sequence[Step]) -> list[Step]:
+    """Return steps in which no call is later than the start of its execution.
+
+    A tool may run while the response that calls it is still being received.
+    """
+    started: dict[tuple[str, str, str], int] = {}
+    for step in steps:
+        if step.kind == "result" and step.source is not None:
+            value = step.source[1]
+            at_ns = step.at_ns - (value.get("duration_ns") or 0)
+            started[_call(value)] = min(at_ns, started.get(_call(value), at_ns))
+    found = []
+    for step in steps:
+        if step.kind == "call" and step.source is not None:
+            at_ns = min(step.at_ns, started.get(_call(step.source[1]), step.at_ns))
+            step = dataclasses.replace(step, at_ns=at_ns)
+        found.append(step)
+    return sorted(found, key=lambda step: step.kind == "result")
+
+
 def _permission(value: dict[str, Any]) -> Step:
     reason = " ".join(dict.fromkeys(filter(None, (value["reason_type"], value["resolver"]))))
     wait = seconds(value["approval_wait_ns"]) if value["approval_requested"] else None
@@ -190,6 +229,15 @@ _KINDS = frozenset(
      "provider_tool_results", "permissions", "gaps")
 )  # fmt: skip
 """The tables whose facts are steps, or belong to one."""
+
+
+def _value(appended: Appended) -> dict[str, Any]:
+    """Return the fields of a fact; none if it has no session, or is not an object."""
+    try:
+        value = appended.line.value()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) and "session_id" in value else {}
 
 
 def _call(value: dict[str, Any]) -> tuple[str, str, str]:

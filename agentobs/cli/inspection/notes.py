@@ -38,7 +38,7 @@ def score(
 ) -> None:
     """Give a session, one of its turns or one of its tool calls a score.
 
-    SESSION is an ID, a suffix of it, or a name. VALUE is a number, true, false, or one word.
+    SESSION is an ID, the start or end of it, or a name. VALUE is a number, true, false, or one word.
 
     If several scores have the same name, the last one applies; earlier ones are kept in the table `scores`. Put `--`
     before a negative number.
@@ -75,7 +75,7 @@ def score(
 def title(context: click.Context, session: str, text: str) -> None:
     """Set the title of a session. Local commands and pages show it.
 
-    SESSION is an ID, a suffix of it, or a name.
+    SESSION is an ID, the start or end of it, or a name.
     """
     from agentobs.recording.journal.home import existing_home
     from agentobs.session_notes import set_title

@@ -12,6 +12,7 @@ from agentobs.cli.terminal.instants import WHEN, When
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, reports, write
+from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class Range(_Base):
         return since, until
 
 
-@click.command(help="Write one HTML file that shows a session, or a range of sessions.")
+@click.command(
+    help=f"Write one HTML file that shows a session, or a range of sessions.\n\n{SESSION_HELP}"
+)
 @click.argument("session", required=False)
 @click.option(
     "-o",

@@ -23,9 +23,11 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     session_of,
 )
-from agentobs.cli.terminal.session_choice import WHERE_HELP
+from agentobs.cli.terminal.session_choice import SESSION_HELP, WHERE_HELP
+from agentobs.cli.terminal.tables import print_facts
 from agentobs.errors import UsageError
 from agentobs.records.display import (
+    COST_MARKS,
     money,
     printable,
     score_value,
@@ -122,7 +124,7 @@ def sessions(
         click.echo(advice, err=True)
 
 
-@click.command(help="Show one session: turns, tool calls, cost, and time.")
+@click.command(help=f"Show one session: turns, tool calls, cost, and time.\n\n{SESSION_HELP}")
 @click.argument("session")
 @click.option(
     "--content",
@@ -131,7 +133,7 @@ def sessions(
 )
 @click.pass_context
 def show(context: click.Context, session: str, content: bool) -> None:
-    """Show a session. SESSION is its ID, a suffix of the ID (4 characters or more), or its name."""
+    """Show SESSION."""
     from agentobs.store.analysis.session_search import SessionTexts
 
     with open_store(context) as store:
@@ -141,7 +143,9 @@ def show(context: click.Context, session: str, content: bool) -> None:
             click.echo()
         about = rows_of(store, "internal/session", session_id=session_id)
         git = rows_of(store, "internal/session_git", session_id=session_id)
-        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git))
+        costs = as_dicts(rows_of(store, "cost_by_session", session_id=session_id))
+        mark = COST_MARKS.get(costs[0]["cost_status"], "") if costs else ""
+        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), mark)
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
         print_rows(_timeline(store, session_id), _TIMELINE, "table")
@@ -278,12 +282,18 @@ def _name(row: dict[str, Any]) -> str:
     return f"{prefix}{row['name']}"
 
 
-def _print_facts(rows: Rows) -> None:
-    """Print one row, one fact per line."""
+def _print_facts(rows: Rows, cost_mark: str) -> None:
+    """Print one row, one fact per line; `cost_mark` precedes the cost. On a terminal, long values are wrapped."""
     columns, [values] = rows
-    for column, value in zip(columns, values, strict=True):
-        if value is not None and not column.endswith("_at"):
-            click.echo(f"{heading(column):<20} {text(readable(column, value))}")
+    facts = [
+        (
+            heading(column),
+            f"{cost_mark if column == 'cost_usd' else ''}{text(readable(column, value))}",
+        )
+        for column, value in zip(columns, values, strict=True)
+        if value is not None and not column.endswith("_at")
+    ]
+    print_facts(facts)
     click.echo()
 
 

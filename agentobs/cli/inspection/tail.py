@@ -14,6 +14,7 @@ from agentobs import world
 from agentobs.cli.inspection.live_steps import LiveSteps, Step
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import local_instant, zone_name
+from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.cli.terminal.tables import STYLES, console
 from agentobs.errors import AgentobsError
 from agentobs.recording.journal.segments import segment_ids
@@ -31,7 +32,10 @@ TEXT_MAX = 400
 
 
 @click.command(
-    help="Follow sessions live, one line a step: requests, tools, results, failures, money."
+    help=(
+        "Follow sessions live, one line a step: requests, tools, results, failures, money.\n\n"
+        f"Without SESSION, all sessions are followed. {SESSION_HELP} Ctrl-C stops."
+    )
 )
 @click.argument("session", required=False)
 @click.option(
@@ -53,7 +57,7 @@ TEXT_MAX = 400
 def tail(
     context: click.Context, session: str | None, earlier: int, no_follow: bool, content: bool
 ) -> None:
-    """Follow SESSION (its ID, the start or end of it, or its name) until it ends, or all sessions. Ctrl-C stops."""
+    """Follow SESSION until it ends, or all sessions."""
     from agentobs.ledger import book_of
     from agentobs.recording.journal.followed_segments import FollowedSegments
     from agentobs.recording.journal.home import existing_home
@@ -74,7 +78,9 @@ def tail(
             printer.show(live.steps(followed.look()))
     except KeyboardInterrupt:
         return  # the usual end of this command
-    if session_id not in (None, *live.ended) and not any(map(followed.is_written, live.segments)):
+    if followed.damaged:
+        click.echo("damaged records were left out; `agentobs verify` reports the damage", err=True)
+    elif session_id not in (None, *live.ended) and not any(map(followed.is_written, live.segments)):
         click.echo("the process of this session has ended without recording its end", err=True)
 
 

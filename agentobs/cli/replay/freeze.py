@@ -33,7 +33,7 @@ MATCHES_MAX = 50
 @click.command(
     help="""Write fixtures and tests for recorded sessions, and check that each fixture replays.
 
-    SESSION is an ID, a suffix of it (4 characters or more), or a name. Each fixture is replayed twice in fresh
+    SESSION is an ID, the start or end of it (4 characters or more), or a name. Each fixture is replayed twice in fresh
     processes, the second time with a different working directory, date, time zone and hash seed. The line `replays`
     shows whether both replays matched, and what to do if not. A fixture that does not replay is kept, and the exit code
     is 0. A recorded command is run once, with all its tools, in a copy of the current directory.

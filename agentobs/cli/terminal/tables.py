@@ -46,6 +46,8 @@ _STATES = {
 }
 STYLES = {word: style for style, words in _STATES.items() for word in words.split()}
 """The color of a state, by the first word of the cell."""
+_NAME_WIDTH = 20
+"""The width of the names of facts."""
 _COLORED = frozenset(("status", "outcome", "state", "result"))
 _CUT_LEFT = frozenset(("lane",))
 """The columns whose texts differ at the end: lanes of sub-agents are named after the call that started them."""
@@ -136,6 +138,26 @@ def print_table(
     if len(widths) < len(columns):
         hidden = [name for at, name in enumerate(columns) if at not in widths and name]
         terminal.print(Text(f"columns left out: {listed(hidden)}", style="dim"))
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one fact per line. On a terminal, long values are wrapped below their beginning."""
+    terminal = console()
+    if not terminal.is_terminal:
+        for name, value in facts:
+            terminal.print(Text(f"{name:<{_NAME_WIDTH}} {value}"))
+        return
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=min(_NAME_WIDTH, terminal.width // 2), overflow="fold")
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(Text(name), Text(value))
+    terminal.print(table)
+
+
+def print_line(line: str) -> None:
+    """Print a printable text. On a terminal, it is wrapped between words."""
+    console().print(Text(line))
 
 
 def _print_all(

@@ -7,12 +7,16 @@ import sys
 import click
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 
 
 @click.command(
-    help="Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step."
+    help=(
+        "Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step.\n\n"
+        f"With SESSION, this session is opened. {SESSION_HELP} Press ? for the keys."
+    )
 )
 @click.argument("session", required=False)
 @click.option(
@@ -22,7 +26,7 @@ from agentobs.installation import install_extra
 )
 @click.pass_context
 def tui(context: click.Context, session: str | None, content: bool) -> None:
-    """Open the list of sessions, or SESSION (its ID, the start or end of it, or its name). Press ? for the keys."""
+    """Open the list of sessions, or SESSION."""
     try:
         from agentobs.cli.tui.application import Browser
     except ImportError as error:

@@ -124,7 +124,7 @@ class SessionList(Screen[None]):
         """Show nothing yet."""
         super().__init__()
         self._data = data
-        self._sessions: list[Listed] = []
+        self._sessions: list[Listed] | None = None
         self._revision: object = None
         self._is_reading = False
 
@@ -185,24 +185,31 @@ class SessionList(Screen[None]):
 
     @work(thread=True)
     def _read(self) -> None:
-        try:
+        def read() -> list[Listed] | None:
             revision = self._data.revision()
-            if revision != self._revision:
-                self._revision = revision
-                read_and_show(self, self._data.listed, self._received, self._show_error)
+            if revision == self._revision:
+                return None
+            listed = self._data.listed()
+            self._revision = revision
+            return listed
+
+        try:
+            read_and_show(self, read, self._received, self._show_error)
         finally:
             self._is_reading = False
 
-    def _received(self, sessions: list[Listed]) -> None:
-        self._sessions = sessions
-        self._show()
+    def _received(self, sessions: list[Listed] | None) -> None:
+        if sessions is not None:
+            self._sessions = sessions
+            self._show()
 
     def _show_error(self, error: str) -> None:
+        self._revision = None  # the next look reads again
         self.query_one("#summary", Static).update(Text(error, style="red"))
 
     def _show(self) -> None:
         """Show the sessions that match the filter; the cursor stays on its session."""
-        if not self.is_mounted:
+        if not self.is_mounted or self._sessions is None:
             return
         table: DataTable[Text] = self.query_one("#sessions", DataTable)
         current = self._selected(table)

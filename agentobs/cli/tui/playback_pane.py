@@ -70,7 +70,8 @@ class PlaybackPane(Vertical):
         times_ns = [step["started_ns"] for step in steps]
         if is_new:
             self._change(Playback(times_ns).forward())
-        else:  # the session is running; the position stays
+        else:  # the session is running; the position stays, and steps that were shown may have ended
+            self.query_one(DataTable).clear()
             self._change(replace(self.playback, times_ns=times_ns))
 
     def show_content(self, entries: Sequence[Entry]) -> None:

@@ -85,6 +85,8 @@ class SessionView:
     """The rows of `session_turns`."""
     models: Sequence[Row]
     """The rows of `cost_by_model`."""
+    cost_status: str
+    """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
 
 
 class SessionData:
@@ -148,6 +150,7 @@ class SessionData:
             [about] = rows("internal/session")
             failure = explain_failure(store, session_id)
             failed = texts.replace_in_dicts([failure.row])[0] if failure else None
+            costs = rows("cost_by_session")
             return SessionView(
                 about,
                 SessionTexts(store).titles([session_id]).get(session_id) or "",
@@ -157,6 +160,7 @@ class SessionData:
                 rows("session_steps"),
                 rows("session_turns"),
                 rows("cost_by_model"),
+                str(costs[0]["cost_status"]) if costs else "exact",
             )
 
     def recording(self, session_id: str) -> Recording:

@@ -22,7 +22,7 @@ from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.cli.tui.transcript import Entry, transcript
-from agentobs.records.display import money, pretty, printable, seconds, text
+from agentobs.records.display import COST_MARKS, money, pretty, printable, seconds, text
 
 FOLDED_LINES = 8
 """How many lines of a text are shown before it is opened. Our choice; thinking is folded to one line."""
@@ -73,9 +73,11 @@ class SessionScreen(Screen[None]):
         self._data, self._session_id = data, session_id
         self._failures: list[TreeNode[Node]] = []
         self._entries: list[Entry] = []
-        self._opened: set[int] = set()
+        self._opened: set[Entry] = set()
         self._revision: object = None
+        self._content_revision: object = None
         self._is_reading = False
+        self._is_reading_content = False
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
@@ -103,8 +105,6 @@ class SessionScreen(Screen[None]):
         tree.focus()
         self._look()
         self.set_interval(REFRESH_SECONDS, self._look)
-        if self._has_consent:
-            self._load_content()
 
     @property
     def _has_consent(self) -> bool:
@@ -136,7 +136,7 @@ class SessionScreen(Screen[None]):
         """Show content from now on."""
         if not self._has_consent:
             self.app.shows_content = True  # type: ignore[attr-defined]
-            self._load_content()
+            self._look()
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Node]) -> None:
         """Show the details of the selected step."""
@@ -154,41 +154,57 @@ class SessionScreen(Screen[None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Open or fold a text of the transcript."""
         at = event.option_index
-        self._opened ^= {at}
-        prompt = _prompt(self._entries[at], is_open=at in self._opened)
+        entry = self._entries[at]
+        self._opened ^= {entry}
+        prompt = _prompt(entry, is_open=entry in self._opened)
         event.option_list.replace_option_prompt_at_index(at, prompt)
 
     def _look(self) -> None:
-        """Read the session if something was recorded. A slow read is not interrupted by the next look."""
+        """Read what was recorded since the last look. A slow read is not interrupted by the next look."""
         if not self._is_reading:
             self._is_reading = True
             self._read()
+        if self._has_consent and not self._is_reading_content:
+            self._is_reading_content = True
+            self._read_content()
 
     @work(thread=True)
     def _read(self) -> None:
-        def read() -> SessionView:
-            return self._data.session(self._session_id)
+        def read() -> SessionView | None:
+            revision = self._data.revision()
+            if revision == self._revision:
+                return None
+            view = self._data.session(self._session_id)
+            self._revision = revision
+            return view
 
         try:
-            revision = self._data.revision()
-            if revision != self._revision:
-                self._revision = revision
-                read_and_show(self, read, self._show, self._show_error)
+            read_and_show(self, read, self._show, self._show_error)
         finally:
             self._is_reading = False
 
     @work(thread=True)
-    def _load_content(self) -> None:
-        def read() -> list[Entry]:
+    def _read_content(self) -> None:
+        def read() -> list[Entry] | None:
+            revision = self._data.revision()
+            if revision == self._content_revision:
+                return None
+            self._content_revision = revision
             return transcript(self._data.recording(self._session_id))
 
-        read_and_show(self, read, self._show_content, self._show_no_content)
+        try:
+            read_and_show(self, read, self._show_content, self._show_no_content)
+        finally:
+            self._is_reading_content = False
 
     def _show_error(self, error: str) -> None:
+        self._revision = None  # the next look reads again
         self.query_one("#banner", Static).update(Text(error, style="red"))
 
-    def _show(self, view: SessionView) -> None:
-        self.query_one("#banner", Static).update(_banner(view))
+    def _show(self, view: SessionView | None) -> None:
+        if view is None:
+            return
+        self.query_one("#banner", Static).update(_banner(view, self.size.width - 2))
         self._show_tree(view)
         self._show_money(view)
         self.query_one(PlaybackPane).show(view.steps)
@@ -236,13 +252,19 @@ class SessionScreen(Screen[None]):
         for row in view.turns:
             table.add_row(*(_cell(name, row[name]) for name in _MONEY))
 
-    def _show_content(self, entries: list[Entry]) -> None:
+    def _show_content(self, entries: list[Entry] | None) -> None:
+        """Show the transcript; the selected text stays selected, and open texts stay open."""
+        if entries is None:
+            return
+        shown = self.query_one("#entries", OptionList)
+        selected = self._entries[shown.highlighted] if shown.highlighted is not None else None
         self._entries = entries
         self.query_one("#consent").display = False
-        shown = self.query_one("#entries", OptionList)
         shown.display = True
         shown.clear_options()
-        shown.add_options([Option(_prompt(each, is_open=False)) for each in entries])
+        shown.add_options([Option(_prompt(each, is_open=each in self._opened)) for each in entries])
+        if selected in entries:
+            shown.highlighted = entries.index(selected)
         self.query_one(PlaybackPane).show_content(entries)
         node = self.query_one("#tree", Tree).cursor_node
         if node is not None and node.data is not None:
@@ -258,11 +280,13 @@ def _below(node: TreeNode[Node]) -> Iterator[TreeNode[Node]]:
         yield from _below(child)
 
 
-def _banner(view: SessionView) -> Text:
-    """Return the first lines: the failure, or the outcome, and the numbers of the session."""
+def _banner(view: SessionView, width: int) -> Text:
+    """Return the first lines: the title, cut at a width, the failure or the outcome, and the numbers of the session."""
     about = view.about
     name = printable(str(view.title or about["name"] or about["session_id"]))
-    shown = Text(f"{name}\n", style="bold", no_wrap=True, overflow="ellipsis")
+    shown = Text(name, style="bold")
+    shown.truncate(max(width, 1), overflow="ellipsis")
+    shown.append("\n")
     status = str(about["status"])
     if view.failure is not None:
         failed = printable(f"{view.failure['status']}: {view.failure['summary']}")
@@ -270,15 +294,27 @@ def _banner(view: SessionView) -> Text:
     else:
         shown.append(f"{status}\n", style=f"not bold {STYLES.get(status, '')}".strip())
     numbers = (
-        f"{text(about['turns'])} turns",
-        f"{text(about['llm_requests'])} requests",
-        f"{text(about['tool_calls'])} tool calls",
-        money(about["cost_usd"]) or "unknown cost",
+        _count(about["turns"], "turn"),
+        _count(about["llm_requests"], "request"),
+        _count(about["tool_calls"], "tool call"),
+        _cost(view),
         seconds(about["duration_ns"]) or "running",
         f"started {local_instant(about['started_ns'])}",
     )
     shown.append(", ".join(numbers), style="not bold")
     return shown
+
+
+def _count(count: int | None, noun: str) -> str:
+    return f"{text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _cost(view: SessionView) -> str:
+    """Return the cost of a session, marked if it is not exact."""
+    cost = money(view.about["cost_usd"])
+    if cost is None:
+        return "unknown cost"
+    return f"{COST_MARKS.get(view.cost_status, '')}{cost}"
 
 
 def _details(node: Node, entries: Sequence[Entry]) -> Text:
@@ -296,7 +332,7 @@ def _details(node: Node, entries: Sequence[Entry]) -> Text:
 
 
 def _prompt(entry: Entry, *, is_open: bool) -> Text:
-    place = f"{entry.lane}, request {entry.number}  "
+    place = f"{printable(entry.lane)}, request {entry.number}  "
     shown = Text(place, style="dim")
     shown.append(printable(entry.title), style=_COLORS[entry.kind])
     lines = entry.text.split("\n")
@@ -310,7 +346,7 @@ def _prompt(entry: Entry, *, is_open: bool) -> Text:
 def _totals(view: SessionView) -> Iterator[str]:
     """Yield the cost of the session, and of each model if there are several."""
     for row in view.models:
-        certainty = {"lower_bound": "at least ", "estimated": "about "}.get(row["cost_status"], "")
+        certainty = COST_MARKS.get(row["cost_status"], "")
         cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")

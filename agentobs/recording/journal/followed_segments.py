@@ -24,6 +24,7 @@ class _Position:
     offset: int = 0
     sequence: int = 0
     is_complete: bool = False
+    has_damage: bool = False
 
 
 class FollowedSegments:
@@ -41,6 +42,8 @@ class FollowedSegments:
         """
         self._home, self._wanted = home, wanted
         self._positions: dict[str, _Position] = {}
+        self.damaged: set[str] = set()
+        """The compressed segments with damage. In others, it may be a line that is still being written."""
 
     def look(self) -> list[Appended]:
         """Return the facts that were appended since the last look, segment by segment, in the order of the file.
@@ -59,6 +62,8 @@ class FollowedSegments:
             if not position.is_complete and self._has_grown(segment_id, position, is_compressed):
                 found += self._read(segment_id, position)
                 position.is_complete = is_compressed
+                if is_compressed and position.has_damage:
+                    self.damaged.add(segment_id)
         return found
 
     def is_written(self, segment_id: str) -> bool:
@@ -80,7 +85,9 @@ class FollowedSegments:
                 facts_path(self._home, segment_id), position.offset, position.sequence
             ):
                 position.offset = line.end
-                if not isinstance(line, Damage):
+                if isinstance(line, Damage):
+                    position.has_damage = True
+                else:
                     position.sequence = line.sequence
                     found.append(Appended(segment_id, line))
         except FileNotFoundError:  # it was pruned meanwhile
