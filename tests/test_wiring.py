@@ -15,6 +15,7 @@ from tests.test_layers import modules
 
 GLOBALS_MAX = 0
 MUTABLE = {
+    "agentobs._importing": "the imports in progress; the runtime may not be imported yet",
     "agentobs.errors._reported": "the warnings that were reported; this module may not import the runtime",
     "agentobs.runtime.process": "the object that contains all other state",
     "agentobs.sink.sink": "receives the records of every module",

@@ -97,6 +97,11 @@ _OTHER_KEY_BEFORE = (
     *(b"index", b"object", b"group", b"registry", b"row", b"unique", b"session", b"state"),
 )
 """Words before "_KEY" in the names of variables whose values are not secret."""
+_OTHER_TOKEN_BEFORE = (
+    *(b"next", b"page", b"paging", b"continuation", b"input", b"output", b"change"),
+    *(b"clientrequest", b"client_request", b"idempotency", b"lifecycleaction"),
+)
+"""Words before "token" in the names of positions in a list, of versions and of idempotent requests."""
 
 
 Span = tuple[int, int, str]
@@ -123,12 +128,17 @@ def _assigned(anchor: bytes, least: int) -> Named:
     def search(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[at + size : at + size + 1] == b"s" and low[at + size : at + size + 2] != b"sw":
             return at + size, None  # a plural is the name of a count or a list
+        if text[at - 1 : at] == b":" == text[at + size : at + size + 1]:
+            return (
+                at + size,
+                None,
+            )  # a part of an identifier, such as arn:aws:secretsmanager:REGION:ACCOUNT:secret:NAME
         match = _ASSIGNED.match(text, at + size)
         if match is None:
             return at + size, None
         group = match.lastindex or 0
         start, end = match.span(group)
-        if _DESCRIPTIVE_NAMES.search(low, *match.span(1)):
+        if low[slice(*match.span(1))] == b"id" or _DESCRIPTIVE_NAMES.search(low, *match.span(1)):
             return at + size, None
         is_quoted = group in (_IN_QUOTES, _VALUE_IN_QUOTES, _OPTION_IN_QUOTES)
         if group in (_OPTION, _OPTION_IN_QUOTES) and not _takes_value(low, at, is_quoted):
@@ -152,6 +162,18 @@ def _takes_value(low: bytes, at: int, is_quoted: bool) -> bool:
     if b"login " in before and (b"machine " in before or b"default" in before):
         return True
     return is_quoted and (b" role " in before or b" user " in before)
+
+
+def _token(anchor: bytes) -> Named:
+    """Return a search for values of tokens, which ignores tokens that give no access."""
+    assigned = _assigned(anchor, 16)
+
+    def search(text: bytes, low: bytes, at: int) -> SearchStep:
+        if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_OTHER_TOKEN_BEFORE):
+            return at + len(anchor), None
+        return assigned.search(text, low, at)
+
+    return Named(anchor, search)
 
 
 def _key(anchor: bytes) -> Named:
@@ -281,7 +303,7 @@ NAMED: tuple[Named, ...] = (
     _assigned(b"pwd", 8),
     _assigned(b"secret", 8),
     _assigned(b"credential", 12),
-    _assigned(b"token", 16),
+    _token(b"token"),
     _key(b"key"),
     Named(b"auth", _authorization),
     Named(b"bearer", _bearer),

@@ -366,12 +366,13 @@ def test_all_protective_settings_are_active(
     connection: duckdb.DuckDBPyConnection, worker: Worker
 ) -> None:
     """All settings that protect against attacks have their expected values; several of them protect against each kind
-    of attack.
+    of attack. A worker, which has the same settings, does not show them.
     """
     sql = "SELECT name, value FROM duckdb_settings() WHERE name IN (SELECT unnest($names))"
     names = {"names": list(SETTINGS)}
     assert dict(connection.execute(sql, names).fetchall()) == SETTINGS
-    assert dict(worker.run(sql, names).rows) == SETTINGS
+    with pytest.raises(UsageError, match="duckdb_settings is not available"):
+        worker.run(sql, names)
 
 
 def test_parameters_are_only_values(worker: Worker) -> None:
@@ -404,7 +405,6 @@ QUESTIONS = [
     "explain analyze SELECT 1",
     "EXPLAIN (FORMAT json) SELECT 1",
     "EXPLAIN (ANALYZE, FORMAT json) FROM sessions",
-    "SELECT * FROM query('SELECT 1')",
     "SELECT now()",
 ]
 
