@@ -29,7 +29,7 @@ from agentobs.recording.vault.vault import text_bytes
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.segment_compression import compress_ended
-from benchmarks.conversation import Size, response_chunks, run
+from benchmarks.conversation import Size, response_chunks, steps
 from benchmarks.provider import Canned, client
 from benchmarks.report import Section, Verdict
 
@@ -60,7 +60,11 @@ def _record(path: Path) -> Home:
     assert recorder is not None
     try:
         with agentobs.session("session"):
-            run(client(http), TURNS, SIZE)
+            for number, _ in enumerate(steps(client(http), TURNS, SIZE)):
+                if (
+                    number % 10 == 0
+                ):  # This agent does not wait for a provider, so the queue would overflow.
+                    recorder.flush()
     finally:
         agentobs.stop_recorder()
     assert recorder.statistics().dropped == 0

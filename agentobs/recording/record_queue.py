@@ -15,6 +15,8 @@ from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """The maximum size of the queue. Records beyond it are dropped, and their sessions are incomplete."""
+BEHIND_BYTES = QUEUE_BYTES // 4
+"""The size of the queue from which on the worker does not pause for other threads. Our choice."""
 
 
 class Command(enum.Enum):
@@ -71,6 +73,11 @@ class RecordQueue:
             self.progress.accepted += 1
             self._items.put((record, size, session_records))
         return None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the queue is so long that records may soon be dropped."""
+        return self._waiting_bytes > BEHIND_BYTES
 
     def send_tick(self) -> None:
         """Queue a tick for the worker."""

@@ -111,13 +111,16 @@ class Breath:
     loop of the agent would wait this long each time.
     """
 
-    def __init__(self) -> None:
-        """Create it for one thread."""
+    def __init__(self, is_behind: Callable[[], bool]) -> None:
+        """Create it for one thread, which does not pause while it is behind: a busy agent would then add records faster
+        than they are written.
+        """
+        self._is_behind = is_behind
         self._last_ns = 0
 
     def take(self) -> None:
         """Give up the lock of the interpreter if that was not done for half a millisecond."""
-        if world.monotonic() - self._last_ns > BUSY_NS:
+        if world.monotonic() - self._last_ns > BUSY_NS and not self._is_behind():
             world.pause(BREATH_SECONDS)
             self._last_ns = world.monotonic()
 
@@ -133,7 +136,7 @@ class Recorder:
         self.is_sealed = key is not None
         """Whether content is encrypted."""
         self._is_always = self.options.sync == "always"
-        self._breath = Breath()
+        self._breath = Breath(lambda: self._queue.is_behind)
         self._interpreter = Interpreter(
             home.key(), self.options.redactors, self.options.sampling, self._breath.take
         )

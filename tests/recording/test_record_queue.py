@@ -11,7 +11,7 @@ import pytest
 import agentobs
 from agentobs import world
 from agentobs.recording import record_queue
-from agentobs.recording.record_queue import Command, RecordQueue
+from agentobs.recording.record_queue import BEHIND_BYTES, Command, RecordQueue
 from agentobs.recording.recorder import BREATH_SECONDS, Breath
 from agentobs.records.exchanges import (
     Answer,
@@ -105,16 +105,33 @@ def test_a_record_counts_with_its_content(record: object) -> None:
 
 
 def test_a_busy_worker_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the worker computes, it pauses each time when half a millisecond has passed; without work it never does."""
-    now = [0]
+    """While the worker computes, it pauses each time when half a millisecond has passed, unless it is behind."""
+    now, is_behind = [0], [False]
     pauses: list[float] = []
     monkeypatch.setattr(world, "monotonic", lambda: now[0])
     monkeypatch.setattr(world, "pause", pauses.append)
-    breath = Breath()
+    breath = Breath(lambda: is_behind[0])
     for elapsed_us in (100, 300, 200, 100, 600, 10):
         now[0] += elapsed_us * 1000
         breath.take()
     assert pauses == [BREATH_SECONDS] * 2
+    is_behind[0] = True
+    now[0] += 10_000_000
+    breath.take()
+    assert pauses == [BREATH_SECONDS] * 2
+
+
+def test_a_long_queue_is_behind() -> None:
+    """The worker is behind while records of more than a quarter of the limit wait."""
+    records = RecordQueue(lambda: True, durably=False)
+    exchange = ToolExchange(
+        PLACE, T0, 1, ToolQuestion("t", "read", {}), ToolAnswer("x" * BEHIND_BYTES, False)
+    )
+    assert not records.is_behind
+    assert records.put(exchange) is None
+    assert records.is_behind
+    records.note_processed(queue_bytes(exchange))
+    assert not records.is_behind
 
 
 def test_the_worker_pauses_between_the_steps_of_an_exchange(
