@@ -15,6 +15,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
+from agentobs.recording.facts.sub_agent_starts import NOTED_NS
 from replay import Replayer
 from tests import queries
 from tests.recording.lane_agents import (
@@ -170,6 +171,8 @@ def test_a_delayed_conversation_is_not_a_sub_agent(tmp_path: Path, in_own_task: 
         async def noted(tool: str, text: str) -> str:
             is_called.set()
             await is_answered.wait()
+            # The job of this conversation ends later than its end could be noted after the other request.
+            await asyncio.sleep(2 * NOTED_NS / 1e9)
             return await run(tool, text)
 
         agents.run = noted  # type: ignore[method-assign]
