@@ -119,8 +119,12 @@ class Breath:
         self._last_ns = 0
 
     def take(self) -> None:
-        """Give up the lock of the interpreter if that was not done for half a millisecond."""
-        if world.monotonic() - self._last_ns > BUSY_NS and not self._is_behind():
+        """Give up the lock of the interpreter if that was not done for half a millisecond, unless the interpreter takes
+        it away as often.
+        """
+        if world.monotonic() - self._last_ns <= BUSY_NS:
+            return
+        if sys.getswitchinterval() * 1e9 > BUSY_NS and not self._is_behind():
             world.pause(BREATH_SECONDS)
             self._last_ns = world.monotonic()
 

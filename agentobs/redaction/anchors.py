@@ -9,6 +9,11 @@ try:
 except ImportError:  # no wheel exists for this platform
     BytesAhoCorasick = None  # type: ignore[assignment,misc]
 
+SHORT = 512
+"""The length of a text in bytes from which on ahocorasick_rs searches it. It gives up the lock of the interpreter each
+time, which a thread gets back from a busy one only after 5 ms.
+"""
+
 Positions = Callable[[bytes], Iterable[tuple[int, int]]]
 """Returns the number of each literal and its position, by position."""
 
@@ -22,8 +27,11 @@ def position_search(literals: Sequence[bytes]) -> Positions:
     if BytesAhoCorasick is None:
         return separate_searches(literals)
     find = BytesAhoCorasick(literals).find_matches_as_indexes
+    search_short = separate_searches(literals)
 
     def search(text: bytes) -> Iterable[tuple[int, int]]:
+        if len(text) < SHORT:
+            return search_short(text)
         return [(number, at) for number, at, _ in find(text, overlapping=True)]
 
     return search
