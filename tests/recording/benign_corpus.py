@@ -19,7 +19,10 @@ def corpora(bytes_max: int) -> dict[str, list[bytes]]:
     Each kind has at most about `bytes_max` bytes, from files that a fixed seed selects. Prose is empty on systems
     without /usr/share/doc.
     """
-    files = sorted(path for path in PACKAGES.rglob("*") if path.is_file())
+    # The examples of botocore contain made-up passwords and tokens, which must be found.
+    files = sorted(
+        path for path in PACKAGES.rglob("*") if path.is_file() and "botocore" not in path.parts
+    )
     files = [path for path in files if "agentobs" not in path.as_posix().lower()]
     documents = sorted(path for path in DOCUMENTS.rglob("*") if path.is_file())
     return {
