@@ -21,6 +21,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 import agentobs
+from agentobs.provider.content_encoding import decoded_body
 from agentobs.recording import session as sessions
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.recording.journal.home import existing_home
@@ -262,7 +263,31 @@ def test_a_closed_unread_response_is_passed_on(home: Path) -> None:
 )
 def test_a_dummy_key_is_not_redacted(value: str, known: bool) -> None:
     """A short word that is used in place of a key does not count as a secret, so it is not redacted in texts."""
-    assert bool(transport._credentials(httpx2.Headers({"x-api-key": value}))) is known
+    request = httpx2.Request("POST", "http://provider.test", headers={"x-api-key": value})
+    assert bool(transport.question_of(request).secrets) is known
+
+
+def test_a_compressed_request_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is known when it is sent, so the parts of its response do not decode it again."""
+    decoded: list[bytes] = []
+
+    def counted(body: bytes, encoding: str) -> bytes:
+        decoded.append(body)
+        return decoded_body(body, encoding)
+
+    monkeypatch.setattr(transport, "decoded_body", counted)
+    request = httpx2.Request(
+        "POST",
+        "http://provider.test",
+        headers={"content-encoding": "gzip"},
+        content=gzip.compress(b"plain"),
+    )
+    exchange = transport.OpenExchange(request, Place("s"), 1)
+    for _ in range(3):
+        part = exchange.partial_exchange()
+        assert part is not None
+        assert part.question.body == b"plain"
+    assert len(decoded) == 1
 
 
 @agentobs.session("named")

@@ -251,6 +251,10 @@ class OpenExchange:
     ) -> ModelExchange:
         sent = self.request.extensions.get(SENT) or self.request
         question = self.question or question_of(sent, self.request_chunks, self.origin)
+        if question.body and not self.request_chunks:
+            self.question = (
+                question  # complete; each part that is written needs it, and decoding it takes time
+            )
         in_flight = _in_flight(self.place, question) if chunks is None else ()
         if chunks is None:
             chunks = tuple(starmap(Chunk, self.arrived.copy()))
@@ -382,13 +386,9 @@ def question_of(
         path=request.url.raw_path.decode("ascii", "replace"),
         headers=recorded_request_headers(request.headers),
         body=decoded_body(body, request.headers.get("content-encoding", "")),
-        secrets=_credentials(request.headers),
+        secrets=tuple(each.encode() for each in credentials(request.headers) if _is_secret(each)),
         origin=origin,
     )
-
-
-def _credentials(headers: httpx2.Headers) -> tuple[bytes, ...]:
-    return tuple(value.encode() for value in credentials(headers) if _is_secret(value))
 
 
 def _is_secret(value: str) -> bool:
