@@ -249,12 +249,11 @@ class OpenExchange:
         error: BaseException | None = None,
         chunks: Sequence[Chunk] | None = None,
     ) -> ModelExchange:
-        sent = self.request.extensions.get(SENT) or self.request
-        question = self.question or question_of(sent, self.request_chunks, self.origin)
-        if question.body and not self.request_chunks:
-            self.question = (
-                question  # complete; each part that is written needs it, and decoding it takes time
-            )
+        question, sent = self.question, self.request.extensions.get(SENT)
+        if question is None or sent is not None:
+            question = question_of(sent or self.request, self.request_chunks, self.origin)
+            if sent is None and question.body and not self.request_chunks:
+                self.question = question  # complete: the next part needs it again
         in_flight = _in_flight(self.place, question) if chunks is None else ()
         if chunks is None:
             chunks = tuple(starmap(Chunk, self.arrived.copy()))
