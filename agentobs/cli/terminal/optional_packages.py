@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Iterator
 
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 
 
-def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a missing package becomes an error that names what to install.
+@contextlib.contextmanager
+def needed_packages(part: str, extras: str) -> Iterator[None]:
+    """Turn a missing package into an error that names what to install.
 
     Args:
         part: the part of agentobs that needs packages.
         extras: the extras that install them, separated by commas.
+
+    Raises:
+        UsageError: a package is missing.
     """
-
-    @contextlib.contextmanager
-    def needed() -> Any:
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "agentobs":
-                raise
-            raise UsageError(
-                f"the package {error.name} is not installed",
-                where=part,
-                todo=f"Install what {part} needs: {install_extra(extras)}",
-            ) from error
-
-    return needed()
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "agentobs":
+            raise
+        raise UsageError(
+            f"the package {error.name} is not installed",
+            where=part,
+            todo=f"Install what {part} needs: {install_extra(extras)}",
+        ) from error
