@@ -36,7 +36,7 @@ USUAL_USD = "1.00"
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
-@click.command(help="Run the agent loop on a prompt with the real provider, and record it.")
+@click.command()
 @click.argument("prompt")
 @click.option("--model", default="claude-sonnet-5", show_default=True, help="Name of the model.")
 @click.option("--system", help="The system prompt.")
@@ -190,10 +190,12 @@ def run(
     fork: str | None,
     at_turn: int | None,
 ) -> None:
-    """Answer PROMPT and record the session. Ctrl-C stops cleanly; a second Ctrl-C stops immediately.
+    """Run the agent loop on a prompt with the real provider, and record it.
 
-    Calls that need approval prompt the user on the terminal. Without a terminal they are denied, unless a
-    classifier approves them.
+    PROMPT is the text that the agent answers. Ctrl-C stops cleanly; a second Ctrl-C stops immediately.
+
+    Calls that need approval prompt the user on the terminal. Without a terminal they are denied, unless a classifier
+    approves them.
     """
     if not any(world.environ(key) for key in KEYS):
         raise UsageError(

@@ -21,7 +21,7 @@ from agentobs.records.display import printable
 PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 
 
-@click.command(help="Show recordings in a browser, live.")
+@click.command()
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -76,7 +76,10 @@ def dashboard(
     tls_key: Path | None,
     loopback_address: bool,
 ) -> None:
-    """Serve the dashboard until Ctrl-C. It can be opened only with the address that is printed, once."""
+    """Show recordings in a browser, live.
+
+    Serves the dashboard until Ctrl-C. The printed address opens the dashboard once; then another address is printed.
+    """
     from agentobs.recording.journal.home import existing_home
 
     if password_file and not remote:

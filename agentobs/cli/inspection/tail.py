@@ -14,7 +14,6 @@ from agentobs import world
 from agentobs.cli.inspection.live_steps import LiveSteps, Step
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import local_instant, zone_name
-from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.cli.terminal.tables import STYLES, console
 from agentobs.errors import AgentobsError
 from agentobs.recording.journal.segments import segment_ids
@@ -31,12 +30,7 @@ TEXT_MAX = 400
 """The maximum number of characters of a message, an input or a result. Our choice; `show --content` shows more."""
 
 
-@click.command(
-    help=(
-        "Follow sessions live, one line a step: requests, tools, results, failures, money.\n\n"
-        f"Without SESSION, all sessions are followed. {SESSION_HELP} Ctrl-C stops."
-    )
-)
+@click.command()
 @click.argument("session", required=False)
 @click.option(
     "-n",
@@ -57,7 +51,12 @@ TEXT_MAX = 400
 def tail(
     context: click.Context, session: str | None, earlier: int, no_follow: bool, content: bool
 ) -> None:
-    """Follow SESSION until it ends, or all sessions."""
+    """Follow sessions live, one line per step: requests, tools, results, failures, cost.
+
+    With SESSION, follows it until it ends. Without SESSION, follows all sessions. Ctrl-C stops.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
+    """
     from agentobs.ledger import book_of
     from agentobs.recording.journal.followed_segments import FollowedSegments
     from agentobs.recording.journal.home import existing_home

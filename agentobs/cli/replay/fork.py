@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from replay.fixture.format import Fixture
 
 
-@click.command(help="Replay a fixture or a session up to a turn, then continue live.")
+@click.command()
 @click.argument("source", metavar="FIXTURE|SESSION")
 @click.option(
     "--at",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--in-place",
     is_flag=True,
-    help="With the fixture of a command: run it in the current directory instead of a copy.",
+    help="Run a recorded command in the current directory instead of in a copy of it.",
 )
 @sign_aws_option
 @click.pass_context
@@ -62,11 +62,14 @@ def fork(
     in_place: bool,
     signs_aws: bool,
 ) -> None:
-    """Fork a fixture (its folder or its recording.jsonl) or a recorded session.
+    """Replay a fixture or a session up to a turn, then continue live.
+
+    FIXTURE is the folder of a fixture, or its recording.jsonl. SESSION is the ID of a session, the start or end of the
+    ID (4 characters or more), or its name.
 
     The fork is recorded as a new session. The replayed part sends nothing and costs nothing. In it, the agent gets the
     provider's original responses instead of the masked responses of the fixture, if the provider requires them. A
-    recorded command runs in a copy of the current directory; its live requests have the base URL and the credentials of
+    recorded command runs in a copy of the current directory; its live requests use the base URL and the credentials of
     the environment.
     """
     from agentobs.determinism.entry import is_command
