@@ -393,7 +393,7 @@ def test_a_missing_package_is_named(
         main(["--home", str(home.path), "tui"])
     assert ended.value.code == 1
     shown = capsys.readouterr().err
-    assert "needs a package that is not installed: textual" in shown
+    assert "tui: the package textual is not installed. Install what tui needs: pip install" in shown
     assert "tui]" in shown
 
 

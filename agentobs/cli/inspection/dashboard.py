@@ -14,8 +14,8 @@ import click
 
 from agentobs import world
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError
-from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
@@ -87,16 +87,8 @@ def dashboard(
             "requires --allow-remote", where="--password-file", todo="Pass --allow-remote NAME"
         )
     home = existing_home(home_option(context))
-    try:
+    with needed_packages("the dashboard", "dashboards"):
         from dashboards.app import server
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("dashboards", "agentobs"):
-            raise
-        raise UsageError(
-            f"the package {error.name} is not installed",
-            where="dashboard",
-            todo=f"Install what dashboards need: {install_extra('dashboards')}",
-        ) from error
     from agentobs.cli.inspection.diff import comparison_of
 
     password = _password(password_file) if remote else None

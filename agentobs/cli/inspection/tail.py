@@ -78,9 +78,17 @@ def tail(
     except KeyboardInterrupt:
         return  # the usual end of this command
     if followed.damaged:
-        click.echo("damaged records were left out; `agentobs verify` reports the damage", err=True)
+        click.echo(
+            f"{home.path}: damaged records were left out. `agentobs verify` reports the damage.",
+            err=True,
+        )
+        sys.exit(1)
     elif session_id not in (None, *live.ended) and not any(map(followed.is_written, live.segments)):
-        click.echo("the process of this session has ended without recording its end", err=True)
+        click.echo(
+            f"{session_id}: the process of this session has ended without recording its end. "
+            "`agentobs verify` reports damage, if there is any.",
+            err=True,
+        )
 
 
 def _chosen(home: Home, session: str | None) -> tuple[str | None, list[str]]:

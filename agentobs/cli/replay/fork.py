@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.terminal.api_key import has_api_key
 from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.optional_packages import needed_packages
@@ -110,6 +111,12 @@ def fork(
         click.echo(printable(str(result)))
     except DivergenceError as error:
         click.echo(error.divergence.text())
+        if error.divergence.kind == "missing" and not has_api_key():
+            click.echo(
+                "note    the environment contains no API key; if the agent reads its key from there, set "
+                "ANTHROPIC_API_KEY",
+                err=True,
+            )
         sys.exit(1)
     except AgentobsError:
         raise

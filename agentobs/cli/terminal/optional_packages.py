@@ -8,6 +8,8 @@ from typing import Any
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 
+_OWN_PACKAGES = ("agentobs", "dashboards", "exporters", "replay")
+
 
 def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager[None]:
     """Return a context in which a missing package becomes an error that names what to install.
@@ -22,7 +24,7 @@ def needed_packages(part: str, extras: str) -> contextlib.AbstractContextManager
         try:
             yield
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "agentobs":
+            if (error.name or "").split(".")[0] in _OWN_PACKAGES:
                 raise
             raise UsageError(
                 f"the package {error.name} is not installed",

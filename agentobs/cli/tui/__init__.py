@@ -7,8 +7,8 @@ import sys
 import click
 
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError
-from agentobs.installation import install_extra
 
 
 @click.command()
@@ -25,13 +25,8 @@ def tui(context: click.Context, session: str | None, content: bool) -> None:
     With SESSION, opens this session. Press ? for the keys. SESSION is the ID of a session, the start or end of the ID
     (4 characters or more), or its name.
     """
-    try:
+    with needed_packages("tui", "tui"):
         from agentobs.cli.tui.application import Browser
-    except ImportError as error:
-        raise UsageError(
-            f"this command needs a package that is not installed: {error.name}",
-            todo=install_extra("tui"),
-        ) from error
     from agentobs.cli.tui.session_data import SessionData
     from agentobs.recording.journal.home import existing_home
 
@@ -41,6 +36,7 @@ def tui(context: click.Context, session: str | None, content: bool) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "this command needs a terminal",
+            where="tui",
             todo="`agentobs sessions` and `agentobs show` print text",
         )
     Browser(data, session_id=session_id, shows_content=content).run()
