@@ -1,4 +1,4 @@
-"""`agentobs tail`: sessions are followed while they are recorded, one line a step."""
+"""`agentobs tail`: sessions are followed while they are recorded, one line per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that follows sessions live, one line a step: `tail`."""
+"""The command that follows sessions live, one line per step: `tail`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 PAUSE_SECONDS = 0.2
-"""The pause between two looks for new facts. Our choice: a recorder writes at least this often."""
+"""The pause between two checks for new facts. Our choice: a recorder writes at least this often."""
 SHORT_ID = 12
 """The number of characters of a session ID. IDs start with the time in milliseconds, which has this length."""
 TEXT_MAX = 400
