@@ -51,7 +51,7 @@ byte.
    JSON, YAML, XML, shells, environments, Dockerfiles, tracebacks, connection strings, command-line options, forms
    (multipart, too) and URLs, after `define(` and `setenv(`, and in pairs of a name and a value (`named_secret`). The
    value must look like a secret: words, variables and placeholders are not redacted. A value without digits looks like
-   a secret if few pairs of its letters occur in words. These are found, too: `Authorization` of any scheme
+   a secret if its pairs of letters are rare in words. These are found, too: `Authorization` of any scheme
    (`basic_auth`, `bearer_token`, `authorization`), cookies (`cookie`), the password of a URL (`url_password`) and its
    signature (`url_signature`), a Sentry DSN, webhook URLs (`webhook_url`), and private keys in PEM, with line ends in
    any escaping (`private_key`).
@@ -72,7 +72,7 @@ their whole format.
 
 ## What was measured
 
-Measured in November 2026 with `python -m benchmarks redaction`, which anybody can repeat:
+Measured in November 2026 with `python -m benchmarks redaction`:
 
 | secrets | planted | found |
 | --- | --- | --- |
@@ -82,7 +82,7 @@ Measured in November 2026 with `python -m benchmarks redaction`, which anybody c
 | the same notations in streams | 2,904 | 0.993 |
 
 The passwords of the last two rows have 9 to 14 characters: with and without digits, and with `$`, `&`, `@` and other
-marks. The tests `tests/recording/test_secret_corpus.py` and `test_assignment_corpus.py` fail below 0.99 and 0.95.
+symbols. The tests `tests/recording/test_secret_corpus.py` and `test_assignment_corpus.py` fail below 0.99 and 0.95.
 
 | texts without secrets | size | mistaken for secrets, per 100 KB | time per KB |
 | --- | --- | --- | --- |

@@ -40,11 +40,11 @@ _COMMANDS = {
     ),
     "tail": (
         "agentobs.cli.inspection.tail",
-        "Follow sessions live, one line a step: requests, tools, results, failures, money.",
+        "Follow sessions live, one line per step: requests, tools, results, failures, cost.",
     ),
     "tui": (
         "agentobs.cli.tui",
-        "Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step.",
+        "Browse sessions in the terminal: failures, steps, transcript, cost, and playback step by step.",
     ),
     "score": (
         "agentobs.cli.inspection.notes",

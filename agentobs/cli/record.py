@@ -49,10 +49,7 @@ _variables = click.option(
 )
 
 
-@click.command(
-    help="Run a command and record its requests to the provider.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--name", help="Name of the session. Default: the name of the program.")
 @_content
 @_variables
@@ -80,10 +77,11 @@ def record(
     signs_aws: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND with a proxy in front of the provider, and record its requests.
+    """Run a command and record its requests to the provider.
 
-    Write `agentobs record -- COMMAND ARGUMENTS...`. The command keeps its terminal, input, output, signals and exit
-    code. At its end, one line on standard error names the session, its turns and its cost.
+    Write `agentobs record -- COMMAND ARGUMENTS...`. A proxy in front of the provider records the requests of COMMAND.
+    The command keeps its terminal, input, output, signals and exit code. At its end, one line on standard error names
+    the session, its turns and its cost.
     """
     with needed_packages("the proxy", "proxy"):
         from agentobs.proxy import client_variables, recorded_sessions
@@ -152,7 +150,7 @@ def record(
     sys.exit(ending.exit_code)
 
 
-@click.command(help="Record the requests of programs that use this proxy in place of the provider.")
+@click.command()
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -219,9 +217,10 @@ def proxy(
     tls_key: Path | None,
     signs_aws: bool,
 ) -> None:
-    """Serve until Ctrl-C, and print the variables that direct programs to the proxy.
+    """Record the requests of programs that use this proxy in place of the provider.
 
-    Each session of Claude Code is one session. Other clients name theirs with the header `x-agentobs-session`.
+    Serves until Ctrl-C, and prints the variables that direct programs to the proxy. Each session of Claude Code is one
+    session. Other clients name theirs with the header `x-agentobs-session`.
     """
     with needed_packages("the proxy", "proxy"):
         from agentobs.proxy import client_variables, recorded_sessions

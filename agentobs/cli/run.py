@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from agentobs import world
+from agentobs.cli.terminal.api_key import has_api_key
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.errors import UsageError
@@ -33,10 +33,8 @@ NO_LIMIT = "none"
 USUAL_USD = "1.00"
 """The budget that the terminal suggests. Our choice: enough for about a hundred short turns."""
 
-KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
-
-@click.command(help="Run the agent loop on a prompt with the real provider, and record it.")
+@click.command()
 @click.argument("prompt")
 @click.option("--model", default="claude-sonnet-5", show_default=True, help="Name of the model.")
 @click.option("--system", help="The system prompt.")
@@ -190,12 +188,14 @@ def run(
     fork: str | None,
     at_turn: int | None,
 ) -> None:
-    """Answer PROMPT and record the session. Ctrl-C stops cleanly; a second Ctrl-C stops immediately.
+    """Run the agent loop on a prompt with the real provider, and record it.
 
-    Calls that need approval prompt the user on the terminal. Without a terminal they are denied, unless a
-    classifier approves them.
+    PROMPT is the text that the agent answers. Ctrl-C stops cleanly; a second Ctrl-C stops immediately.
+
+    Calls that need approval prompt the user on the terminal. Without a terminal they are denied, unless a classifier
+    approves them.
     """
-    if not any(world.environ(key) for key in KEYS):
+    if not has_api_key():
         raise UsageError(
             "no API key in the environment (ANTHROPIC_API_KEY)",
             todo="Set one, or try `agentobs demo`, which needs no key",

@@ -65,9 +65,9 @@ def server_events(body: bytes) -> Iterator[ServerEvent]:
 
 
 _MARKS = (b"\n\n", b"\r\n\r\n")
-"""What ends an event."""
+"""The sequences that end an event."""
 EVENT_MARK_BYTES = max(map(len, _MARKS))
-"""The longest end of an event."""
+"""The length of the longest sequence that ends an event."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 """The line ends of a stream. `str.splitlines` also splits at other characters, such as U+2028, which JSON may contain.
 """

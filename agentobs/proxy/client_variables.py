@@ -28,8 +28,8 @@ class ClientVariable:
     variables that is set. None: the default is unknown, so the variable is only replaced if it is set.
     """
     needs: str | None = None
-    """A variable without which the default is not used: without it, clients sign requests for the URL that they use
-    (AWS Signature Version 4), and AWS rejects such a request if it was signed for the proxy.
+    """The variable that must be set for the default to be used. Without it, clients sign each request for the URL that
+    they use (AWS Signature Version 4), and AWS rejects a request that was signed for the proxy.
     """
 
 
@@ -93,8 +93,8 @@ class Upstream:
     is_default: bool
     """Whether the variable was not set, so that the URL is the default of its clients."""
     is_redirected: bool = False
-    """Whether only redirected requests go there, which their client signs for the URL of the provider; the variable is
-    not set.
+    """Whether only redirected requests go to this upstream. The variable is not set, so their clients sign them for the
+    URL of the provider.
     """
 
 

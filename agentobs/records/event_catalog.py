@@ -150,11 +150,12 @@ ROW_KINDS: Mapping[str, RowKind] = {
         is_required=True,
     ),
     "body_truncated": RowKind(
-        "A body is larger than 32 MiB. The client got all of it; the rest is not recorded. The session is incomplete.",
+        "A body is larger than 32 MiB. The client got all of it, but the bytes after 32 MiB are not recorded, so the "
+        "session is incomplete.",
         "The ID of the attempt.",
         {
-            "kept_bytes": "Recorded bytes of both bodies. [bytes]",
-            "lost_bytes": "The other bytes. [bytes]",
+            "kept_bytes": "Recorded bytes of the request and the response. [bytes]",
+            "lost_bytes": "Bytes that were not recorded. [bytes]",
         },
         is_required=True,
     ),

@@ -480,7 +480,10 @@ def _not_copied(scratch: Path, folder: str, names: Sequence[str]) -> set[str]:
 def _environment(
     recorded: RecordedCommand, url: str, network: RefusingProxy, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of a command that is only replayed; `base` is its environment without that."""
+    """Return the environment of a command that gets no live responses.
+
+    `base` is its environment outside of a replay.
+    """
     environment = dict(base)
     if recorded.redirects_node:
         routes = node_routes(upstreams(environment, redirects=True), lambda _: url)

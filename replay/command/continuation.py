@@ -43,7 +43,9 @@ class Continued(Protocol):
 
     @property
     def problem(self) -> UsageError | None:
-        """Why the provider was not used although it was its turn; None if there is no such reason."""
+        """Why no request was sent to the provider although the recorded part was over; None if there is no such
+        reason.
+        """
 
     def close(self, exit_code: int) -> tuple[str, ...]:
         """End the recorded sessions, and return their IDs."""

@@ -1,4 +1,4 @@
-"""Recorded responses with replaced values: in a stream also values that are split between deltas.
+"""Recorded responses with replaced values, including values that a stream splits between deltas.
 
 The texts of the deltas of one block are joined, and values are replaced in the joined text. A replacement is in the
 delta in which the recorded value starts; the rest of that value is removed from the later deltas. Events without a

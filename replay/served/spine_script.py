@@ -141,7 +141,7 @@ class SpineScript(Script):
                 return self._unanswered(question, index)
             self._has_ended = True
             index = None
-        elif index is None and self._may_go_on and self._is_last_miss():
+        elif index is None and self._may_continue and self._is_last_miss():
             self.matcher.requests.pop()
             self._has_ended = True
         if index is None and self._has_ended:
@@ -157,7 +157,7 @@ class SpineScript(Script):
         return dataclasses.replace(self.exchanges[index], answer=answer), ""
 
     @property
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         """Whether a request after the recorded part is expected, so that it is not a miss."""
         is_cut = self._until_turn is not None
         return is_cut or bool(self._then) or self._live_mark is not None
@@ -171,13 +171,13 @@ class SpineScript(Script):
         turns = self.matcher.main_turns
         if index in turns:
             return turns[index] > self._until_turn
-        # After the first live request, no conversation starts that was recorded later: its cause may be another.
+        # After the first live request, no conversation starts that was recorded later, because its cause may differ.
         end = min((at for at, turn in turns.items() if turn > self._until_turn), default=None)
         has_gone_live = self._live_from is not None
         return has_gone_live and end is not None and self.matcher.recorded.lanes[index] > end
 
     def _is_early(self) -> bool:
-        """Return whether the recorded part is not over, so that the provider must not continue the main lane."""
+        """Return whether recorded responses of the main lane remain, so that the provider must not continue it yet."""
         until = self._until_turn
         return self._live_mark is not None and until is not None and not self.has_answered(until)
 
@@ -234,7 +234,7 @@ class SpineScript(Script):
         return dataclasses.replace(self.exchanges[0], question=question, answer=answer), ""
 
     def _for_provider(self, question: Question) -> ModelExchange:
-        """Count a request for the provider, and return the exchange that says so."""
+        """Count a request for the provider, and return the exchange that marks it."""
         self._live += 1
         answer = Answer(OK, {LIVE_HEADER: self._live_mark or ""}, (), "complete")
         return dataclasses.replace(self.exchanges[0], question=question, answer=answer)

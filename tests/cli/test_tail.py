@@ -1,4 +1,4 @@
-"""`agentobs tail`: sessions are followed while they are recorded, one line a step."""
+"""`agentobs tail`: sessions are followed while they are recorded, one line per step."""
 
 from __future__ import annotations
 
@@ -106,8 +106,10 @@ def test_damage_is_named(home: Home, capsys: pytest.CaptureFixture[str]) -> None
     facts.chmod(0o600)
     facts.write_bytes(facts.read_bytes()[:-40])
     capsys.readouterr()
-    main(["--home", str(home.path), "tail", "--no-follow", session_id(1)])
-    assert "agentobs verify" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--home", str(home.path), "tail", "--no-follow", session_id(1)])
+    assert ended.value.code == 1
+    assert "damaged records were left out. `agentobs verify`" in capsys.readouterr().err
 
 
 def test_only_the_last_steps_are_printed_first(

@@ -322,8 +322,8 @@ def test_a_request_leads_to_its_messages(home: Home) -> None:
     driven(home, drive)
 
 
-def test_money_by_turn(home: Home) -> None:
-    """The money tab shows the total by model, and the cost and tokens of each turn."""
+def test_cost_by_turn(home: Home) -> None:
+    """The cost tab shows the total by model, and the cost and tokens of each turn."""
 
     async def drive(pilot: Pilot[None]) -> None:
         await settled(pilot, "enter", "3")
@@ -337,7 +337,7 @@ def test_money_by_turn(home: Home) -> None:
 
 
 def test_stepping_through_a_recording(home: Home) -> None:
-    """Steps appear one by one in both directions, with the money so far, and playing shows all of them."""
+    """Steps appear one by one in both directions, with the cost so far, and playing shows all of them."""
 
     async def drive(pilot: Pilot[None]) -> None:
         await settled(pilot, "enter", "4")
@@ -393,7 +393,7 @@ def test_a_missing_package_is_named(
         main(["--home", str(home.path), "tui"])
     assert ended.value.code == 1
     shown = capsys.readouterr().err
-    assert "needs a package that is not installed: textual" in shown
+    assert "tui: the package textual is not installed. Install what tui needs: pip install" in shown
     assert "tui]" in shown
 
 

@@ -122,6 +122,22 @@ def test_a_provider_that_verifies_signatures_accepts_a_fork(
     assert [spent.usd for spent in desk.agent.SPENT] == [3 * PRICE, PRICE]
 
 
+def test_a_fork_without_a_key_names_the_variable(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If an agent that reads its key from the environment finds none, the command names the variable to set."""
+    root = Path(__file__).parents[2]
+    shutil.copy(root / "agentobs/cli/demo/refund_agent.py", tmp_path)
+    shutil.copytree(root / "fixtures/refund-loop", tmp_path / "fixture")
+    monkeypatch.delitem(sys.modules, "refund_agent", raising=False)
+    for variable in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    ended = shell("fork", "fixture", "--at", "1")
+    assert ended.code == 1
+    assert "the agent ended before turn 1 was answered" in ended.out
+    assert "set ANTHROPIC_API_KEY" in ended.err
+
+
 def _decoded_signature(text: str) -> bytes:
     """Return the signatures in a text, decoded from base64."""
     import base64

@@ -23,7 +23,7 @@ FIXED = 'float(amount.replace(",", "."))'
 PROMPT = "My parcel for order A-17 never came. Please refund me."
 
 
-@click.command(help="Record a failed session, query it, and turn it into a test. Needs no key.")
+@click.command()
 @click.option(
     "-o",
     "--output",
@@ -31,7 +31,10 @@ PROMPT = "My parcel for order A-17 never came. Please refund me."
     help="The folder for the demo, empty or new. Default: agentobs-demo, or the next free name.",
 )
 def demo(output: Path | None) -> None:
-    """Run the complete demo in a separate folder, and keep the folder."""
+    """Record a failed session, query it, and turn it into a test. Needs no key.
+
+    All files are written to a separate folder, which is kept.
+    """
     if importlib.util.find_spec("pytest") is None:
         raise UsageError(
             "the demo runs generated tests, but pytest is not installed here",

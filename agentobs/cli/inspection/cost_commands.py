@@ -51,10 +51,7 @@ def _range(command: Any) -> Any:
     )(command)
 
 
-@click.group(
-    help="Show costs by model, session, day, agent, source, branch, commit or repository.",
-    invoke_without_command=True,
-)
+@click.group(invoke_without_command=True)
 @click.option(
     "--by",
     type=click.Choice(
@@ -93,7 +90,10 @@ def cost(
     figure: str | None,
     form: Form,
 ) -> None:
-    """Show costs, the tokens of each class, and the certainty of each cost. Days are UTC, as on bills."""
+    """Show costs by model, session, day, agent, source, branch, commit or repository.
+
+    Also shows the tokens of each class and the certainty of each cost. Days are UTC, as on bills.
+    """
     if context.invoked_subcommand:
         _refuse_options_before(context)
         return
@@ -142,9 +142,7 @@ def _waste(unused: Sequence[dict[str, Any]]) -> str:
     return f"{requests:,} requests for summaries that were not used{why} cost {cost}"
 
 
-@cost.command(
-    help="Compare recorded usage and costs with the provider's report (JSON from the Admin API)."
-)
+@cost.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--workspace",
@@ -156,7 +154,10 @@ def _waste(unused: Sequence[dict[str, Any]]) -> str:
 def reconcile(
     context: click.Context, files: tuple[Path, ...], workspace: str | None, form: Form
 ) -> None:
-    """Compare FILES, the pages of a report, with the recording. Exits with 1 if they differ."""
+    """Compare recorded usage and costs with the provider's report (JSON from the Admin API).
+
+    FILES are the pages of the report. Exits with 1 if the report differs from the recording.
+    """
     from agentobs.store.billing.provider_report import read_reports
     from agentobs.store.billing.reconciliation import reconcile as compare
     from agentobs.store.billing.reconciliation import span_ns
@@ -181,9 +182,7 @@ def reconcile(
         sys.exit(1)
 
 
-@click.command(
-    help="Recompute the cost of stored calls with different prices. Stored data does not change."
-)
+@click.command()
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option(
     "--session",
@@ -217,7 +216,11 @@ def reprice(
     form: Form,
     **changes: Any,
 ) -> None:
-    """Show the stored cost, the recomputed cost, and the difference. Stored data does not change."""
+    """Recompute the cost of stored calls with different prices. Stored data does not change.
+
+    Shows the stored cost, the recomputed cost, and the difference. SESSION is the ID of a session, the start or end of
+    the ID (4 characters or more), or its name. Default: all sessions.
+    """
     from agentobs.ledger import Context, book_of
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.billing.price_scenarios import LayeredPriceBook, WhatIf, assumptions
@@ -255,9 +258,7 @@ def reprice(
             click.echo(f"assumed: {assumption}", err=True)
 
 
-@click.command(
-    help=("Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.")
-)
+@click.command()
 @click.argument("session", required=False)
 @_range
 @click.option(
@@ -277,7 +278,11 @@ def cache(
     limit: int,
     form: Form,
 ) -> None:
-    """Show all sessions, the most expensive first. If SESSION is passed, show each of its cache misses, too."""
+    """Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.
+
+    Without SESSION, shows all sessions, most expensive first. With SESSION, also shows each of its cache misses.
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
+    """
     _check_range(since, until)
     with open_store(context) as store:
         session_id = session_of(store, session) if session else None

@@ -14,14 +14,14 @@ import click
 
 from agentobs import world
 from agentobs.cli.terminal.home_option import home_option
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError
-from agentobs.installation import install_extra
 from agentobs.records.display import printable
 
 PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 
 
-@click.command(help="Show recordings in a browser, live.")
+@click.command()
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -76,7 +76,10 @@ def dashboard(
     tls_key: Path | None,
     loopback_address: bool,
 ) -> None:
-    """Serve the dashboard until Ctrl-C. It can be opened only with the address that is printed, once."""
+    """Show recordings in a browser, live.
+
+    Serves the dashboard until Ctrl-C. The printed address opens the dashboard once; then another address is printed.
+    """
     from agentobs.recording.journal.home import existing_home
 
     if password_file and not remote:
@@ -84,16 +87,8 @@ def dashboard(
             "requires --allow-remote", where="--password-file", todo="Pass --allow-remote NAME"
         )
     home = existing_home(home_option(context))
-    try:
+    with needed_packages("the dashboard", "dashboards"):
         from dashboards.app import server
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("dashboards", "agentobs"):
-            raise
-        raise UsageError(
-            f"the package {error.name} is not installed",
-            where="dashboard",
-            todo=f"Install what dashboards need: {install_extra('dashboards')}",
-        ) from error
     from agentobs.cli.inspection.diff import comparison_of
 
     password = _password(password_file) if remote else None

@@ -21,7 +21,6 @@ from agentobs.cli.terminal.query_output import (
     rows_of_table,
     session_of,
 )
-from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
@@ -33,12 +32,7 @@ if TYPE_CHECKING:
     from agentobs.store.analysis.diagnosis import Verdict
 
 
-@click.command(
-    help=(
-        "Report why a session failed, its failure signatures, and what to do about them.\n\n"
-        f"{SESSION_HELP}"
-    )
-)
+@click.command()
 @click.argument("session", required=False)
 @click.option(
     "--all",
@@ -72,7 +66,10 @@ def diagnose(
     fail: bool,
     as_json: bool,
 ) -> None:
-    """Diagnose SESSION, or all sessions."""
+    """Report why a session failed, its failure signatures, and what to do about them.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
+    """
     if bool(session) == all_sessions:
         raise UsageError("expected one session, or --all", todo="Pass a SESSION or --all")
     if (since is not None and not all_sessions) or (judge and all_sessions):

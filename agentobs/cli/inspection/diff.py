@@ -34,7 +34,7 @@ AROUND = 1
 """How many identical steps are shown before and after the steps that differ."""
 
 
-@click.command(help="Compare two sessions step by step, with cost, tokens and time.")
+@click.command()
 @click.argument("a")
 @click.argument("b")
 @click.option(
@@ -66,7 +66,11 @@ def diff(
     light: bool | None,
     force: bool,
 ) -> None:
-    """Compare A with B. Each is a session (its ID, a suffix of it, or its name) or a fixture (its folder or file)."""
+    """Compare two sessions step by step, with cost, tokens and time.
+
+    A and B are sessions or fixtures. For a session, pass its ID, the start or end of the ID (4 characters or more), or
+    its name. For a fixture, pass its folder or its file.
+    """
     from replay.divergence.session_diff import compared
 
     if report is not None:

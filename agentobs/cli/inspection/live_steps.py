@@ -1,4 +1,4 @@
-"""The steps of sessions from the facts that a process writes: requests, tool calls, results, failures and money."""
+"""The steps of sessions from the facts that a process writes: requests, tool calls, results, failures and costs."""
 
 from __future__ import annotations
 

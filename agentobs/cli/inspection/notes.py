@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentobs.records.labels import Label
 
 
-@click.command(short_help="Give a session, one of its turns or one of its tool calls a score.")
+@click.command()
 @click.argument("session")
 @click.argument("name")
 @click.argument("value")
@@ -38,9 +38,10 @@ def score(
 ) -> None:
     """Give a session, one of its turns or one of its tool calls a score.
 
-    SESSION is an ID, the start or end of it, or a name. VALUE is a number, true, false, or one word.
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. VALUE is a number,
+    true, false, or one word.
 
-    If several scores have the same name, the last one applies; earlier ones are kept in the table `scores`. Put `--`
+    If several scores have the same NAME, the last one applies; earlier ones are kept in the table `scores`. Put `--`
     before a negative number.
     """
     from agentobs.recording.journal.home import existing_home
@@ -68,14 +69,14 @@ def score(
     click.echo(f"scored {session_id}  {what}: {name} = {value}")
 
 
-@click.command(short_help="Set the title of a session. Local commands and pages show it.")
+@click.command()
 @click.argument("session")
 @click.argument("text")
 @click.pass_context
 def title(context: click.Context, session: str, text: str) -> None:
-    """Set the title of a session. Local commands and pages show it.
+    """Set the title of a session to TEXT. Local commands and pages show it.
 
-    SESSION is an ID, the start or end of it, or a name.
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     from agentobs.recording.journal.home import existing_home
     from agentobs.session_notes import set_title

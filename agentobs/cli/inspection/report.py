@@ -12,7 +12,6 @@ from agentobs.cli.terminal.instants import WHEN, When
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, reports, write
-from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ class Range(_Base):
         return since, until
 
 
-@click.command(
-    help=f"Write one HTML file that shows a session, or a range of sessions.\n\n{SESSION_HELP}"
-)
+@click.command()
 @click.argument("session", required=False)
 @click.option(
     "-o",
@@ -98,9 +95,10 @@ def report(
     light: bool | None,
     force: bool,
 ) -> None:
-    """Write one HTML file that needs no network, about SESSION (its ID, a suffix of it, or its name) or about a range.
+    """Write one HTML file that shows a session, or a range of sessions.
 
-    The file contains no prompts or responses unless --with-content is passed, so it can be shared.
+    The file needs no network. It contains no prompts or responses unless --with-content is passed, so it can be shared.
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     bounds = _bounds(span, since, until)
     if (session is None) == (bounds is None):

@@ -23,7 +23,7 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     session_of,
 )
-from agentobs.cli.terminal.session_choice import SESSION_HELP, WHERE_HELP
+from agentobs.cli.terminal.session_choice import WHERE_HELP
 from agentobs.cli.terminal.tables import print_facts
 from agentobs.errors import UsageError
 from agentobs.records.display import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from agentobs.store.port import Store
 
 
-@click.command(help="List recorded sessions, newest first.")
+@click.command()
 @click.option(
     "--failed", is_flag=True, help="Only sessions that failed, crashed, or have no recorded end."
 )
@@ -88,7 +88,7 @@ def sessions(
     all_text: bool,
     form: Form,
 ) -> None:
-    """List sessions."""
+    """List recorded sessions, newest first."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.disk_usage import warning
@@ -124,7 +124,7 @@ def sessions(
         click.echo(advice, err=True)
 
 
-@click.command(help=f"Show one session: turns, tool calls, cost, and time.\n\n{SESSION_HELP}")
+@click.command()
 @click.argument("session")
 @click.option(
     "--content",
@@ -133,7 +133,10 @@ def sessions(
 )
 @click.pass_context
 def show(context: click.Context, session: str, content: bool) -> None:
-    """Show SESSION."""
+    """Show one session: turns, tool calls, cost, and time.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
+    """
     from agentobs.store.analysis.session_search import SessionTexts
 
     with open_store(context) as store:

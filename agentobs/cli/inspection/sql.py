@@ -112,7 +112,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(help="Run a read-only SQL query on the store.")
+@click.command()
 @click.argument("query")
 @click.option(
     "--param",
@@ -142,7 +142,10 @@ def sql(
     unsafe: bool,
     **limits: Any,
 ) -> None:
-    """Run one SELECT over the tables and views of docs/tables.md, live recordings included."""
+    """Run a read-only SQL query on the store.
+
+    QUERY is one SELECT over the tables and views of docs/tables.md, which include running sessions.
+    """
     from agentobs.recording.journal.home import existing_home
 
     home = existing_home(home_option(context))

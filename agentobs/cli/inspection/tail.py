@@ -1,4 +1,4 @@
-"""The command that follows sessions live, one line a step: `tail`."""
+"""The command that follows sessions live, one line per step: `tail`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from agentobs import world
 from agentobs.cli.inspection.live_steps import LiveSteps, Step
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import local_instant, zone_name
-from agentobs.cli.terminal.session_choice import SESSION_HELP
 from agentobs.cli.terminal.tables import STYLES, console
 from agentobs.errors import AgentobsError
 from agentobs.recording.journal.segments import segment_ids
@@ -24,19 +23,14 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 PAUSE_SECONDS = 0.2
-"""The pause between two looks for new facts. Our choice: a recorder writes at least this often."""
+"""The pause between two checks for new facts. Our choice: a recorder writes at least this often."""
 SHORT_ID = 12
 """The number of characters of a session ID. IDs start with the time in milliseconds, which has this length."""
 TEXT_MAX = 400
 """The maximum number of characters of a message, an input or a result. Our choice; `show --content` shows more."""
 
 
-@click.command(
-    help=(
-        "Follow sessions live, one line a step: requests, tools, results, failures, money.\n\n"
-        f"Without SESSION, all sessions are followed. {SESSION_HELP} Ctrl-C stops."
-    )
-)
+@click.command()
 @click.argument("session", required=False)
 @click.option(
     "-n",
@@ -57,7 +51,12 @@ TEXT_MAX = 400
 def tail(
     context: click.Context, session: str | None, earlier: int, no_follow: bool, content: bool
 ) -> None:
-    """Follow SESSION until it ends, or all sessions."""
+    """Follow sessions live, one line per step: requests, tools, results, failures, cost.
+
+    With SESSION, follows it until it ends. Without SESSION, follows all sessions. Ctrl-C stops.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
+    """
     from agentobs.ledger import book_of
     from agentobs.recording.journal.followed_segments import FollowedSegments
     from agentobs.recording.journal.home import existing_home
@@ -79,9 +78,17 @@ def tail(
     except KeyboardInterrupt:
         return  # the usual end of this command
     if followed.damaged:
-        click.echo("damaged records were left out; `agentobs verify` reports the damage", err=True)
+        click.echo(
+            f"{home.path}: damaged records were left out. `agentobs verify` reports the damage.",
+            err=True,
+        )
+        sys.exit(1)
     elif session_id not in (None, *live.ended) and not any(map(followed.is_written, live.segments)):
-        click.echo("the process of this session has ended without recording its end", err=True)
+        click.echo(
+            f"{session_id}: the process of this session has ended without recording its end. "
+            "`agentobs verify` reports damage, if there is any.",
+            err=True,
+        )
 
 
 def _chosen(home: Home, session: str | None) -> tuple[str | None, list[str]]:

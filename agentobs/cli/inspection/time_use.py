@@ -43,15 +43,17 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("session", required=False)(command)
 
 
-@click.command(
-    help="Split the wall time of each interaction of a session into parts that do not overlap."
-)
+@click.command()
 @click.argument("session")
 @click.option("--path", "path", is_flag=True, help="Show the critical path, segment by segment.")
 @form_options
 @click.pass_context
 def time(context: click.Context, session: str, path: bool, form: Form) -> None:
-    """Show where the time of SESSION went: model, tools, waits, hooks, retries, own code. The parts add up."""
+    """Split the wall time of each interaction of a session into parts that do not overlap.
+
+    The parts are the model, tools, waits, hooks, retries and the program's own code. They add up to the wall time.
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
+    """
     from agentobs.store.analysis.wall_time import interaction_times
 
     with open_store(context) as store:
@@ -63,16 +65,20 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
         _print_shares(splits)
 
 
-@click.command(help="Show the slowest tools: p50, p95 and p99, excluding approval waits.")
+@click.command()
 @_selection
 @form_options
 @click.pass_context
 def tools(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show the tools of SESSION, or of all sessions, the slowest first."""
+    """Show the slowest tools: p50, p95 and p99, excluding approval waits.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Default: all
+    sessions.
+    """
     print_rows(_rows_of(context, "slowest_tools", session, since), _TOOLS, form)
 
 
-@click.command(help="Show approval waits, and the outcomes of hooks.")
+@click.command()
 @_selection
 @click.option("--hooks", is_flag=True, help="Show only hooks.")
 @click.option(
@@ -88,7 +94,11 @@ def waits(
     person: bool,
     form: Form,
 ) -> None:
-    """Show the waits of SESSION, or of all sessions."""
+    """Show approval waits, and the outcomes of hooks.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Default: all
+    sessions.
+    """
     if hooks and person:
         raise UsageError("--hooks and --person exclude each other", todo="Pass one of them")
     if person:
@@ -100,39 +110,55 @@ def waits(
         print_rows(_rows_of(context, "hook_outcomes", session, since), _HOOKS, form)
 
 
-@click.command(help="Show the lines that edit tools added and removed, by session and tool.")
+@click.command()
 @_selection
 @form_options
 @click.pass_context
 def lines(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show the changed lines of SESSION, or of all sessions."""
+    """Show the lines that edit tools added and removed, by session and tool.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Default: all
+    sessions.
+    """
     print_rows(_rows_of(context, "lines_changed", session, since), _LINES, form)
 
 
-@click.command(help="Show the time to the first chunk and the first token of each model.")
+@click.command()
 @_selection
 @form_options
 @click.pass_context
 def models(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show the time to the first chunk of streamed responses, by model."""
+    """Show the time to the first chunk and the first token of each model.
+
+    Only streamed responses have these times. SESSION is the ID of a session, the start or end of the ID (4 characters
+    or more), or its name. Default: all sessions.
+    """
     print_rows(_rows_of(context, "first_token_by_model", session, since), _MODELS, form)
 
 
-@click.command(help="Show how close each model came to its rate limits, by hour.")
+@click.command()
 @_selection
 @form_options
 @click.pass_context
 def limits(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show the lowest headroom of each rate limit, and rejected requests, of SESSION or of all sessions."""
+    """Show how close each model came to its rate limits, by hour.
+
+    Shows the lowest headroom of each limit, and the requests that it rejected. SESSION is the ID of a session, the
+    start or end of the ID (4 characters or more), or its name. Default: all sessions.
+    """
     print_rows(_rows_of(context, "rate_limit_headroom", session, since), _LIMITS, form)
 
 
-@click.command(help="Show the operations that were still running when a process died.")
+@click.command()
 @_selection
 @form_options
 @click.pass_context
 def orphans(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show spans that never ended and calls without a result, of SESSION or of all sessions."""
+    """Show the operations that were still running when a process died.
+
+    These are spans that never ended, and calls without a result. SESSION is the ID of a session, the start or end of
+    the ID (4 characters or more), or its name. Default: all sessions.
+    """
     print_rows(_rows_of(context, "open_at_death", session, since), _OPEN, form)
 
 

@@ -51,7 +51,7 @@ AUTOMATIC = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_CONFIGURATOR", "OTEL_PY
 """Variables that make OpenTelemetry's automatic instrumentation set a provider before the program starts."""
 
 
-@click.command(help="Check the setup and the recordings, and suggest fixes.")
+@click.command()
 @click.option(
     "--since",
     type=WHEN,
@@ -72,7 +72,10 @@ AUTOMATIC = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_CONFIGURATOR", "OTEL_PY
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 @click.pass_context
 def doctor(context: click.Context, since: int, modules: tuple[str, ...], as_json: bool) -> None:
-    """Check the home, its contents, and this environment. Exits with 1 if there is a problem."""
+    """Check the setup and the recordings, and suggest fixes.
+
+    Checks the home, its contents, and this environment. Exits with 1 if there is a problem.
+    """
     from agentobs import world
     from agentobs.recording.journal.home import locate
     from agentobs.store.maintenance import check_home

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.segments import Damage
 
 
-@click.group(help="Print the records of a segment.")
+@click.group()
 def journal() -> None:
-    """Inspect the journal."""
+    """Print the records of a segment."""
 
 
-@journal.command(
-    help="Print the records of SEGMENT: its ID, a prefix or suffix of it, or one of its files."
-)
+@journal.command()
 @click.argument("segment")
 @click.option(
     "--content", is_flag=True, help="Print the content of the segment instead of its facts."
@@ -39,9 +37,10 @@ def journal() -> None:
 )
 @click.pass_context
 def cat(context: click.Context, segment: str, content: bool, kind: str | None, first: int) -> None:
-    """Print the number, kind and JSON of each record, and the damage between records.
+    """Print the records of SEGMENT: its ID, a prefix or suffix of it, or one of its files.
 
-    Exits with 1 if the segment is damaged.
+    Shows the number, kind and JSON of each record, and the damage between records. Exits with 1 if the segment is
+    damaged.
     """
     from agentobs.recording.journal.segments import Line, read, tail
 

@@ -38,10 +38,12 @@ class Use:
     """Why the use cannot be checked; empty if it can be checked."""
 
 
-@click.command(help="List all `Label.reviewed(...)` calls in the source, each with its reason.")
+@click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 def labels(paths: tuple[Path, ...]) -> None:
-    """List each use of Label.reviewed: file, line, text and reason. Exits with 1 if a use cannot be checked.
+    """List all `Label.reviewed(...)` calls in the source, each with its reason.
+
+    Shows the file, line, text and reason of each call. Exits with 1 if a call cannot be checked.
 
     PATH is a file or a directory. Default: the packages of agentobs and the current directory.
     """

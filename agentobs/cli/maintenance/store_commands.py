@@ -40,10 +40,13 @@ class Size(_Base):
 SIZE = Size()
 
 
-@click.command(help="Load new recorded data into the DuckDB file.")
+@click.command()
 @click.pass_context
 def ingest(context: click.Context) -> None:
-    """Load new records into the store. Records that are already in it are not loaded twice."""
+    """Load new recorded data into the DuckDB file.
+
+    Records that are already in the file are not loaded twice.
+    """
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
     from agentobs.store.maintenance import ingest as publish
@@ -57,10 +60,13 @@ def ingest(context: click.Context) -> None:
         click.echo(advice, err=True)
 
 
-@click.command(help="Read all recorded data back and report damage.")
+@click.command()
 @click.pass_context
 def verify(context: click.Context) -> None:
-    """Check every record, every body and the published file. Exits with 1 if anything is damaged."""
+    """Read all recorded data back and report damage.
+
+    Checks every record, every body and the DuckDB file. Exits with 1 if anything is damaged.
+    """
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.maintenance import verify as check
 
@@ -71,7 +77,7 @@ def verify(context: click.Context) -> None:
     sys.exit(0 if report.ok else 1)
 
 
-@click.command(help="Delete old sessions, or only their content.")
+@click.command()
 @click.option(
     "--older-than",
     "before_ns",
@@ -99,7 +105,10 @@ def prune(
     content_only: bool,
     dry_run: bool,
 ) -> None:
-    """Delete sessions permanently. Running sessions and frozen fixtures are kept."""
+    """Delete old sessions, or only their content.
+
+    The deletion is permanent. Running sessions and frozen fixtures are kept.
+    """
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.backend import open_store
     from agentobs.store.maintenance import prune as delete
@@ -129,10 +138,13 @@ def prune(
         sys.exit(1)
 
 
-@click.command(help="Repair damaged files; replaced files are kept in <home>/damaged/.")
+@click.command()
 @click.pass_context
 def repair(context: click.Context) -> None:
-    """Truncate torn ends, move unreadable records to a separate file, and rebuild the store. Nothing is destroyed."""
+    """Repair damaged files; replaced files are kept in <home>/damaged/.
+
+    Truncates torn ends, moves unreadable records to a separate file, and rebuilds the store. Nothing is destroyed.
+    """
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.maintenance import repair as repair_store
 

@@ -27,9 +27,7 @@ class _Match(click.Choice[str]):
         return super().convert("strict" if value == "question" else value, param, ctx)
 
 
-@click.command(
-    help="Serve the responses of a recording over loopback HTTP, in place of the provider."
-)
+@click.command()
 @click.argument("recording")
 @click.option("--port", default=0, show_default="a free port", help="The port on 127.0.0.1.")
 @click.option(
@@ -91,9 +89,10 @@ def serve(
     as_json: bool,
     explain: bool,
 ) -> None:
-    """Serve RECORDING: a recorded session, a fixture, or a file of exchanges (JSON lines).
+    """Serve the responses of a recording over loopback HTTP, in place of the provider.
 
-    Stop with Ctrl-C or SIGTERM; the last line then shows how many exchanges were served.
+    RECORDING is a recorded session, a fixture, or a file of exchanges (JSON lines). Stop with Ctrl-C or SIGTERM; the
+    last line then shows how many exchanges were served.
     """
     from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.terminal.api_key import has_api_key
 from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.optional_packages import needed_packages
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from replay.fixture.format import Fixture
 
 
-@click.command(help="Replay a fixture or a session up to a turn, then continue live.")
+@click.command()
 @click.argument("source", metavar="FIXTURE|SESSION")
 @click.option(
     "--at",
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--in-place",
     is_flag=True,
-    help="With the fixture of a command: run it in the current directory instead of a copy.",
+    help="Run a recorded command in the current directory instead of in a copy of it.",
 )
 @sign_aws_option
 @click.pass_context
@@ -62,11 +63,14 @@ def fork(
     in_place: bool,
     signs_aws: bool,
 ) -> None:
-    """Fork a fixture (its folder or its recording.jsonl) or a recorded session.
+    """Replay a fixture or a session up to a turn, then continue live.
+
+    FIXTURE is the folder of a fixture, or its recording.jsonl. SESSION is the ID of a session, the start or end of the
+    ID (4 characters or more), or its name.
 
     The fork is recorded as a new session. The replayed part sends nothing and costs nothing. In it, the agent gets the
     provider's original responses instead of the masked responses of the fixture, if the provider requires them. A
-    recorded command runs in a copy of the current directory; its live requests have the base URL and the credentials of
+    recorded command runs in a copy of the current directory; its live requests use the base URL and the credentials of
     the environment.
     """
     from agentobs.determinism.entry import is_command
@@ -107,6 +111,12 @@ def fork(
         click.echo(printable(str(result)))
     except DivergenceError as error:
         click.echo(error.divergence.text())
+        if error.divergence.kind == "missing" and not has_api_key():
+            click.echo(
+                "note    the environment contains no API key; if the agent reads its key from there, set "
+                "ANTHROPIC_API_KEY",
+                err=True,
+            )
         sys.exit(1)
     except AgentobsError:
         raise

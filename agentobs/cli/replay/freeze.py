@@ -30,15 +30,7 @@ MATCHES_MAX = 50
 """The maximum number of sessions that `--where` may match. Our choice: each of them is replayed twice."""
 
 
-@click.command(
-    help="""Write fixtures and tests for recorded sessions, and check that each fixture replays.
-
-    SESSION is an ID, the start or end of it (4 characters or more), or a name. Each fixture is replayed twice in fresh
-    processes, the second time with a different working directory, date, time zone and hash seed. The line `replays`
-    shows whether both replays matched, and what to do if not. A fixture that does not replay is kept, and the exit code
-    is 0. A recorded command is run once, with all its tools, in a copy of the current directory.
-    """
-)
+@click.command()
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option("--last-failed", is_flag=True, help="Freeze the newest session that failed.")
 @click.option(
@@ -120,7 +112,14 @@ def freeze(
     no_check: bool,
     check_timeout: float,
 ) -> None:
-    """Freeze each session, and check that its fixture replays unless `no_check` is set."""
+    """Write fixtures and tests for recorded sessions, and check that each fixture replays.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Each fixture is
+    replayed twice in fresh processes, the second time with a different working directory, date, time zone and hash
+    seed. The line `replays` shows whether both replays matched, and what to do if not. A fixture that does not replay
+    is kept, and the exit code is 0. A recorded command is run once, with all its tools, in a copy of the current
+    directory.
+    """
     if bool(sessions) + last_failed + (where is not None) != 1:
         raise UsageError(
             "specify a SESSION, --last-failed or --where", todo="`agentobs sessions` lists sessions"

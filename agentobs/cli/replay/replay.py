@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 from agentobs.cli.replay.entry_options import entry_fields, rule_names
 
 
-@click.command(help="Replay an agent against a fixture and report the first divergence.")
+@click.command()
 @click.argument("fixtures", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--tools",
@@ -139,9 +139,10 @@ def replay(
     verbose: bool,
     timeout: float,
 ) -> None:
-    """Replay each FIXTURE: a folder, its recording.jsonl, or a folder of fixtures.
+    """Replay an agent against a fixture and report the first divergence.
 
-    Exits with 1 if a replay diverges.
+    Each of FIXTURES is the folder of a fixture, its recording.jsonl, or a folder of fixtures. Exits with 1 if a replay
+    diverges.
     """
     from replay.fixture.fixture_search import fixtures_in, is_fixture
 

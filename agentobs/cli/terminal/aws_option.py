@@ -21,7 +21,7 @@ sign_aws_option = click.option(
 
 
 def aws_signer(*, is_wanted: bool) -> AwsSigner | None:
-    """Return what signs requests to AWS again; None if that is not wanted.
+    """Return a signer that signs requests to AWS again; None if it is not wanted.
 
     Raises:
         UsageError: botocore is not installed, or there are no credentials.

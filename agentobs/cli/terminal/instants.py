@@ -1,7 +1,7 @@
 """Instants on the command line: `7d`, `2026-11-01`, `2026-11-01T12:30`, in the local time zone.
 
-All output of one command is in one zone, the one that applies now, so that its name appears once and is true for each
-time. A time that the user types without an offset is in the same zone.
+All output of one command is in one zone, the one that applies now, so that its name appears once and is correct for
+each time. A time that the user types without an offset is in the same zone.
 """
 
 from __future__ import annotations

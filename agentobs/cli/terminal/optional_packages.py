@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 
+_OWN_PACKAGES = ("agentobs", "dashboards", "exporters", "replay")
+
 
 @contextlib.contextmanager
 def needed_packages(part: str, extras: str) -> Iterator[None]:
@@ -23,7 +25,7 @@ def needed_packages(part: str, extras: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "agentobs":
+        if (error.name or "").split(".")[0] in _OWN_PACKAGES:
             raise
         raise UsageError(
             f"the package {error.name} is not installed",

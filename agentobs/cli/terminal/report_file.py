@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError
-from agentobs.installation import install_extra
 
 
 def reports() -> Any:
@@ -18,18 +18,13 @@ def reports() -> Any:
     Raises:
         UsageError: a package that the module needs is not installed.
     """
-    try:
+    with needed_packages("a report", "dashboards"):
         from dashboards.report import html_report as report
         from dashboards.report import path_reports
 
         assert path_reports, (
             "the divergence and comparison reports need the packages of the dashboards"
         )
-    except ImportError as error:
-        raise UsageError(
-            f"reports need a package that is not installed: {error.name}",
-            todo=install_extra("dashboards"),
-        ) from error
     return report
 
 

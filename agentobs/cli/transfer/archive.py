@@ -14,7 +14,7 @@ from agentobs.errors import UsageError
 from agentobs.records.display import text
 
 
-@click.group("archive", help="Keep the session logs that other programs delete.")
+@click.group("archive")
 def archive() -> None:
     """Keep the session logs that other programs delete."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from exporters.bundles import Packed
 
 
-@click.command(help="Pack sessions into one file for another machine.")
+@click.command()
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
@@ -38,7 +38,11 @@ def bundle(
     with_content: bool,
     force: bool,
 ) -> None:
-    """Bundle SESSIONS: IDs, suffixes of them, or names. Content is left out unless you pass --with-content."""
+    """Pack sessions into one file for another machine.
+
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Content is left out
+    unless you pass --with-content.
+    """
     from exporters.bundles import pack
     from replay.comparison.placeholders import without_organizations
 

@@ -54,17 +54,15 @@ class _Exports(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Exports, help="Export recorded data for other tools.")
+@click.group(cls=_Exports)
 def export() -> None:
-    """Export recorded data. `export NAME` is short for `export rows NAME`, unless NAME is a format."""
+    """Export recorded data for other tools.
+
+    `export NAME` is short for `export rows NAME`, unless NAME is a format.
+    """
 
 
-@export.command(
-    help=(
-        "Write the rows of a table, view or named query to a file. `agentobs export NAME` is short "
-        "for `agentobs export rows NAME`."
-    )
-)
+@export.command()
 @click.argument("what", metavar="QUERY_OR_TABLE")
 @click.option(
     "-o",
@@ -85,7 +83,11 @@ def export() -> None:
 def rows(
     context: click.Context, what: str, output: Path, given: tuple[str, ...], force: bool
 ) -> None:
-    """Write rows of the store, live recordings included, to a file that only you can read."""
+    """Write the rows of a table, view or named query to a file.
+
+    QUERY_OR_TABLE is the name of a table, a view or a named query. The rows include running sessions, and only you can
+    read the file. `agentobs export NAME` is short for `agentobs export rows NAME`.
+    """
     from agentobs.store.backend import open_store
     from agentobs.store.session_lookup import as_stored
     from exporters.row_files import write_file
@@ -99,29 +101,37 @@ def rows(
     click.echo(f"{count} rows: {output}")
 
 
-@export.command(help="Write flame graphs of sessions for speedscope.app.")
+@export.command()
 @_flame_options
 def speedscope(
     context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
 ) -> None:
-    """Write the time or cost of SESSIONS as flame graphs for speedscope.app, which keeps data in the browser."""
+    """Write flame graphs of sessions for speedscope.app.
+
+    A flame graph shows time or cost. The site speedscope.app keeps data in the browser. SESSION is the ID of a session,
+    the start or end of the ID (4 characters or more), or its name.
+    """
     from exporters import flame_graphs
 
     _write_flames(context, sessions, of, output, force, flame_graphs.speedscope)
 
 
-@export.command(help="Write flame graphs of sessions as folded stacks.")
+@export.command()
 @_flame_options
 def folded(
     context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
 ) -> None:
-    """Write the time or cost of SESSIONS, one line per stack: `frame;frame weight`."""
+    """Write flame graphs of sessions as folded stacks.
+
+    Each line is a stack with its time or cost: `frame;frame weight`. SESSION is the ID of a session, the start or end
+    of the ID (4 characters or more), or its name.
+    """
     from exporters import flame_graphs
 
     _write_flames(context, sessions, of, output, force, flame_graphs.folded)
 
 
-@export.command(help="Write a Perfetto trace for each session.")
+@export.command()
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option(
     "-o",
@@ -133,8 +143,10 @@ def folded(
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.pass_context
 def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, force: bool) -> None:
-    """Write SESSIONS as Perfetto traces, as if they had been traced live. View them in ui.perfetto.dev, which keeps
-    data in the browser.
+    """Write a Perfetto trace for each session.
+
+    A trace is the same as if the session had been traced live. View it in ui.perfetto.dev, which keeps data in the
+    browser. SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     from agentobs.cli.terminal.query_output import open_store, session_of
     from exporters.perfetto import write_traces
@@ -154,9 +166,7 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
     _end_with(failed)
 
 
-@export.command(
-    help="Send recorded sessions to an OTLP collector, with their original IDs and times."
-)
+@export.command()
 @click.option(
     "--since", type=WHEN, help="Only sessions that started at or after this time, such as 7d."
 )
@@ -219,7 +229,10 @@ def otlp(
     name: str | None,
     again: bool,
 ) -> None:
-    """Send all data that the collector has not received yet. Exits with 1 if it did not accept everything."""
+    """Send recorded sessions to an OTLP collector, with their original IDs and times.
+
+    Sends all data that the collector has not received yet. Exits with 1 if the collector did not accept everything.
+    """
     from agentobs.cli.terminal.query_output import session_of
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.backend import open_store

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 
-@click.group("import", help="Import sessions that were recorded elsewhere.")
+@click.group("import")
 def import_() -> None:
     """Import sessions that were recorded elsewhere. Importing them again changes nothing."""
 

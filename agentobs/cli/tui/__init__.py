@@ -7,17 +7,11 @@ import sys
 import click
 
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.session_choice import SESSION_HELP
+from agentobs.cli.terminal.optional_packages import needed_packages
 from agentobs.errors import UsageError
-from agentobs.installation import install_extra
 
 
-@click.command(
-    help=(
-        "Browse sessions in the terminal: failures, steps, transcript, money, and playback step by step.\n\n"
-        f"With SESSION, this session is opened. {SESSION_HELP} Press ? for the keys."
-    )
-)
+@click.command()
 @click.argument("session", required=False)
 @click.option(
     "--content",
@@ -26,14 +20,13 @@ from agentobs.installation import install_extra
 )
 @click.pass_context
 def tui(context: click.Context, session: str | None, content: bool) -> None:
-    """Open the list of sessions, or SESSION."""
-    try:
+    """Browse sessions in the terminal: failures, steps, transcript, cost, and playback step by step.
+
+    With SESSION, opens this session. Press ? for the keys. SESSION is the ID of a session, the start or end of the ID
+    (4 characters or more), or its name.
+    """
+    with needed_packages("tui", "tui"):
         from agentobs.cli.tui.application import Browser
-    except ImportError as error:
-        raise UsageError(
-            f"this command needs a package that is not installed: {error.name}",
-            todo=install_extra("tui"),
-        ) from error
     from agentobs.cli.tui.session_data import SessionData
     from agentobs.recording.journal.home import existing_home
 
@@ -43,6 +36,7 @@ def tui(context: click.Context, session: str | None, content: bool) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "this command needs a terminal",
+            where="tui",
             todo="`agentobs sessions` and `agentobs show` print text",
         )
     Browser(data, session_id=session_id, shows_content=content).run()

@@ -27,7 +27,7 @@ List of sessions
   F5         read again; new records are read every two seconds
 
 Session
-  1 2 3 4    steps, transcript, money, playback
+  1 2 3 4    steps, transcript, cost, playback
   n  p       next and previous failure
   Enter      open a request in the transcript; show the whole text
   y          show prompts, responses and tool data from now on
@@ -178,7 +178,7 @@ class SessionList(Screen[None]):
         self.query_one("#sessions", DataTable).focus()
 
     def _look(self) -> None:
-        """Read the sessions if something was recorded. A slow read is not interrupted by the next look."""
+        """Read the sessions if something was recorded. The next check does not interrupt a slow read."""
         if not self._is_reading:
             self._is_reading = True
             self._read()
@@ -204,7 +204,7 @@ class SessionList(Screen[None]):
             self._show()
 
     def _show_error(self, error: str) -> None:
-        self._revision = None  # the next look reads again
+        self._revision = None  # the next check reads again
         self.query_one("#summary", Static).update(Text(error, style="red"))
 
     def _show(self) -> None:
@@ -241,7 +241,7 @@ def _words(session: Listed) -> str:
 
 
 def _text_widths(width: int) -> tuple[int, int]:
-    """Return the widths of the title and of the cause, which share what the other columns leave."""
+    """Return the widths of the title and of the cause, which share the width that the other columns leave."""
     left = max(width - 10 - 16 - 9 - 2 * 5 - 2, 24)
     return left - left // 2, left // 2
 

@@ -22,7 +22,7 @@ def read_and_show(
 ) -> None:
     """Read a value in the thread of a worker, and show it, or why it cannot be read.
 
-    Nothing is shown if the screen was closed meanwhile. Errors never end the application: a later look may succeed.
+    Nothing is shown if the screen was closed meanwhile. Errors never end the application: a later check may succeed.
     """
     worker = get_current_worker()
     try:

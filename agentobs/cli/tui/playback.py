@@ -45,7 +45,7 @@ class Playback:
 
     @property
     def pace(self) -> str:
-        """The pace, for people."""
+        """The pace as a text."""
         if self.speed is None:
             return "one step per second"
         return "recorded pace" if self.speed == 1 else f"{self.speed:g}x recorded pace"

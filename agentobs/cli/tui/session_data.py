@@ -186,10 +186,9 @@ def _signatures(rows: Iterable[Row]) -> dict[str, list[str]]:
 
 
 def attention(session: Listed) -> tuple[int, Decimal, int]:
-    """Return the sort key of a session: failed first, then running, then by money if a signature was found, then new.
+    """Return the sort key of a session: failed, running, with a failure signature, or none of these.
 
-    Sessions of the same rank are in the order of their start, the newest first; sessions with signatures are in the
-    order of their cost, the most expensive first.
+    Sessions with signatures are sorted by cost, most expensive first; all others by start, newest first.
     """
     if session.status in FAILED:
         return 0, Decimal(0), -session.started_ns

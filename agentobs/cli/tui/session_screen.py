@@ -1,4 +1,4 @@
-"""The screen of one session: its failure, and its steps, transcript, money and playback in tabs."""
+"""The screen of one session: its failure, and its steps, transcript, cost and playback in tabs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _COLORS = {
 _FOCUSED = {
     "steps": "#tree",
     "transcript": "#entries",
-    "money": "#turns",
+    "cost": "#turns",
     "playback": "#played-steps",
 }
 """The tabs, and the list in each of them that has the focus."""
@@ -90,7 +90,7 @@ class SessionScreen(Screen[None]):
             with TabPane("2 Transcript", id="transcript"):
                 yield Static(CONSENT, id="consent", markup=False)
                 yield OptionList(id="entries", markup=False)
-            with TabPane("3 Money", id="money"):
+            with TabPane("3 Cost", id="cost"):
                 yield Static(id="total", markup=False)
                 yield DataTable[Text](cursor_type="row", id="turns")
             with TabPane("4 Playback", id="playback"):
@@ -160,7 +160,7 @@ class SessionScreen(Screen[None]):
         event.option_list.replace_option_prompt_at_index(at, prompt)
 
     def _look(self) -> None:
-        """Read what was recorded since the last look. A slow read is not interrupted by the next look."""
+        """Read what was recorded since the last check. The next check does not interrupt a slow read."""
         if not self._is_reading:
             self._is_reading = True
             self._read()
@@ -198,7 +198,7 @@ class SessionScreen(Screen[None]):
             self._is_reading_content = False
 
     def _show_error(self, error: str) -> None:
-        self._revision = None  # the next look reads again
+        self._revision = None  # the next check reads again
         self.query_one("#banner", Static).update(Text(error, style="red"))
 
     def _show(self, view: SessionView | None) -> None:

@@ -48,7 +48,7 @@ class _Response:
 
     @property
     def lane(self) -> str:
-        """Where a call of the response is open; each result of a batch is a conversation of its own."""
+        """The lane of the calls of the response. Each result of a batch has a lane of its own."""
         return self.batch_result_id or self.fact.lane
 
 

@@ -72,7 +72,7 @@ WITH hits AS (
         arg_min(session_id, headroom_ratio) AS session_id,
         arg_min(attempt_id, headroom_ratio) AS attempt_id
     FROM rate_limits
-    -- Of all limits of a subscription together, for example, only the time of the reset is known.
+    -- Some limits, such as `unified`, have only the time of the reset.
     WHERE coalesce(limit_value, remaining, headroom_ratio) IS NOT NULL
     GROUP BY ALL
 )
