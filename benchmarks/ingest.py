@@ -61,9 +61,8 @@ def _record(path: Path) -> Home:
     try:
         with agentobs.session("session"):
             for number, _ in enumerate(steps(client(http), TURNS, SIZE)):
-                if (
-                    number % 10 == 0
-                ):  # This agent does not wait for a provider, so the queue would overflow.
+                # This agent does not wait for a provider, so the queue would overflow.
+                if number % 10 == 0:
                     recorder.flush()
     finally:
         agentobs.stop_recorder()

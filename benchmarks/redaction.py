@@ -14,10 +14,10 @@ from agentobs.redaction.secret_context import NAMED
 from agentobs.redaction.secret_kinds import KINDS
 from benchmarks.measure import Cost, compare, cost_of
 from benchmarks.report import Section, Verdict
-from tests.recording.assignment_corpus import assignments
+from tests.recording.assignment_corpus import AROUND, KEY_FORMS, PASSWORD_FORMS, assignments
 from tests.recording.benign_corpus import corpora
 from tests.recording.secret_corpus import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted
-from tests.recording.test_assignment_corpus import remains
+from tests.recording.test_assignment_corpus import missed_in_streams, remains
 
 SIZE = 64 * 1024
 ROUNDS = 7
@@ -87,7 +87,9 @@ def _recall() -> Section:
     """Return the share of planted secrets that is found."""
     kinds, assigned = list(planted()), list(assignments(1))
     missed_kinds, missed_assigned = _missed(kinds), _missed(assigned)
-    forms = len({each.kind for each in assigned})
+    streamed_kinds = len(list(missed_in_streams(planted(seed=3))))
+    streamed_assigned = len(list(missed_in_streams(assignments(3))))
+    notations = len(PASSWORD_FORMS) + len(KEY_FORMS)
     return Section(
         "Secrets that are found",
         "Invented secrets in the texts of tests/recording/secret_corpus.py and assignment_corpus.py.",
@@ -98,9 +100,14 @@ def _recall() -> Section:
                 *_share(len(kinds), missed_kinds),
             ),
             (
-                f"passwords and keys in {forms} notations, in 4 contexts",
+                "the same kinds in streams with deltas of 3 to 8 characters",
+                *_share(len(kinds), streamed_kinds),
+            ),
+            (
+                f"passwords and keys in {notations} notations, in {len(AROUND)} contexts",
                 *_share(len(assigned), missed_assigned),
             ),
+            ("the same notations in streams", *_share(len(assigned), streamed_assigned)),
         ),
         (
             Verdict("secrets with a form, missed", 0.01, missed_kinds / len(kinds)),

@@ -10,8 +10,8 @@ except ImportError:  # no wheel exists for this platform
     BytesAhoCorasick = None  # type: ignore[assignment,misc]
 
 SHORT = 512
-"""The length of a text in bytes from which on ahocorasick_rs searches it. It gives up the lock of the interpreter each
-time, which a thread gets back from a busy one only after 5 ms.
+"""Shorter texts, in bytes, are not searched with ahocorasick_rs. It gives up the lock of the interpreter each time, and
+a thread gets the lock back from a busy thread only after 5 ms.
 """
 
 Positions = Callable[[bytes], Iterable[tuple[int, int]]]

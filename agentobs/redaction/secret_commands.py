@@ -21,7 +21,7 @@ _USER = rb"[^\s:%'\"\\]{1,64}"
 _USER_AND_VALUE = (
     rb"(?:" + QUOTE + _USER + rb"[:%]" + QUOTED + rb"|" + _USER + rb"[:%]" + _VALUE + rb")"
 )
-_FLAG = rb"(?:\s|\\[nt])"
+_BEFORE_OPTION = rb"(?:\s|\\[nt])"
 
 
 @cache
@@ -32,7 +32,7 @@ def _compiled(source: bytes) -> re.Pattern[bytes]:
 
 def _command(name: bytes, arguments: bytes) -> Named:
     """Return a search for the password in the arguments of a command."""
-    source = _FLAG + arguments
+    source = _BEFORE_OPTION + arguments
     size = len(name)
 
     def search(text: bytes, _low: bytes, at: int) -> SearchStep:
@@ -151,4 +151,4 @@ COMMANDS: tuple[Named, ...] = (
     ),
     Named(b"q~", _azure),
 )
-"""The types in search order."""
+"""The commands, files and statements whose passwords are found."""

@@ -128,11 +128,9 @@ def _assigned(anchor: bytes, least: int) -> Named:
     def search(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[at + size : at + size + 1] == b"s" and low[at + size : at + size + 2] != b"sw":
             return at + size, None  # a plural is the name of a count or a list
+        # An identifier has such parts: arn:aws:secretsmanager:REGION:ACCOUNT:secret:NAME.
         if text[at - 1 : at] == b":" == text[at + size : at + size + 1]:
-            return (
-                at + size,
-                None,
-            )  # a part of an identifier, such as arn:aws:secretsmanager:REGION:ACCOUNT:secret:NAME
+            return at + size, None
         match = _ASSIGNED.match(text, at + size)
         if match is None:
             return at + size, None
@@ -312,4 +310,4 @@ NAMED: tuple[Named, ...] = (
     Named(b"cookie", _cookie),
     Named(b"-----begin", _pem),
 )
-"""The types in search order. If two of them find the same secret, the first one determines its kind."""
+"""The types of secrets. If two of them find the same secret, the type whose anchor comes first determines its kind."""

@@ -123,7 +123,6 @@ KINDS: tuple[Kind, ...] = (
             "GitLab docs, token overview: token prefixes",
         )
         for sort in (
-            "glpat",
             "gldt",
             "glrt",
             "glcbt",
@@ -371,13 +370,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind("frameio_token", "fio-u-", rb"[A-Za-z0-9_=-]{64}", GITLEAKS),
     *(
-        _kind(
-            "gitlab_token",
-            anchor,
-            _WORD + rb"{20,64}",
-            "GitLab docs, token overview: token prefixes",
+        _kind("gitlab_token", anchor, rest, "GitLab docs, token overview: token prefixes")
+        for anchor, rest in (
+            ("GR1348941", _WORD + rb"{20,64}"),
+            ("glpat-", rb"[A-Za-z0-9_.-]{20,300}"),
         )
-        for anchor in ("GR1348941", "glpat-")
     ),
     _kind("grafana_token", "eyJrIjoi", rb"[A-Za-z0-9]{70,400}" + _PADDING, GITLEAKS, "name"),
     *(

@@ -346,7 +346,8 @@ def test_apply_adds_the_proposed_rules(
     applied = ran(shop, *printed[printed.index("freeze") :]).partition("next   ")[0].splitlines()
     assert f"added  the {rules} to fixtures/{name}/recording.jsonl" in applied
     assert applied[-1:] == YES
-    ran(shop, "freeze", name, "-o", f"fixtures/{name}", "--no-check")
+    again = ran(shop, "freeze", name, "-o", f"fixtures/{name}")
+    assert again.splitlines().count(YES[0]) == 1
     names = rules.split(" ", 1)[1].split(" and ")
     assert load(shop / "fixtures" / name).header["normalizers"] == names
 

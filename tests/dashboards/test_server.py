@@ -120,6 +120,21 @@ def test_the_command_prints_a_url_and_ends_cleanly(home: Home, end: signal.Signa
     assert again != address
 
 
+def test_the_dashboard_opens_after_its_output_is_closed(home: Home) -> None:
+    """The URL works if nobody can read the next one, such as after `agentobs dashboard | head -2`."""
+    process = started(home, "--port", "0")
+    address = printed_url(process)
+    assert process.stdout
+    assert process.stdout.readline() == "Press Ctrl-C to stop.\n"
+    process.stdout.close()
+    assert "a-secret-name" in Client(address).get("/").words
+    process.send_signal(signal.SIGINT)
+    assert process.stderr
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 0
+    process.stderr.close()
+
+
 def test_a_port_in_use_gives_one_clear_error(home: Home) -> None:
     """If a requested port is in use, the command fails. Without a requested port, the next free port is used."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -213,7 +213,7 @@ def test_no_file_causes_another_error(tmp_path: Path, kind: str, data: st.DataOb
 @pytest.mark.parametrize("kind", GOOD)
 @given(data=st.data())
 @settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_no_file_causes_an_error_in_an_import(
     tmp_path: Path, kind: str, data: st.DataObject

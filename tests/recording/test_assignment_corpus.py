@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agentobs.provider.anthropic.streams import assemble
 from agentobs.recording.vault.stream_secrets import find_in_answer
-from agentobs.redaction import apply, find, redact
-from agentobs.redaction.anchors import position_search, separate_searches
+from agentobs.redaction import anchors, apply, find, redact
+from agentobs.redaction.anchors import SHORT, position_search, separate_searches
 from tests.recording.assignment_corpus import (
     AROUND,
     KEY_FORMS,
@@ -44,14 +44,14 @@ def test_assigned_values_are_found() -> None:
     assert len(missed) <= TOTAL * 0.05, Counter(each.kind for each in missed)
     by_form = Counter(each.kind.partition(": ")[0] for each in missed)
     assert {form: count for form, count in by_form.items() if count > 7} == {}
-    in_streams = list(_missed_in_streams())
+    in_streams = list(missed_in_streams(assignments(3)))
     assert len(in_streams) <= TOTAL * 0.05, Counter(each.kind for each in in_streams)
 
 
-def _missed_in_streams() -> Iterator[Planted]:
-    """Yield values that remain in streams with deltas of a few characters."""
+def missed_in_streams(texts: Iterable[Planted]) -> Iterator[Planted]:
+    """Yield the texts whose value remains in a stream with deltas of a few characters."""
     chance = random.Random(2)
-    for each in assignments(3):
+    for each in texts:
         body = b"".join(stream("text_delta", cut(each.text, chance.randrange(3, 9))))
         written = apply(body, find_in_answer(body))
         if remains(each, assemble(STREAM, written)["content"][0]["text"]):
@@ -104,10 +104,36 @@ ANCHORS = (b"pass", b"sshpass", b"a", b"aa", b"ssh", b"://", b"sp")
 
 @given(st.lists(st.sampled_from([*ANCHORS, b"s", b"x", b" "]), max_size=30).map(b"".join))
 def test_positions_do_not_depend_on_the_search(text: bytes) -> None:
-    """The search for all literals at once finds what separate searches find, in an order that gives equal results."""
-    at_once, separate = position_search(ANCHORS)(text), separate_searches(ANCHORS)(text)
+    """The search for all literals at once finds what separate searches find, and each literal in the order of
+    positions.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anchors, "SHORT", 0)
+        at_once = list(position_search(ANCHORS)(text))
+    separate = list(separate_searches(ANCHORS)(text))
     assert sorted(at_once) == sorted(separate)
     for number in range(len(ANCHORS)):
         assert [at for each, at in at_once if each == number] == [
             at for each, at in separate if each == number
         ]
+
+
+def test_short_texts_are_searched_without_ahocorasick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that gives up the lock of the interpreter searches only texts of at least `SHORT` bytes."""
+    searched: list[int] = []
+
+    class Engine:
+        def __init__(self, literals: Sequence[bytes]) -> None:
+            pass
+
+        def find_matches_as_indexes(
+            self, text: bytes, *, overlapping: bool
+        ) -> list[tuple[int, int, int]]:
+            searched.append(len(text))
+            return [(0, 1, 5)] if overlapping else []
+
+    monkeypatch.setattr(anchors, "BytesAhoCorasick", Engine)
+    search = position_search([b"pass"])
+    for size in (8, SHORT - 1, SHORT):
+        assert list(search(b" pass".ljust(size))) == [(0, 1)]
+    assert searched == [SHORT]

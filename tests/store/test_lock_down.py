@@ -13,6 +13,7 @@ import pytest
 
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb import sql_worker_main
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
@@ -363,14 +364,16 @@ SETTINGS = {
 
 
 def test_all_protective_settings_are_active(
-    connection: duckdb.DuckDBPyConnection, worker: Worker
+    connection: duckdb.DuckDBPyConnection, worker: Worker, target: Target
 ) -> None:
     """All settings that protect against attacks have their expected values; several of them protect against each kind
-    of attack. A worker, which has the same settings, does not show them.
+    of attack. A worker has the same settings, but a query cannot read them.
     """
     sql = "SELECT name, value FROM duckdb_settings() WHERE name IN (SELECT unnest($names))"
     names = {"names": list(SETTINGS)}
     assert dict(connection.execute(sql, names).fetchall()) == SETTINGS
+    with sql_worker_main._opened(target.home, False, Limits()) as of_worker:
+        assert dict(of_worker.execute(sql, names).fetchall()) == SETTINGS
     with pytest.raises(UsageError, match="duckdb_settings is not available"):
         worker.run(sql, names)
 

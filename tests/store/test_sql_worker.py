@@ -172,6 +172,10 @@ def test_a_query_does_not_learn_paths_of_this_machine(worker: Worker, name: str,
         "SELECT current_setting('allowed_paths')",
         "SELECT current_setting('allowed_' || 'paths')",
         "SELECT current_setting/* */ ('allowed_paths')",
+        "FROM query /* /* nested */ */ ('FROM duckdb_' || 'databases()')",
+        "FROM query -- a comment\n('FROM duckdb_' || 'databases()')",
+        "FROM \"query\"('FROM duckdb_' || 'databases()')",
+        "SELECT ('allowed_' || 'paths').current_setting()",
         "FROM query('FROM duckdb_' || 'databases()')",
         "FROM query_table(['duckdb_' || 'databases'])",
         "FROM pg_catalog.pg_settings",
@@ -181,6 +185,12 @@ def test_a_query_does_not_learn_paths_indirectly(worker: Worker, sql: str) -> No
     """Settings, and statements that are values, do not reveal paths either."""
     with pytest.raises(UsageError, match="can reveal paths of this machine"):
         list(worker.run(sql).rows)
+
+
+def test_many_comments_do_not_delay_a_query(worker: Worker) -> None:
+    """The search for these functions takes linear time; a search that takes exponential time would never end."""
+    assert list(worker.run("SELECT 1 AS query, " + "/**/" * 2000 + " 2").rows) == [(1, 2)]
+    assert list(worker.run('SELECT 1 AS "query"' + "\n" * 50_000).rows) == [(1,)]
 
 
 def test_no_function_without_arguments_returns_the_home(home: Home) -> None:

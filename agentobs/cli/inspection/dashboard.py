@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import threading
@@ -105,7 +106,9 @@ def dashboard(
             threading.Thread(target=_open, args=(bound.address, folder), daemon=True).start()
 
     def opened() -> None:
-        click.echo(f"The dashboard was opened. For another browser: {bound.address}")
+        # The browser must get its response even if the terminal is closed.
+        with contextlib.suppress(OSError):
+            click.echo(f"The dashboard was opened. For another browser: {bound.address}")
 
     with tempfile.TemporaryDirectory(prefix="agentobs-") as folder:
         server.serve(bound, home, compare=comparison_of, started=started, opened=opened)

@@ -202,12 +202,14 @@ def _send_result(
     _send(out, {"end": _send_rows(result, limits, out)})
 
 
-_BETWEEN = r"\"?(?:\s|/\*.*?\*/|--[^\n]*\n)*\("
-"""What may be between the name of a function and its arguments."""
+_CALL = r"\"?\s*(?:\(|/\*|--)"
+"""What follows the name of a function: its arguments, or a comment before them. Comments are not parsed, because a
+pattern for many of them takes exponential time.
+"""
 _MACHINE = re.compile(
     r"\b(duckdb_databases|duckdb_settings|duckdb_external_file_cache|pg_settings|pragma_database_list)\b"
-    rf"|\b(query|query_table){_BETWEEN}|\b(current_setting){_BETWEEN}(?!\s*'timezone'\s*\))",
-    re.IGNORECASE | re.DOTALL,
+    rf"|\b(query|query_table){_CALL}|\b(current_setting){_CALL}(?!\s*'timezone'\s*\))",
+    re.IGNORECASE,
 )
 """Functions and views that return paths of this machine, or run a statement that is the value of an expression."""
 
