@@ -252,6 +252,7 @@ def sessions_page(request: Request) -> Response:
             has_signatures=view.has_signatures,
             ranges={name: label for name, (label, _) in RANGES.items()},
             attention=ATTENTION,
+            most_exported=MOST_EXPORTED,
             meanings={each.name: each.meaning for each in SIGNATURES},
         )
 
@@ -302,8 +303,9 @@ def export_csv(request: Request) -> Response:
 
 def _cell(value: Any) -> Any:
     text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    # Spreadsheets run texts that start with these signs.
-    return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@")) else text
+    # Spreadsheets run texts that start with these signs, some also after white space.
+    is_formula = isinstance(text, str) and text.lstrip().startswith(("=", "+", "-", "@"))
+    return f"'{text}" if is_formula else text
 
 
 def _export(ending: str, media_type: str, text: str) -> Response:

@@ -230,10 +230,11 @@
       }
     }
     const update = (now, at) => attempt(() => show(now, at));
+    // A dashboard that was restarted accepts neither the old cookie (403) nor the old host name (421).
     const check = () => attempt(async () => {
       const at = Date.now();
       const response = await requestRevision();
-      if (response.status === 403) { showStatus("The dashboard was restarted: open the new URL that it printed."); box.checked = false; listen(); return; }
+      if (response.status === 403 || response.status === 421) { showStatus("The dashboard was restarted: open the new URL that it printed."); box.checked = false; listen(); return; }
       if (!response.ok) throw new Error("the recordings cannot be read");
       await show(String((await response.json()).revision), at);
     });
@@ -256,6 +257,8 @@
     const region = document.getElementById("found");
     if (!form || !region) return;
     let timer = 0;
+    // The query string of the URL that is shown.
+    let shownSearch = location.search;
     const filteredUrl = () => {
       const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
       return `${form.getAttribute("action")}${[...query].length ? `?${query}` : ""}`;
@@ -267,6 +270,7 @@
       try {
         const text = await load(url);
         history[isTyped ? "replaceState" : "pushState"](null, "", url);
+        shownSearch = location.search;
         replaceFrom(text, true);
         announce();
       } catch (error) {
@@ -282,7 +286,8 @@
       timer = setTimeout(() => apply(isTyped), isTyped ? TYPING_MS : 0);
     });
     form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); apply(false); });
-    addEventListener("popstate", () => location.reload());
+    // A link to a part of the page changes only the fragment.
+    addEventListener("popstate", () => { if (location.search !== shownSearch) location.reload(); });
   }
 
   function setUpStatement() {

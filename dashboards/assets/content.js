@@ -18,6 +18,14 @@
     return response.text();
   }
 
+  // Texts that scroll are Tab stops, so that the keyboard can scroll them.
+  function makeScrollersFocusable(within) {
+    for (const each of within.querySelectorAll("pre, .markdown table")) {
+      if (each.scrollHeight > each.clientHeight || each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+    }
+  }
+  document.addEventListener("toggle", (event) => makeScrollersFocusable(event.target), true);
+
   // For each place, the number of the latest request: an earlier response never replaces a later one.
   const latest = new WeakMap();
   async function reveal(form, submitter, isClick) {
@@ -32,6 +40,7 @@
       if (latest.get(place) !== number || !place.isConnected) return;
       // The server escaped all text in it, and the content security policy of the page blocks scripts in it.
       place.innerHTML = text;
+      makeScrollersFocusable(place);
       place.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
       place.dispatchEvent(new CustomEvent("agentobs:content", { bubbles: true }));
       if (!isClick) return;
@@ -62,5 +71,6 @@
     for (const form of within.querySelectorAll("form[data-first][data-into]")) reveal(form, null, false);
   }
   document.addEventListener("agentobs:step", (event) => revealFirst(event.detail));
-  addEventListener("DOMContentLoaded", () => revealFirst(document));
+  document.addEventListener("agentobs:replaced", (event) => { if (event.target.matches("[data-live]")) revealFirst(event.target); });
+  addEventListener("DOMContentLoaded", () => { makeScrollersFocusable(document); revealFirst(document); });
 })();

@@ -74,7 +74,13 @@
     item.setAttribute("aria-expanded", String(isExpanded));
     if (!isExpanded) { for (const each of below(item)) each.hidden = true; resetTabStopTo(item); return; }
     if (!below(item).length) {
-      const found = await part(`tree?under=${encodeURIComponent(item.dataset.step)}`);
+      let found;
+      try { found = await part(`tree?under=${encodeURIComponent(item.dataset.step)}`); } catch (error) {
+        changed.delete(item.dataset.step);
+        item.setAttribute("aria-expanded", "false");
+        showProblem(error);
+        return;
+      }
       if (below(item).length) return;
       for (const each of found.querySelectorAll("[role=treeitem]")) each.tabIndex = -1;
       item.after(found);
@@ -95,8 +101,20 @@
     return item;
   }
 
+  // Above the details; the next selected step replaces it.
+  function showProblem(error) {
+    const message = document.createElement("p");
+    message.className = "warning";
+    message.setAttribute("role", "alert");
+    message.textContent = `Could not be shown: ${error instanceof TypeError ? "the dashboard does not respond" : error.message}.`;
+    step.querySelector("[role=alert]")?.remove();
+    step.prepend(message);
+  }
+
   // Show a step: in the details, in the tree, in the waterfall and in the URL. A later selection aborts an earlier one.
   let request = new AbortController();
+  // The query string of the URL that is shown.
+  let shownSearch = location.search;
   async function select(query, { push = true, focus = false } = {}) {
     request.abort();
     const { signal } = request = new AbortController();
@@ -113,6 +131,7 @@
         url.searchParams.set("step", id);
         url.hash = "";
         history.pushState(null, "", url);
+        shownSearch = location.search;
       }
       let item = markSelected(id);
       if (!item && id) {
@@ -126,7 +145,9 @@
       document.dispatchEvent(new CustomEvent("agentobs:step", { detail: step }));
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (push) location.assign(`${base}?${query}`);
+      // Without a response, a page load would only replace this page by an error of the browser.
+      if (error instanceof TypeError) showProblem(error);
+      else if (push) location.assign(`${base}?${query}`);
     }
   }
   const selectStep = (id, options) => select(`step=${encodeURIComponent(id)}`, options);
@@ -167,6 +188,7 @@
     const url = new URL(location.href);
     for (const name of ["find", "failed"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
     if (push) history.replaceState(null, "", url);
+    shownSearch = location.search;
     const id = selectedId();
     if (![...query].length && id) query.set("step", id);
     let found;
@@ -174,7 +196,7 @@
     const counted = found.querySelector("[data-summary]");
     summary.textContent = counted ? counted.textContent : "";
     counted?.remove();
-    document.getElementById("tree-empty")?.remove();
+    document.getElementById("tree-empty").replaceChildren();
     tree.replaceChildren(found);
     changed.clear();
     markSelected(id);
@@ -224,8 +246,13 @@
   });
 
   addEventListener("popstate", () => {
-    const id = new URL(location.href).searchParams.get("step");
-    if (id) selectStep(id, { push: false }); else location.reload();
+    // A link to a part of the page, such as "Skip to content", changes only the fragment.
+    if (location.search === shownSearch) return;
+    const before = new URLSearchParams(shownSearch), now = new URLSearchParams(location.search), id = now.get("step");
+    shownSearch = location.search;
+    before.delete("step");
+    now.delete("step");
+    if (id && String(before) === String(now)) selectStep(id, { push: false }); else location.reload();
   });
   // After a live update of the tree, the user's selection and expansions are restored.
   document.addEventListener("agentobs:replaced", (event) => {
@@ -234,6 +261,9 @@
       const item = itemOf(id);
       if (item && String(isExpanded) !== item.getAttribute("aria-expanded")) setExpanded(item, isExpanded);
     }
+    // If no step was selected, show the one that failed the session.
+    const failing = tree.querySelector("[aria-selected=true]");
+    if (failing && !selectedId()) selectStep(failing.dataset.step, { push: false });
     markSelected(selectedId());
     resetTabStop();
     // The facts of a step that has ended meanwhile.

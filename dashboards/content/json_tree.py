@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dashboards.content.visible_text import visible
+from dashboards.content.visible_text import TOO_DEEP, visible
 
 MOST_VALUES = 300
 """The maximum number of values of a tree. Our choice: some screens; the raw text shows the rest."""
@@ -87,5 +87,8 @@ def _leaf(value: Any) -> Markup:
             else ""
         )
         return Markup('<span class="text">{}</span>{}').format(visible(cut), more)
-    text = json.dumps(value, ensure_ascii=False, default=str)[:MOST_CHARACTERS]
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)[:MOST_CHARACTERS]
+    except RecursionError:  # JSON can be read at a nesting at which it cannot be written
+        text = TOO_DEEP
     return Markup('<span class="value">{}</span>').format(visible(text))

@@ -19,6 +19,8 @@ SHOWN = 20_000
 """The maximum number of characters of a text that a page shows; the full text can be downloaded. Our choice: about 5
 pages of a book.
 """
+TOO_DEEP = "(nested too deeply to be shown)"
+"""The text in place of a value that is nested too deeply to be written as JSON. The raw body contains the value."""
 
 _HIDDEN = re.compile(
     # Control characters except tab and newline, bidirectional controls, zero-width characters, unusual separators, lone
@@ -70,7 +72,10 @@ def text_of(value: Json) -> str:
     """Return a value as text: a string as it is, anything else as indented JSON."""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    except RecursionError:  # JSON can be read at a nesting at which it cannot be written
+        return TOO_DEEP
 
 
 def shown(value: Json, side: str = "", keys: Sequence[str | int] = ()) -> Text:

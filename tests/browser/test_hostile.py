@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.hostile import AWAY, END, LINE, RUN, STRANGE_ID, TEXTS
+from tests.browser.page_walk import axe_violations
 from tests.browser.tabs import Served, Tab
 
 pytestmark = pytest.mark.xdist_group("browser-hostile")
@@ -90,6 +91,16 @@ def test_content_is_shown_as_text(served: Served, tabs) -> None:
     assert tab.page.locator("#transcript a[href^='http']").count() == 0
     tab.page.locator("#transcript details > summary").first.click()
     _assert_unharmed(tab)
+
+
+def test_content_is_accessible(served: Served, tabs) -> None:
+    """Axe finds no violation in a transcript: each text that scrolls can be focused, also after it was expanded."""
+    tab: Tab = tabs(served)
+    _open_transcript(tab, served)
+    assert axe_violations(tab) == ()
+    tab.page.get_by_role("button", name="Expand all").click()
+    assert tab.page.locator("#transcript details pre[tabindex='0']").count() > 0
+    assert axe_violations(tab) == ()
 
 
 def test_a_line_of_ten_million_characters_is_cut(served: Served, tabs) -> None:

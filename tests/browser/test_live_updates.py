@@ -40,9 +40,13 @@ with recording(Path(sys.argv[1])), contextlib.ExitStack() as held:
         word, _, name = line.strip().partition(" ")
         if word == "run":
             run_agent(name)
-        elif word == "open":
+        elif word in ("open", "begin"):
             held.enter_context(agentobs.session(name))
-            ask()
+            if word == "open":
+                ask()
+        elif word == "fail":
+            with contextlib.suppress(ValueError), held:
+                raise ValueError(name)
         elif word == "ask":
             ask()
         else:
@@ -60,7 +64,8 @@ class Agent:
     def do(self, order: str) -> None:
         """Execute a command:
 
-        `run NAME` for a complete session, or `open NAME`, `ask` and `close` for separate steps.
+        `run NAME` for a complete session, or `begin NAME`, `ask` and `close` or `fail` for separate steps; `open NAME`
+        is `begin` with a first `ask`.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -123,6 +128,27 @@ def test_a_running_session_updates_its_page(served: Served, agent: Agent, tabs) 
     assert page.locator("#panels details.data").first.get_attribute("open") is not None
     agent.do("close")
     tab.wait_for_text("completed", "#head")
+
+
+def test_the_first_step_and_the_failure_appear(served: Served, agent: Agent, tabs) -> None:
+    """Steps, figures and the failure banner appear in pages that were opened before there was anything to show."""
+    agent.do("begin doomed")
+    tab: Tab = tabs(served)
+    page = tab.go("/?q=doomed")
+    tab.follow(page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']"))
+    tab.wait_for_text("No steps yet.", "#tree-empty")
+    session = page.url
+    other: Tab = tabs(served)
+    other.go(f"{session.removeprefix(served.origin)}?tab=cost")
+    other.wait_for_text("No data for this tab.")
+    assert page.locator("#failure").count() == 0
+    agent.do("ask")
+    page.locator("#tree a.request").wait_for()
+    other.page.locator("[data-figure=turns]").wait_for()
+    assert page.locator("#tree-empty").inner_text() == ""
+    assert "No data for this tab." not in other.page.locator("main").inner_text()
+    agent.do("fail")
+    tab.wait_for_text("ValueError", "#failure")
 
 
 def test_the_page_says_how_old_it_is(served: Served, agent: Agent, tabs) -> None:
@@ -304,6 +330,27 @@ def test_filter_results_are_announced(served: Served, tabs) -> None:
     every = tab.page.locator("#found dd").first.inner_text()
     tab.page.get_by_role("searchbox").fill("nobody-is-called-this")
     tab.wait_for_text(f"0 of {every} sessions", "#announced[data-same]")
+
+
+def test_a_dashboard_that_ended_leaves_its_pages_open(tabs, tmp_path: Path) -> None:
+    """If the dashboard has ended, a click on a step shows the reason, and the page stays.
+
+    After a restart on the same port, the page asks for the new URL.
+    """
+    home = store_builders.one(tmp_path / "home")
+    with serving(home) as served:
+        tab: Tab = tabs(served)
+        tab.forgiven += ["421", "ERR_"]
+        tab.settle()
+        page = tab.page
+        tab.follow(page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").first)
+    tab.wait_for_text("the dashboard does not respond", "#followed")
+    page.locator("#tree a.request").last.click()
+    page.locator("#step [role=alert]").wait_for()
+    assert "does not respond" in page.locator("#step [role=alert]").inner_text()
+    assert page.locator("#tree a.request").count() > 0
+    with serving(home, "--port", served.origin.rpartition(":")[2]):
+        tab.wait_for_text("The dashboard was restarted", "#followed")
 
 
 def test_failed_updates_are_shown(tabs, tmp_path: Path) -> None:

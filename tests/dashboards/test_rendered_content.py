@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dashboards.content.images import MOST_BYTES, images_in
 from dashboards.content.json_tree import MOST_VALUES, json_tree, parsed
 from dashboards.content.markdown import markdown
+from dashboards.content.visible_text import TOO_DEEP, text_of
 
 ALLOWED = {
     "p", "strong", "em", "s", "code", "pre", "ul", "ol", "li", "blockquote", "hr", "br", "table", "thead", "tbody",
@@ -102,6 +103,18 @@ def test_json_is_a_bounded_tree() -> None:
     for _ in range(200):
         deep = [deep]
     assert len(json_tree(deep)) < 20_000
+
+
+def test_values_that_can_hardly_be_parsed_are_shown() -> None:
+    """A value whose nesting is just below the limit of the parser breaks neither the tree nor the text."""
+
+    def shown(value: object, frames: int) -> str:
+        """Render a value below additional frames of the stack."""
+        return shown(value, frames - 1) if frames else f"{json_tree(value)}{text_of(value)}"
+
+    depth = next(depth for depth in range(2_000, 0, -1) if parsed("[" * depth + "]" * depth))
+    value = parsed("[" * depth + "]" * depth)
+    assert shown(value, 20).count(TOO_DEEP) == 2
 
 
 def test_only_objects_and_lists_are_trees() -> None:

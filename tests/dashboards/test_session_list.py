@@ -23,7 +23,7 @@ from agentobs.records.labels import digest_label
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
-from dashboards.app import fleet_page, store_view
+from dashboards.app import fleet_page, session_list, store_view
 from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, _cell, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
 from tests.dashboards.live_app import Client, serving
@@ -572,8 +572,18 @@ def test_the_list_is_exported(client: Client, store: duckdb.DuckDBPyConnection) 
     assert "Grüße" not in json.dumps(rows, ensure_ascii=False)
 
 
+def test_a_bounded_export_is_announced(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If an export does not contain all matching sessions, the page and the JSON say so."""
+    assert "the first" not in client.get("/").words
+    monkeypatch.setattr(session_list, "MOST_EXPORTED", 10)
+    assert "Export: CSV JSON (the first 10)" in client.get("/").words
+    exported = json.loads(client.get("/sessions.json").body)
+    assert len(exported["sessions"]) == 10
+    assert exported["not_included"] == COUNT - 10
+
+
 def test_an_exported_text_is_no_formula() -> None:
     """Spreadsheets do not run a text of an export."""
-    assert [_cell(text) for text in ("=1+1", "@x", "name", 5, ["a", "b"])] == [
-        "'=1+1", "'@x", "name", 5, "a b",
+    assert [_cell(text) for text in ("=1+1", "\t=1+1", "@x", "name", 5, ["a", "b"])] == [
+        "'=1+1", "'\t=1+1", "'@x", "name", 5, "a b",
     ]  # fmt: skip

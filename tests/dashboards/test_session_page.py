@@ -247,7 +247,9 @@ def test_live_regions_have_ids(client: Client) -> None:
             str(attributes["id"]) for _, attributes in got.tags if "data-live" in attributes
         }
         assert {"head", "totals"} <= live[tab]
-    assert {"tree", "panels"} <= live["trace"]
+        assert "failure-place" in live[tab]
+    assert {"tree", "tree-count", "tree-empty", "failure-links", "panels"} <= live["trace"]
+    assert "panels" in live["cost"]
     assert "step" not in live["trace"]
     assert "diagnosis" in live["overview"]
     assert "steps" in live["steps"]
@@ -265,6 +267,7 @@ def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
             panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
             assert re.search(r'<p class="summary">[^<]+', panel), name
             assert "<table>" in panel, name
+        assert bool(TABS[tab][1]) is ("plotly.min.js" in got.html), "plotly is large"
     assert {"waterfall", "turns", "context", "time"} <= set(drawn)
 
 

@@ -71,12 +71,14 @@ def pages(home: Home) -> list[str]:
         f"/attempts/{tried[-1]}",
         f"/attempts/{tried[-1]}/diff",
         f"/compare?a={session}&b={session}",
+        "/sessions.csv",
+        "/sessions.json",
     ]
 
 
 def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> None:
     """The pages of the session, its ledger, requests, changes and comparison have no content before a click, except the
-    title of the session, which is a text without effect.
+    title of the session, which is a text without effect. Exports have no content.
     """
     for path in pages(home):
         got = client.get(path)
@@ -84,6 +86,7 @@ def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> 
         assert not [word for word in (*CANARIES[1:], "Oslo", EVIL[:20]) if word in got.html]
         escaped = "canary-prompt &lt;/pre&gt; &lt;img src=x"
         assert got.html.count("canary-prompt") == got.html.count(escaped)
+        assert "canary" not in got.html or not path.startswith("/sessions.")
 
 
 def test_content_requires_a_post_from_the_dashboard(home: Home, client: Client) -> None:
