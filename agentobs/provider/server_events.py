@@ -25,10 +25,14 @@ def split_events(body: bytes) -> list[bytes]:
 
     The last item is an unfinished event if the stream does not end with a blank line.
     """
-    events: list[bytes] = []
-    start = 0
     # Only the marks that occur: the search for another one would read the rest of the stream for each event.
     marks = [mark for mark in _MARKS if mark in body]
+    if len(marks) == 1:
+        *complete, rest = body.split(marks[0])
+        events = [each + marks[0] for each in complete]
+        return [*events, rest] if rest else events
+    events = []
+    start = 0
     while (end := _event_end(body, start, marks)) != -1:
         events.append(body[start:end])
         start = end

@@ -138,6 +138,7 @@ class Conversations:
     def __init__(self) -> None:
         """Start without conversations."""
         self._all: OrderedDict[int, Conversation] = OrderedDict()
+        self._with_calls: OrderedDict[int, Conversation] = OrderedDict()
         self._count = 0
         self._by_history: OrderedDict[bytes, list[_Answered]] = OrderedDict()
         self._by_attempt: OrderedDict[str, Conversation] = OrderedDict()
@@ -145,6 +146,10 @@ class Conversations:
     def __iter__(self) -> Iterator[Conversation]:
         """Yield the conversations, latest activity last."""
         return iter(list(self._all.values()))
+
+    def with_calls(self) -> list[Conversation]:
+        """Return the conversations with tool calls, latest activity last."""
+        return list(self._with_calls.values())
 
     def continued_by(self, sent: Sent) -> Conversation | None:
         """Return the conversation that a request continues or repeats; None if it starts one."""
@@ -199,6 +204,9 @@ class Conversations:
         conversation.is_answered = response is not None
         self._all[conversation.number] = conversation  # it may have been forgotten
         self._all.move_to_end(conversation.number)
+        if conversation.calls:
+            self._with_calls[conversation.number] = conversation
+            self._with_calls.move_to_end(conversation.number)
         if response is None:
             return
         _remember(self._by_attempt, sent.attempt_id, conversation)
@@ -211,7 +219,9 @@ class Conversations:
         """Forget the conversations without recent activity if there are too many; return them."""
         found = []
         while len(self._all) > CONVERSATIONS_MAX:
-            found.append(self._all.popitem(last=False)[1])
+            number, oldest = self._all.popitem(last=False)
+            self._with_calls.pop(number, None)
+            found.append(oldest)
         return found
 
     def lanes(self) -> set[str]:
@@ -257,9 +267,11 @@ class Conversations:
     def _waiting_for(self, sent: Sent) -> Conversation | None:
         """Return the conversation with an open call whose result a request contains, whatever its earlier messages."""
         wanted = set(sent.result_ids)
+        if not wanted:
+            return None
         waiting = [
             each
-            for each in reversed(self._all.values())
+            for each in reversed(self.with_calls())
             if each.reported_lane == sent.lane
             and any(c.tool_use_id in wanted and c.closed_ns is None for c in each.calls)
         ]

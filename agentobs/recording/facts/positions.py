@@ -237,12 +237,12 @@ class Positions:
         if conversation is not None and (conversation.parent is None or not sent.is_prompt):
             return conversation.parent, None
         job_end = partial(jobs.end_of, self.session_id)
-        if (start := start_of(sent, self._conversations, job_end)) is not None:
+        if (start := start_of(sent, self._conversations.with_calls(), job_end)) is not None:
             return start.parent, start.tool_use_id
         if conversation is not None:
             return conversation.parent, None
         above, _, call = sent.lane.rpartition("/")
-        for each in reversed(list(self._conversations)):
+        for each in reversed(self._conversations.with_calls()):
             waiting = (one.tool_use_id for one in each.calls if one.is_open_at(sent.started_ns))
             if each.reported_lane == above and call in waiting:
                 return each, None
