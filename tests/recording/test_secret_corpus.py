@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentobs.provider.anthropic.streams import assemble
-from agentobs.recording.vault.stream_secrets import find_in_answer
-from agentobs.redaction import apply, find, redact
+from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream
+from agentobs.redaction import apply, disjoint, find, redact
 from tests.recording.secret_corpus import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted
 from tests.recording.test_stream_secrets import STREAM, cut, stream
 
@@ -42,6 +42,17 @@ def _missed_in_streams() -> Iterator[Planted]:
         remaining = assemble(STREAM, written)["content"][0]["text"]
         if _remains(each, remaining):
             yield each
+
+
+def test_a_stream_is_searched_like_its_complete_text() -> None:
+    """The search in the distinct parts of a stream misses nothing that the search in all of its bytes finds."""
+    chance = random.Random(4)
+    texts = list(planted(seed=7))[::2]
+    for each in texts:
+        for size in (chance.randrange(3, 9), 40, len(each.text)):
+            body = b"".join(stream("text_delta", cut(each.text, size)))
+            assert find_in_answer(body) == disjoint(find_in_stream(body) + find(body)), each
+    assert len(texts) == len(TOKENS | VALUES | WHOLE) * len(CONTEXTS) // 2
 
 
 def _remains(each: Planted, text: str) -> bool:

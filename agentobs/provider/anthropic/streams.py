@@ -20,7 +20,7 @@ from agentobs.provider.anthropic.managed_agents import is_agent_event
 from agentobs.provider.anthropic.messages import blocks, is_provider_call, is_provider_result
 from agentobs.provider.anthropic.server_tools import provider_calls, provider_results
 from agentobs.provider.dialect import DeltaShape, ResponseFacts, ToolCall, json_bytes
-from agentobs.provider.server_events import ServerEvent, is_stream, server_events, split_events
+from agentobs.provider.server_events import is_stream, server_events
 from agentobs.records.exchanges import Answer
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.usage import Certainty
@@ -64,24 +64,27 @@ def assemble(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         parsed = _json_or_none(body.decode("utf-8", "replace"))
         return parsed if isinstance(parsed, dict) else {}
     message: dict[str, Any] = {}
-    for index, data in _joined(split_events(body), _TYPED_TEXT):
-        if index is not None:
-            delta = {"type": "text_delta", "text": data}
-            _try_fold(message, {"type": "content_block_delta", "index": index, "delta": delta})
-            continue
-        for server_event in server_events(data):
-            _add(message, server_event)
+    start = 0
+    for run in _TEXT_RUN.finditer(body):
+        _add_events(message, body[start : run.start()])
+        delta = {"type": "text_delta", "text": _unescaped(_TYPED_TEXT.findall(run[0]))}
+        event = {"type": "content_block_delta", "index": int(run["index"]), "delta": delta}
+        _try_fold(message, event)
+        start = run.end()
+    _add_events(message, body[start:])
     return message
 
 
-def _add(message: dict[str, Any], server_event: ServerEvent) -> None:
-    event = _json_or_none(server_event.data)
-    if not isinstance(event, dict):
-        return
-    if server_event.name == "error" or event.get("type") == "error":
-        message["error"] = event.get("error", event)
-    else:
-        _try_fold(message, event)
+def _add_events(message: dict[str, Any], body: bytes) -> None:
+    """Apply each event of a stream to a message."""
+    for server_event in server_events(body):
+        event = _json_or_none(server_event.data)
+        if not isinstance(event, dict):
+            continue
+        if server_event.name == "error" or event.get("type") == "error":
+            message["error"] = event.get("error", event)
+        else:
+            _try_fold(message, event)
 
 
 _DELTA_NAME = b"content_block_delta"
@@ -290,7 +293,7 @@ def _partial(event: Mapping[str, Any]) -> object:
 def _skim(body: bytes) -> _Stream:
     """Read only the facts of a stream."""
     stream = _Stream()
-    for index, data in _joined(_fact_events(body), _TYPED_INPUT):
+    for index, data in _joined(_fact_events(body)):
         if index is not None:
             stream.inputs.setdefault(index, []).append(data)
         elif isinstance(event := _json_or_none(data), dict):
@@ -298,16 +301,13 @@ def _skim(body: bytes) -> _Stream:
     return stream
 
 
-def _joined(events: Iterable[bytes], typed: re.Pattern[bytes]) -> Iterator[tuple[int | None, Any]]:
-    """Yield consecutive deltas of one block as its index and their text, and each other event as None and its bytes.
-
-    Args:
-        events: the events of a stream.
-        typed: matches a delta; its groups are the index and the text, which is escaped like a JSON string.
+def _joined(events: Iterable[bytes]) -> Iterator[tuple[int | None, Any]]:
+    """Yield consecutive deltas of one tool input as the index of its block and their text, and each other event as None
+    and its bytes.
     """
     index, texts = b"", list[bytes]()
     for event in events:
-        delta = typed.fullmatch(event)
+        delta = _TYPED_INPUT.fullmatch(event)
         if texts and (delta is None or delta["index"] != index):
             yield int(index), _unescaped(texts)
             texts.clear()
@@ -335,13 +335,21 @@ as JSON would take longer than everything else that the recorder does. A delta i
 """
 
 _TYPED_TEXT = re.compile(
-    rb'event: content_block_delta\ndata: ?\{"type":"content_block_delta","index":(?P<index>\d{1,9}),'
-    rb'"delta":\{"type":"text_delta","text":"'
-    rb'(?P<text>[^"\\\x00-\x1f]*(?:\\["\\/bfnrt][^"\\\x00-\x1f]*)*)"\} *\} *\n\n'
+    rb'"text_delta","text":"([^"\\\x00-\x1f]*(?:\\["\\/bfnrt][^"\\\x00-\x1f]*)*)"\} *\} *\n\n'
 )
-"""Matches the event of a text delta in the same formatting. Deltas with other escapes are parsed, because a surrogate
-pair may be split between two of them.
+"""Matches the end of the event of a text delta in the same formatting; group 1 is the text. Deltas with other escapes
+are parsed, because a surrogate pair may be split between two of them.
 """
+_TEXT_EVENT = (
+    rb'event: content_block_delta\ndata: ?\{"type":"content_block_delta","index":%b,"delta":\{"type":'
+    + _TYPED_TEXT.pattern.replace(b"(", b"(?:", 1)
+)
+_TEXT_RUN = re.compile(
+    rb"(?:\A|(?<=\n\n))"
+    + _TEXT_EVENT % rb"(?P<index>\d{1,9})"
+    + rb"(?:%b)*+" % (_TEXT_EVENT % rb"(?P=index)")
+)
+"""Matches consecutive events with text deltas of one block."""
 
 
 _STRING = rb'"([^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+)"'

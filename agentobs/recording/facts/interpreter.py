@@ -287,15 +287,15 @@ class Interpreter:
         """Process the request of an exchange."""
         self._credentials.add(exchange.place.session_id, exchange.secrets)
         bodies = self._bodies.setdefault(exchange.place.session_id, Bodies(self.redactor))
-        metadata = canonical(request_metadata(exchange, self.redactor))
+        metadata = request_metadata(exchange, self.redactor)
         body = bodies.add(
             exchange.question.body,
             exchange.secrets,
-            metadata.encode("utf-8", "surrogatepass"),
+            canonical(metadata).encode("utf-8", "surrogatepass"),
             dialect_of(exchange.question.path),
         )
         self._declare(exchange, body)
-        line = request_content(exchange, body, self.redactor)
+        line = request_content(exchange, body, metadata)
         return PartialExchange(exchange.attempt_id, body, line, self.redactor)
 
     def _declared_in(self, session_id: str) -> set[str]:

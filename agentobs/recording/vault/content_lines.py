@@ -68,12 +68,17 @@ def request_metadata(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
     }
 
 
-def request_content(exchange: ModelExchange, body: Body, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a request: its difference from an earlier one, and where secrets were redacted."""
+def request_content(
+    exchange: ModelExchange, body: Body, metadata: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content line of a request: its difference from an earlier one, and where secrets were redacted.
+
+    `metadata` is that of `request_metadata`.
+    """
     return {
         "content_id": body.content_id,
         "session_id": exchange.place.session_id,
-        **request_metadata(exchange, redactor),
+        **metadata,
         "base": body.base,
         "prefix": body.prefix,
         "suffix": body.suffix,
