@@ -28,6 +28,8 @@ PAUSE_SECONDS = 0.02
 """A pause before each request; agents run tools between their requests, which usually takes longer."""
 REQUESTS = 20
 """The number of requests of one variant in one round."""
+WARM_UP = 200
+"""The number of requests before the first round: enough for the meter to load its price list."""
 STREAMS = 100
 """The number of concurrent streams."""
 DELTAS = 200
@@ -80,7 +82,8 @@ def _requests(servers: dict[str, _Server], rounds: int, pause_seconds: float) ->
     first: dict[str, list[float]] = {name: [] for name in servers}
     cpu = dict.fromkeys(servers, 0.0)
     for connection in connections.values():
-        connection.request()
+        for _ in range(WARM_UP):
+            connection.request()
     for _ in range(rounds):
         for name, connection in connections.items():
             before = servers[name].cpu_ms()

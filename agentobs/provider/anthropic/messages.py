@@ -323,7 +323,7 @@ def parameters(body: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     for path in _PARAMETERS:
         value: Any = body
         for key in path.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
+            value = value.get(key) if isinstance(value, dict) else None
         is_number = (isinstance(value, int) and abs(value) < 2**63) or (
             isinstance(value, float) and math.isfinite(value)
         )

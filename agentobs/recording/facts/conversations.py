@@ -9,7 +9,7 @@ level, its own interactions.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,13 +139,10 @@ class Conversations:
         """Start without conversations."""
         self._all: OrderedDict[int, Conversation] = OrderedDict()
         self._with_calls: OrderedDict[int, Conversation] = OrderedDict()
+        self._unanswered: dict[int, Conversation] = {}
         self._count = 0
         self._by_history: OrderedDict[bytes, list[_Answered]] = OrderedDict()
         self._by_attempt: OrderedDict[str, Conversation] = OrderedDict()
-
-    def __iter__(self) -> Iterator[Conversation]:
-        """Yield the conversations, latest activity last."""
-        return iter(list(self._all.values()))
 
     def with_calls(self) -> list[Conversation]:
         """Return the conversations with tool calls, latest activity last."""
@@ -202,6 +199,9 @@ class Conversations:
         )
         conversation.history = sent.histories[-1] if sent.histories else None
         conversation.is_answered = response is not None
+        self._unanswered.pop(conversation.number, None)
+        if not conversation.is_answered:
+            self._unanswered[conversation.number] = conversation
         self._all[conversation.number] = conversation  # it may have been forgotten
         self._all.move_to_end(conversation.number)
         if conversation.calls:
@@ -221,6 +221,7 @@ class Conversations:
         while len(self._all) > CONVERSATIONS_MAX:
             number, oldest = self._all.popitem(last=False)
             self._with_calls.pop(number, None)
+            self._unanswered.pop(number, None)
             found.append(oldest)
         return found
 
@@ -254,10 +255,8 @@ class Conversations:
             return None
         failed = [
             each
-            for each in self._all.values()
-            if not each.is_answered
-            and each.history == sent.histories[-1]
-            and each.reported_lane == sent.lane
+            for each in self._unanswered.values()
+            if each.history == sent.histories[-1] and each.reported_lane == sent.lane
         ]
         of_job = [each for each in failed if each.steps == sent.steps]
         if of_job or not sent.steps:

@@ -105,8 +105,9 @@ class SessionView:
         yield from ends_and_start
         yield from self._results(exchange, position, sent)
         request = self._llm_request(exchange, response.outcome)
-        fact = self._fact(exchange, body, contents, position, response, request, dialect, sent)
-        fact = replace(fact, continues_attempt_id=continued)
+        fact = self._fact(
+            exchange, body, contents, position, response, request, dialect, sent, continued
+        )
         yield fact
         yield from self._low_limits.follow(fact)
         if exchange.lost_bytes and fact.origin == "live":
@@ -298,6 +299,7 @@ class SessionView:
         request: tuple[str, int],
         dialect: Dialect,
         sent: SentTurns,
+        continued: str | None = None,
     ) -> Attempt:
         question, answer, place = exchange.question, exchange.answer, position.place
         request_id, number = request
@@ -311,7 +313,7 @@ class SessionView:
             llm_request_id=request_id,
             attempt_id=exchange.attempt_id,
             attempt=number,
-            continues_attempt_id=None,
+            continues_attempt_id=continued,
             span_id=place.span_id,
             started_ns=exchange.started_ns,
             headers_ns=exchange.headers_ns,

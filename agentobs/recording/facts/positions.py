@@ -69,6 +69,8 @@ class Positions:
     _turns: dict[str, int] = field(default_factory=dict)
     """The last turn of each lane."""
     _conversations: Conversations = field(default_factory=Conversations)
+    _open: dict[int, Conversation] = field(default_factory=dict)
+    """The conversations whose interaction was open when their last request was sent."""
     _latest: dict[str, Interaction] = field(default_factory=dict)
     """The interaction of the last request of each lane that a client reported."""
 
@@ -126,6 +128,8 @@ class Positions:
             facts.append(InteractionStart(self.session_id, interaction.interaction_id, lane, at_ns))
         conversation.interaction = self._latest[sent.lane] = interaction
         interaction.last_ns = max(interaction.last_ns, at_ns + exchange.ended_ns)
+        self._open.pop(conversation.number, None)
+        self._open[conversation.number] = conversation
         place = replace(place, interaction_id=interaction.interaction_id)
         return position._replace(place=place, conversation=conversation), facts
 
@@ -161,10 +165,19 @@ class Positions:
 
     def end_session(self, at_ns: int) -> Iterator[Fact]:
         """Yield the ends of the interactions that are open when the session ends."""
-        for each in self._conversations:
-            interaction = each.interaction
-            if each.parent is None and interaction is not None and interaction.is_open:
+        for each, interaction in self._open_interactions():
+            if each.parent is None:
                 yield self._end(interaction, at_ns, "interrupted", True)
+
+    def _open_interactions(self) -> list[tuple[Conversation, Interaction]]:
+        """Return the conversations whose interaction is open, latest activity last."""
+        found = [
+            (each, each.interaction)
+            for each in self._open.values()
+            if each.interaction is not None and each.interaction.is_open
+        ]
+        self._open = {each.number: each for each, _ in found}
+        return found
 
     def take_turn(self, lane: str) -> int:
         """Return the number of the next turn of a lane, for a turn that is not derived from requests."""
@@ -184,10 +197,8 @@ class Positions:
         has_history = len(sent.histories) > 2 or "assistant" in sent.roles.values()
         if sent.tools or has_history or sent.steps or sent.agent_id is not None:
             return False
-        for each in self._conversations:
-            interaction = each.interaction
-            if interaction is not None and interaction.is_open and each.tools:
-                return True
+        if any(each.tools for each, _ in self._open_interactions()):
+            return True
         return any(_declares_tools(each, dialect) for each in exchange.in_flight)
 
     def _not_a_turn(self, place: Place, makes_turn: bool, sent: Sent) -> Position:
@@ -277,9 +288,8 @@ class Positions:
         continue in another job is not interrupted.
         """
         job_end = partial(jobs.end_of, self.session_id)
-        for each in self._conversations:
-            interaction = each.interaction
-            if each.parent is not None or interaction is None or not interaction.is_open:
+        for each, interaction in self._open_interactions():
+            if each.parent is not None or not interaction.is_open:
                 continue
             if each.reported_lane == sent.lane and not are_concurrent(sent, each, job_end):
                 yield self._end(interaction, sent.started_ns, "interrupted", True)
