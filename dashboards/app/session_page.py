@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.analysis.session_search import SessionTexts
+from dashboards.app.comparison.pair_page import previous_of
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import first_of, page_response, session_named, site_of
@@ -87,6 +88,7 @@ def session(request: Request) -> Response:
             spent=first_of(opened.cached_rows("cost_by_session")),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),
+            previous=previous_of(view, session_id),
             link=_link,
             most=MOST_ROWS,
             **(_TAB_VALUES[tab](opened, query) if tab in _TAB_VALUES else {}),
