@@ -30,6 +30,7 @@ from dashboards.app import (
     step_content,
     transcript_page,
 )
+from dashboards.app.commands import command_pages
 from dashboards.app.comparison import pair_page, pair_texts
 from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
 from dashboards.app.store_view import BusyError, Reader, ReaderState
@@ -40,6 +41,7 @@ _PAGES = (
     sql_page,
     transcript_page,
     ledger_page,
+    command_pages,
     session_page,
     changes_page,
     step_content,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.analysis.session_search import SessionTexts
+from dashboards.app.commands.command_pages import command_values, diverged_steps
 from dashboards.app.comparison.pair_page import previous_of
+from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import number_in, page_of
-from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
@@ -23,9 +23,8 @@ from dashboards.app.trace import (
     selected_number,
     shown_nodes,
     shown_step,
-    tree_of,
 )
-from dashboards.panels.panels import rows_of, session_panels
+from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
     scores_of,
@@ -53,6 +52,7 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "time": ("Time", ("time", "tools", "waits")),
     "context": ("Context", ("context",)),
     "steps": ("Steps", ()),
+    "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
 WINDOW_TURNS = 25
@@ -96,46 +96,6 @@ def session(request: Request) -> Response:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedSession:
-    """A session as its pages need it."""
-
-    request: Request
-    view: View
-    session_id: str
-    about: Row
-    """Its row of `sessions`."""
-    cache: SessionCache
-    failure: Failure | None
-    tree: TraceTree
-
-    def cached_rows(self, name: str) -> list[Row]:
-        """Return the rows of a named query about the session, with the original texts.
-
-        Texts are read each time, because they may be deleted while the rows are cached.
-        """
-        rows = self.cache.get(
-            name, lambda: rows_of(self.view.store, name, session_id=self.session_id)
-        )
-        return list(self.view.texts.replace_in_dicts(rows))
-
-
-def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
-    """Return a session with its tree."""
-    cache = SessionCache.of(site_of(request).home, view, session_id)
-    key = {"session_id": session_id}
-    rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))
-    [about] = view.texts.replace_in_dicts(rows)
-    failure = None
-    if about["status"] != "running":
-        failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
-    waterfall = cache.get(
-        "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
-    )
-    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure))
-    return OpenedSession(request, view, session_id, about, cache, failure, tree)
-
-
 def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
     tree, view = opened.tree, opened.view
     number = selected_number(tree, query)
@@ -158,6 +118,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "only_failed": only_failed,
         "selected": number,
         "shown": shown_step(view, tree, number, lambda: opened.cached_rows("session_errors")),
+        "diverged": diverged_steps(opened),
         "failures": tree.adjacent_failures(number),
         "parameters": parameters,
     }
@@ -263,6 +224,7 @@ def step_part(request: Request) -> Response:
             "failures": opened.tree.adjacent_failures(number),
             "about": opened.about,
             "content_state": kept,
+            "diverged": diverged_steps(opened),
         }
         return HTMLResponse(page("step.html", **values))
 
@@ -281,6 +243,7 @@ _TAB_VALUES = {
     "trace": _trace_values,
     "overview": _overview_values,
     "steps": _step_values,
+    "commands": command_values,
 }
 
 
