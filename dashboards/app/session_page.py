@@ -19,10 +19,12 @@ from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
+    ShownNode,
     matching_nodes,
     selected_number,
     shown_nodes,
     shown_step,
+    step_of_turn,
 )
 from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
@@ -69,6 +71,10 @@ def session(request: Request) -> Response:
         opened = open_session(request, view, session_id)
         query = request.query_params
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
+        if tab == TRACE and query.get("turn") and "step" not in query:
+            step_id = step_of_turn(opened.tree, query["turn"])
+            path = f"/sessions/{segment(session_id)}?{urlencode({'step': step_id})}"
+            return RedirectResponse(path, 303)
         return page_response(
             request,
             "session.html",
@@ -82,6 +88,7 @@ def session(request: Request) -> Response:
             failing=None
             if opened.tree.failing is None
             else opened.tree.node(opened.tree.failing).step_id,
+            last_failed=_last_failed(opened),
             failed_steps=_failed_counts(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(opened.cached_rows("internal/session_git")),
@@ -183,6 +190,14 @@ def _panel_values(
         "window": window,
         "windows": _windows(count, window),
     }
+
+
+def _last_failed(opened: OpenedSession) -> ShownNode | None:
+    """Return the step that failed last, if the session failed and no step is known to have caused it."""
+    number = opened.tree.last_failed
+    if number is None:
+        return None
+    return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
 
 
 def _failed_counts(tree: TraceTree) -> dict[str, int]:

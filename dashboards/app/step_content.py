@@ -31,6 +31,8 @@ from dashboards.content.message_view import (
 from dashboards.content.visible_text import body_of, message_of, shown, visible
 from dashboards.panels.templates import segment
 
+MOST_RETRIES = 20
+"""The maximum number of attempts of a request that are skipped to find the previous request. Our choice."""
 _Part = tuple[Block | Withheld, str | None]
 """A block of content, and the attempt from which its full text can be downloaded."""
 
@@ -57,8 +59,15 @@ def messages(request: Request, fields: Fields) -> Response:
 def request_parts_of(
     view: View, about: Row
 ) -> Callable[[Content], tuple[NewInput | Withheld, Message | Withheld | None]]:
-    """Return the function that reads the new messages of a request, and its response."""
+    """Return the function that reads the new messages of a request, and its response.
+
+    They are new since the previous request of the lane; a retry sends the same messages as the failed attempt.
+    """
     previous = previous_attempt(view, about)
+    for _ in range(MOST_RETRIES):
+        if previous is None or previous["llm_request_id"] != about["llm_request_id"]:
+            break
+        previous = previous_attempt(view, previous)
 
     def read(content: Content) -> tuple[NewInput | Withheld, Message | Withheld | None]:
         old_question = content.question(previous) if previous else None

@@ -261,6 +261,10 @@
     if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
   });
   resetTabStop();
-  tree.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
+  // Near the top of the tree, because its end may be below the window.
+  const initial = tree.querySelector("[aria-selected=true]");
+  if (initial) tree.scrollTop += initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - 72;
   scrollTo(0, 0);
+  // A link to a step leads to the step.
+  if (!location.hash && new URLSearchParams(location.search).has("step")) trace.scrollIntoView({ block: "start" });
 })();
