@@ -308,8 +308,24 @@
     choice.addEventListener("change", () => { settings.set("agentobs-theme", choice.value); applyTheme(choice.value); });
   }
 
+  // Buttons that copy a text or a link. Without this script, they are hidden.
+  function setUpCopying() {
+    document.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-copy], [data-copy-link]");
+      if (!button) return;
+      const text = button.dataset.copy ?? new URL(button.dataset.copyLink, location.href).href;
+      navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not copied"; });
+    });
+    const show = (within) => { for (const each of within.querySelectorAll("[data-copy], [data-copy-link]")) each.hidden = false; };
+    show(document);
+    document.addEventListener("agentobs:replaced", (event) => show(event.target));
+    document.addEventListener("agentobs:part", (event) => show(event.detail));
+    document.addEventListener("agentobs:step", (event) => show(event.detail));
+  }
+
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    setUpCopying();
     showTimeZone();
     document.addEventListener("agentobs:replaced", (event) => localTimes(event.target));
     document.addEventListener("agentobs:part", (event) => localTimes(event.detail));

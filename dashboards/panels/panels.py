@@ -224,7 +224,7 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
-    summary = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}."
+    summary = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}{_most_expensive(rows)}."
     columns = (
         "lane",
         "turn",
@@ -238,6 +238,17 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
     )
     figure = figures.session_turns(rows)
     return panel("turns", "Tokens and cost per turn", summary, figure, columns, rows, is_wide=True)
+
+
+def _most_expensive(rows: Sequence[Row]) -> str:
+    """Return which turn cost the most, in words; empty if there are few turns or no costs."""
+    priced = [row for row in rows if row["cost_usd"]]
+    if len(priced) < 3:
+        return ""
+    most = max(priced, key=lambda row: row["cost_usd"])
+    share = most["cost_usd"] / sum(row["cost_usd"] for row in priced)
+    where = "" if most["lane"] == "main" else f" of {most['lane']}"
+    return f"; turn {most['turn']:,}{where} cost the most, {money(most['cost_usd'])} ({share:.0%})"
 
 
 def _context(rows: Sequence[Row]) -> Panel | None:
@@ -258,9 +269,15 @@ def _split(splits: Sequence[Split]) -> Panel | None:
     if not splits:
         return None
     rows = [dataclasses.asdict(split) for split in splits]
-    waited = sum(split.person_ns for split in splits)
-    wait_note = f" Waiting for the user: {seconds(waited)}." if waited else ""
-    summary = f"Time along the critical path; all parts add up to the wall time.{wait_note}"
+    wall = sum(split.wall_ns for split in splits)
+    spent = {part: sum(row[f"{part}_ns"] for row in rows) for part in PARTS}
+    largest_first = sorted((part for part in PARTS if spent[part]), key=lambda each: -spent[each])
+    parts = [
+        f"{_PARTS[part]} {seconds(spent[part])} ({_share(spent[part], wall)})"
+        for part in largest_first
+    ]
+    listed = f": {', '.join(parts)}" if parts else ""
+    summary = f"Of {seconds(wall)}{listed}. All parts of the critical path add up to this time."
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
 
@@ -456,6 +473,10 @@ def _saved(rows: Sequence[Row]) -> str:
     if saved < 0:
         return f"Cache writes cost {money(-saved)} more than cache reads saved{unpriced_note}"
     return f"Caching saved {money(saved)} net of cache writes{unpriced_note}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if part >= whole / 100 else "<1%"
 
 
 def _wasted(rows: Sequence[Row]) -> str:
