@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.fuzzing.processes import inputs_by_target, parts, run_parts
 from tests.fuzzing.runner import Finding, Outcome
 from tests.fuzzing.targets import TARGETS
+from tests.soak.figures import report
 
 
 def main() -> int:
@@ -56,6 +57,7 @@ def main() -> int:
         )
     failures = sum(len(each.findings) for each in outcomes.values())
     total = sum(each.inputs for each in outcomes.values())
+    report("fuzzing", failures, total)
     print(f"{total:,} inputs in {time.monotonic() - started:.0f} s, {failures} failures")
     return 1 if failures else 0
 

@@ -353,7 +353,8 @@ def proxy(folder: Path) -> Iterator[Opened]:
         + b"5\r\nhello\r\n0\r\n\r\n",
         _request(
             f"/{TOKEN}/anthropic/v1/messages", "host: h", "anthropic-version: 2023-06-01", method="POST",
-            body=json.dumps({"model": "x", "metadata": {"user_id": "user_1_session_" + "5" * 8}, "messages": []}).encode(),
+            body=json.dumps({"model": "x", "metadata": {"user_id": "user_1_session_" + "5" * 8}, "messages": []})
+            .encode(),
         ),
     ]  # fmt: skip
     lifespan = app.router.lifespan_context(app)

@@ -385,7 +385,7 @@ def _decompressed(data: bytes | memoryview, size: int) -> tuple[bytes, int]:
 
 
 def _readable_part(data: memoryview, limit: int) -> bytes:
-    """Return the decompressed bytes of a frame up to the first byte that cannot be decompressed, about `limit` bytes."""
+    """Return the start of a frame that can be decompressed, at most about `limit` bytes."""
     decompressor = zstd.ZstdDecompressor()
     found = bytearray()
     try:

@@ -265,7 +265,7 @@ class ServedProvider:
 
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""The longest body of a request, before and after decompression. Our choice: twice the size that the provider accepts."""
+"""The longest body of a request, before and after decompression. Our choice: twice the limit of the provider."""
 LINE_BYTES_MAX = 4096
 """The longest line between the chunks of a body. Our choice."""
 TRAILERS_MAX = 100
