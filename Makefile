@@ -3,6 +3,10 @@
 
 PYTHON ?= python3
 ARGS ?=
+SCALE ?= 1
+TARGETS ?=
+INPUTS ?= 100000
+SEED ?= 0
 PHOENIX_VERSION := 20.26.1
 OPENINFERENCE_VERSION := 3.1.0
 OPENINFERENCE_SDK_VERSION := 2.14.0
@@ -24,7 +28,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-programs \
+.PHONY: help demo test crash test-browser check bench soak fuzz fuzz-coverage mutants docs clean test-phoenix test-agents test-programs \
   test-install compare-openinference
 
 help: ## list these targets
@@ -55,8 +59,15 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## run the long tests, which make test leaves out
-	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 3600 $(ARGS)
+soak: $(READY) ## run the long tests and measure all figures, on two cores for up to three hours; writes docs/scorecard.md
+	$(BIN)/python -m tests.soak --scale $(SCALE) $(ARGS)
+
+fuzz: $(READY) ## read changed inputs of every format from outside; make fuzz TARGETS='har wire' INPUTS=1000000 SEED=7
+	$(BIN)/python -m tests.fuzzing $(TARGETS) --inputs $(INPUTS) --seed $(SEED) $(ARGS)
+
+fuzz-coverage: $(READY) ## the same, guided by coverage with atheris: make fuzz-coverage TARGETS=har INPUTS=100000
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzzing.coverage_guided $(TARGETS) --inputs $(INPUTS) $(ARGS)
 
 mutants: $(READY) ## change the source in 60 random places and print which changes the tests detect; takes about an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from benchmarks import (
     agent_loop,
@@ -53,7 +54,9 @@ def main() -> None:
     """Run the named benchmarks, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    names: list[str] = parser.parse_args().names
+    parser.add_argument("--verdicts", type=Path, help="also write the targets as JSON to this file")
+    options = parser.parse_args()
+    names: list[str] = options.names
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(
             f"unknown benchmark {', '.join(sorted(unknown))}; expected one of {', '.join(BENCHMARKS)}"
@@ -64,6 +67,8 @@ def main() -> None:
             print(section.text(), flush=True, end="\n\n")
             results.append(section)
     print(report.targets(results))
+    if options.verdicts:
+        report.write_verdicts(results, options.verdicts)
     if not names:
         report.write(results)
         print(f"\nWritten to {report.RESULTS}")
