@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from agentobs.effects.commands.command_observer import CommandObserver
 from agentobs.effects.observation import Observation, Observer, Scope
 from agentobs.errors import UsageError, warn_once
 
 ALL = "all"
 """The name that switches on every effect."""
-OBSERVERS: Mapping[str, Callable[[], Observer]] = {}
+OBSERVERS: Mapping[str, Callable[[], Observer]] = {
+    "commands": CommandObserver,
+}
 """Creates the observer of each effect, by the name of its switch."""
 
 
