@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from agentobs.recording.journal.home import open_home
-from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.exchanges import Answer, Chunk
 from tests.provider_script import call, text
