@@ -485,6 +485,8 @@ class ObservedEffect:
     """The arguments of a command; the IDs that the metadata of an MCP call contain. They link it to a tool call."""
     arguments: Any = field(default=None, repr=False)
     """The arguments of the tool of an MCP call."""
+    spans: tuple[str, ...] = ()
+    """The open spans around the effect, innermost first, if the program of the session caused it."""
     content: Mapping[str, Any] | None = field(default=None, repr=False)
     """What is written to the vault, as JSON; None if nothing is kept."""
 

@@ -16,8 +16,10 @@ def ask(messages):
     """Return the content of the next response."""
     url = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
     connection = http.client.HTTPConnection(url.netloc)
-    tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("Bash", "Wrapped")]
-    body = {
+    tools: list[dict[str, object]] = [
+        {"name": name, "input_schema": {"type": "object"}} for name in ("Bash", "Wrapped")
+    ]
+    body: dict[str, object] = {
         "model": "claude-sonnet-5",
         "max_tokens": 9,
         "tools": tools,
@@ -46,7 +48,7 @@ def run(block):
 
 def main():
     """Run until a response without calls."""
-    messages = [{"role": "user", "content": "go"}]
+    messages: list[dict[str, object]] = [{"role": "user", "content": "go"}]
     while True:
         content = ask(messages)
         calls = [block for block in content if block["type"] == "tool_use"]

@@ -77,7 +77,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def contents(home: Path) -> list[dict[str, object]]:
     """Return the content of all commands, in the order of their starts."""
     rows = query(
-        "SELECT segment_id, content FROM command_runs JOIN commands USING (command_id, content) ORDER BY commands.started_ns",
+        "SELECT segment_id, content FROM command_runs ORDER BY started_ns",
         home=home,
     )
     opened = open_home(str(home))
@@ -89,8 +89,8 @@ def contents(home: Path) -> list[dict[str, object]]:
 def test_each_command_has_its_facts_and_its_tool_call(home: Path) -> None:
     """Exit code, signal, sizes and the tool call of each command; a command of a command has the same call."""
     rows = query(
-        "SELECT program, outcome, exit_code, signal, stdout_bytes, stderr_bytes, tool_use_id, turn, lane, link, link_rule "
-        "FROM commands ORDER BY started_ns",
+        "SELECT program, outcome, exit_code, signal, stdout_bytes, stderr_bytes, tool_use_id, turn, lane, link, "
+        "link_rule FROM commands ORDER BY started_ns",
         home=home,
     )
     assert rows == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import threading
@@ -140,15 +141,14 @@ def test_a_shim_that_is_killed_takes_its_command_with_it(observed: Observed) -> 
         ["bash", "-c", "echo $$; exec sleep 60"], env=observed.environment, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    pid = int(process.stdout.readline())
+    command = os.pidfd_open(int(process.stdout.readline()))
     process.kill()
     assert (process.stdout.read(), process.wait(60)) == (b"", -signal.SIGKILL)
     process.stdout.close()
     [report] = observed.take()
     assert (report.end, report.is_running) == (None, False)
-    assert (
-        not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    )
+    assert select.select([command], [], [], 60)[0] == [command]
+    os.close(command)
 
 
 def test_files_are_not_copied(observed: Observed, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The observer of commands: shims for the programs that a recorded command runs."""
+"""The observer of commands: shims for a recorded command, a patch of subprocess for the agent's own process."""
 
 from __future__ import annotations
 
 from agentobs.effects.commands.command_records import command_record
+from agentobs.effects.commands.process_commands import leave_process, observe_process
 from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
 from agentobs.effects.commands.shim_reports import CommandReport, ShimReports
 from agentobs.effects.observation import Scope
@@ -27,12 +28,14 @@ class CommandObserver:
         """The commands before the first session."""
 
     def start(self, scope: Scope) -> None:
-        """Put the shims in front of PATH.
+        """Put the shims in front of the PATH of a recorded command, or patch subprocess in this process.
 
         Raises:
             UsageError: there is no Perl, or shims cannot be executed.
         """
+        self._scope = scope
         if scope.environment is None:
+            observe_process(scope)
             return
         listed = scope.environment.get(PROGRAMS_VARIABLE, "").split(",")
         further = [each.strip() for each in listed if each.strip()]
@@ -50,7 +53,7 @@ class CommandObserver:
                 where=str(files.socket),
                 todo="Set TMPDIR to a directory with a short path that can be written",
             ) from error
-        self._scope, self._files = scope, files
+        self._files = files
         files.put_into(scope.environment)
 
     def stop(self) -> None:
@@ -59,6 +62,8 @@ class CommandObserver:
             self._reports.stop()
             self._files.remove()
             self._emit_waiting()
+        elif self._scope is not None:
+            leave_process(self._scope)
 
     def _ended(self, report: CommandReport) -> None:
         self._waiting.append(report)

@@ -68,14 +68,16 @@ class EffectLinks:
         if result.span_id is None:
             return
         for effect_id, effect in list(self._waiting.items()):
-            if effect.fact.span_id == result.span_id:
+            if result.span_id in effect.spans:
                 yield self._link(effect_id, effect, call, "observed", "same_span")
 
     def effect(self, effect: ObservedEffect) -> Iterator[EffectLink]:
         """Yield the link of an effect, if the calls that are known already contain its call."""
         effect_id = _id(effect)
         self._waiting[effect_id] = effect
-        if (found := self._certain(effect)) is not None:
+        # The result of a call of the agent loop names the span, which is better than equal texts.
+        found = self._certain(effect) if not effect.spans else None
+        if found is not None:
             yield self._link(effect_id, effect, *found)
         elif len(self._waiting) > WAITING_MAX:
             oldest = next(iter(self._waiting))
@@ -128,7 +130,6 @@ class EffectLinks:
     def _certain(self, effect: ObservedEffect) -> tuple[_Call, Certainty, LinkRule] | None:
         """Return the call whose input contains the effect, with the certainty and the rule."""
         fact = effect.fact
-        is_own = fact.span_id is not None
         early = self._open(fact, may_be_early=True)
         if isinstance(fact, McpCall):
             named = [each for each in self._calls.values() if each.fact.tool_use_id in effect.texts]
@@ -143,7 +144,7 @@ class EffectLinks:
             return (equal[0], "inferred", "equal_call") if len(equal) == 1 else None
         if fact.parent_command_id in self._linked:
             return self._linked[fact.parent_command_id], "inferred", "parent_command"
-        if is_own or fact.parent_command_id is not None:
+        if fact.parent_command_id is not None:
             return None
         return _call_of_command(effect.texts, early)
 
