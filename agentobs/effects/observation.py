@@ -29,6 +29,8 @@ class Scope:
     """The environment of a recorded command, which an observer may change before the command starts; None if the agent
     is this process.
     """
+    command: list[str] | None = None
+    """The arguments of a recorded command, which an observer may change before it starts; None as for `environment`."""
     keeps_content: bool = True
     """Whether content is recorded; with the content mode `off`, an observer reads and keeps none."""
 

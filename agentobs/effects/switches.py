@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from agentobs.effects.commands.command_observer import CommandObserver
+from agentobs.effects.mcp.mcp_observer import McpObserver
 from agentobs.effects.observation import Observation, Observer, Scope
 from agentobs.errors import UsageError, warn_once
 
@@ -12,6 +13,7 @@ ALL = "all"
 """The name that switches on every effect."""
 OBSERVERS: Mapping[str, Callable[[], Observer]] = {
     "commands": CommandObserver,
+    "mcp": McpObserver,
 }
 """Creates the observer of each effect, by the name of its switch."""
 

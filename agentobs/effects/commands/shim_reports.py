@@ -1,4 +1,4 @@
-"""Shim reports: the messages of shims, and the socket that receives them.
+"""Shim reports: the messages of shims.
 
 A shim connects when its command starts, and sends a message `S`; when the command has ended, it sends `E` and
 disconnects. A connection that ends without `E` means that the shim was killed. Commands never wait for this process:
@@ -7,20 +7,14 @@ a shim that cannot connect or send within 250 ms runs the program without report
 
 from __future__ import annotations
 
-import contextlib
-import selectors
-import socket
-import struct
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentobs import world
+from agentobs.effects.report_socket import ReportSocket
 
-MESSAGE_MAX = 4 * 1024 * 1024
-"""The longest message. Our choice: twice the longest list of arguments of Linux."""
 KNOWN_MAX = 10_000
 """How many shims are remembered as possible parents of later commands. Our choice."""
 VERSION = b"1"
@@ -89,148 +83,56 @@ class CommandReport:
     """Whether the observation ended before the command."""
 
 
-@dataclass(slots=True)
-class _Connection:
-    received: bytearray = field(default_factory=bytearray)
-    start: StartReport | None = None
-    command_id: str = ""
-    parent_id: str | None = None
-    is_done: bool = False
-
-
 class ShimReports:
-    """The socket of the recorder, with a thread that reads it."""
+    """Receives the reports of shims, and passes on each command when it has ended."""
 
     def __init__(self, path: Path, receive: Callable[[CommandReport], None]) -> None:
-        """Listen at `path`, and pass each command that has ended to `receive`, in the thread.
+        """Listen at `path`, and pass each command that has ended to `receive`, in a thread.
 
         Raises:
             OSError: the socket cannot be created.
         """
-        self._receive = receive
+        self.receive = receive
         self._ids: OrderedDict[int, str] = OrderedDict()
         """The IDs of the last commands, by the process of their shim."""
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen(128)
-        self._listener.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="agentobs-commands", daemon=True)
-        self._thread.start()
+        self._socket = ReportSocket(path, lambda: _Shim(self), "agentobs-commands")
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """Read what has arrived, pass on the commands that are still running, and close the socket."""
-        self._is_stopping = True
-        self._wake_write.send(b"x")
-        self._thread.join(seconds)
+    def stop(self) -> None:
+        """Read what has arrived, and pass on the commands that are still running."""
+        self._socket.stop()
 
-    def _run(self) -> None:
-        connections: dict[socket.socket, _Connection] = {}
-        while not self._is_stopping:
-            self._read_ready(connections, None)
-        while self._read_ready(connections, 0):
-            pass
-        for each, connection in connections.items():
-            if connection.start is not None and not connection.is_done:
-                self._pass_on(connection, None, is_running=True)
-            each.close()
-        for each in (self._listener, self._wake_read, self._wake_write):
-            each.close()
-        self._selector.close()
-
-    def _read_ready(
-        self, connections: dict[socket.socket, _Connection], timeout: float | None
-    ) -> bool:
-        """Read what has arrived; return whether something has."""
-        is_any = False
-        for key, _ in self._selector.select(timeout):
-            ready = key.fileobj
-            assert isinstance(ready, socket.socket)
-            if ready is self._wake_read:
-                self._selector.unregister(ready)
-            elif ready is self._listener:
-                with contextlib.suppress(OSError):
-                    accepted, _ = ready.accept()
-                    accepted.setblocking(False)
-                    connections[accepted] = _Connection()
-                    self._selector.register(accepted, selectors.EVENT_READ)
-                is_any = True
-            else:
-                is_any = True
-                if not self._read(ready, connections[ready]):
-                    self._selector.unregister(ready)
-                    del connections[ready]
-                    ready.close()
-        return is_any
-
-    def _read(self, ready: socket.socket, connection: _Connection) -> bool:
-        """Read from a connection; return whether it stays open."""
-        try:
-            data = ready.recv(1 << 18)
-        except BlockingIOError:
-            return True
-        except OSError:
-            data = b""
-        connection.received += data
-        try:
-            while (message := _take_message(connection.received)) is not None:
-                kind, fields = message
-                if kind == b"S":
-                    self._start(connection, _start(fields))
-                elif kind == b"E" and connection.start is not None:
-                    connection.is_done = True
-                    self._pass_on(connection, _end(fields, connection.start))
-        except (ValueError, IndexError, struct.error):
-            return False  # not a shim of this version
-        if not data and connection.start is not None and not connection.is_done:
-            self._pass_on(connection, None)
-        return bool(data)
-
-    def _start(self, connection: _Connection, start: StartReport) -> None:
-        connection.start, connection.command_id = start, world.new_id()
-        above = (self._ids[each] for each in start.ancestors if each in self._ids)
-        connection.parent_id = next(above, None)
+    def identify(self, start: StartReport) -> tuple[str, str | None]:
+        """Return the ID of a command that has started, and that of the command that runs it, if it is known."""
+        parent_id = next((self._ids[each] for each in start.ancestors if each in self._ids), None)
         self._ids.pop(start.pid, None)
-        self._ids[start.pid] = connection.command_id
+        self._ids[start.pid] = command_id = world.new_id()
         if len(self._ids) > KNOWN_MAX:
             self._ids.popitem(last=False)
+        return command_id, parent_id
 
-    def _pass_on(
-        self, connection: _Connection, end: EndReport | None, *, is_running: bool = False
-    ) -> None:
-        assert connection.start is not None
-        self._receive(
-            CommandReport(
-                connection.command_id, connection.parent_id, connection.start, end, is_running
+
+@dataclass(slots=True)
+class _Shim:
+    """The connection of one shim."""
+
+    reports: ShimReports
+    start: StartReport | None = None
+    ids: tuple[str, str | None] = ("", None)
+    is_done: bool = False
+
+    def message(self, kind: bytes, fields: list[bytes]) -> None:
+        if kind == b"S":
+            self.start = _start(fields)
+            self.ids = self.reports.identify(self.start)
+        elif kind == b"E" and self.start is not None:
+            self.is_done = True
+            self.reports.receive(CommandReport(*self.ids, self.start, _end(fields, self.start)))
+
+    def closed(self, *, by_sender: bool) -> None:
+        if self.start is not None and not self.is_done:
+            self.reports.receive(
+                CommandReport(*self.ids, self.start, None, is_running=not by_sender)
             )
-        )
-
-
-def _take_message(received: bytearray) -> tuple[bytes, list[bytes]] | None:
-    """Remove and return the first complete message; None if there is none.
-
-    Raises:
-        ValueError: the message is too long.
-    """
-    if len(received) < 5:
-        return None
-    (length,) = struct.unpack_from(">I", received, 1)
-    if length > MESSAGE_MAX:
-        raise ValueError("message too long")
-    if len(received) < 5 + length:
-        return None
-    kind, payload = bytes(received[:1]), bytes(received[5 : 5 + length])
-    del received[: 5 + length]
-    fields, at = [], 0
-    while at < len(payload):
-        (size,) = struct.unpack_from(">I", payload, at)
-        fields.append(payload[at + 4 : at + 4 + size])
-        at += 4 + size
-    return kind, fields
 
 
 def _start(fields: list[bytes]) -> StartReport:

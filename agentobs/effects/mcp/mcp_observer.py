@@ -1,0 +1,137 @@
+"""The observer of MCP servers: tees in a copy of the configuration of a recorded command."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agentobs.effects.mcp.client_config import with_tees
+from agentobs.effects.mcp.json_rpc import Lines, Moment, RpcExchange, RpcPairs, Sender
+from agentobs.effects.mcp.mcp_records import McpServer
+from agentobs.effects.observation import Scope
+from agentobs.effects.report_socket import ReportSocket
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import ObservedEffect
+from agentobs.sink import sink
+
+SOCKET_VARIABLE = "AGENTOBS_MCP_SOCKET"
+"""The socket that receives reports of `agentobs mcp-tee`."""
+WAITING_MAX = 1000
+"""How many exchanges wait for the first session. Our choice."""
+
+
+class McpObserver:
+    """Observes the MCP servers of an agent."""
+
+    def __init__(self) -> None:
+        """Prepare to observe."""
+        self._scope: Scope | None = None
+        self._directory: Path | None = None
+        self._socket: ReportSocket | None = None
+        self._waiting: list[tuple[McpServer, RpcExchange]] = []
+
+    def start(self, scope: Scope) -> None:
+        """Add tees to the servers of a recorded command.
+
+        Raises:
+            UsageError: the socket that receives reports cannot be created.
+        """
+        self._scope = scope
+        if scope.environment is None or scope.command is None:
+            return
+        self._directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
+        path = self._directory / "socket"
+        try:
+            self._socket = ReportSocket(path, lambda: _Tee(self), "agentobs-mcp")
+        except OSError as error:
+            self._remove()
+            raise UsageError(
+                f"the socket that receives MCP calls cannot be created: {error}",
+                where=str(path),
+                todo="Set TMPDIR to a directory with a short path that can be written",
+            ) from error
+        scope.environment[SOCKET_VARIABLE] = str(path)
+
+        def wrap(name: str, server: dict[str, Any]) -> dict[str, Any] | None:
+            return _with_stdio_tee(name, server, path)
+
+        with_tees(scope.command, scope.directory, scope.environment, self._directory, wrap)
+
+    def stop(self) -> None:
+        """Record what has arrived, and delete the copies of the configuration."""
+        if self._socket is not None:
+            self._socket.stop()
+            self._emit_waiting()
+        self._remove()
+
+    def receive(self, server: McpServer, exchange: RpcExchange) -> None:
+        """Record an exchange, or keep it until there is a session."""
+        self._waiting.append((server, exchange))
+        del self._waiting[:-WAITING_MAX]
+        self._emit_waiting()
+
+    def server(self, name: str, transport: Any) -> McpServer:
+        """Return what is known about the server of a new connection: nothing but its name."""
+        assert self._scope is not None
+        return McpServer(name, transport, self._scope.keeps_content)
+
+    def _emit_waiting(self) -> None:
+        assert self._scope is not None
+        place = self._scope.place()
+        if place is None:
+            return
+        waiting, self._waiting = self._waiting, []
+        for server, exchange in waiting:
+            record: ObservedEffect = server.record(place, exchange)
+            sink.emit(record)
+
+    def _remove(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class _Tee:
+    """The connection of one tee."""
+
+    def __init__(self, observer: McpObserver) -> None:
+        self._observer = observer
+        self._server: McpServer | None = None
+        self._pairs = RpcPairs(self._receive)
+        self._lines: dict[Sender, Lines] = {"client": Lines(), "server": Lines()}
+
+    def message(self, kind: bytes, fields: list[bytes]) -> None:
+        """Receive a message of the tee: its start, or data of one direction."""
+        if kind == b"M":
+            version, name = fields
+            if version != b"1":
+                raise ValueError("another version")
+            self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
+        elif kind in (b"c", b"s"):
+            wall, clock, data = fields
+            sender: Sender = "client" if kind == b"c" else "server"
+            at = Moment(int(wall), int(clock))
+            for line in self._lines[sender].add(data):
+                self._pairs.message(sender, line, at)
+
+    def closed(self, *, by_sender: bool) -> None:
+        """Receive the end of the connection."""
+        self._pairs.close()
+
+    def _receive(self, exchange: RpcExchange) -> None:
+        if self._server is not None:
+            self._observer.receive(self._server, exchange)
+
+
+def _with_stdio_tee(name: str, server: dict[str, Any], socket: Path) -> dict[str, Any] | None:
+    """Return the configuration of a server that is started through a tee; None if the client does not start it."""
+    command, arguments = server.get("command"), server.get("args", [])
+    if not isinstance(command, str) or not isinstance(arguments, list):
+        return None
+    tee = ["-m", "agentobs.effects.mcp.stdio_tee", "--socket", str(socket), "--server", name, "--"]
+    return {**server, "command": sys.executable, "args": [*tee, command, *arguments]}
+
+
+__all__ = ["SOCKET_VARIABLE", "McpObserver"]
