@@ -12,7 +12,8 @@ import pytest
 
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.vault.vault import Vault, text_bytes
-from agentobs.records.exchanges import Answer, Chunk
+from agentobs.records.exchanges import Answer
+from tests.effects.provider_answers import message
 from tests.provider_script import call, text
 from tests.queries import query
 from tests.replay.raw_provider import play, raw_provider
@@ -23,21 +24,6 @@ FAILING = f"echo {SECRET}; echo problem >&2; exit 3"
 KILLED = "kill -TERM $$"
 NESTED = "sh -c 'echo inner'; echo outer"
 LONG = "head -c 200000 /dev/zero | tr '\\0' x"
-
-
-def message(*content: dict[str, object], number: int) -> Answer:
-    """Return a response that is not streamed."""
-    body = {
-        "id": f"msg_{number}",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-sonnet-5",
-        "content": content,
-        "stop_reason": "tool_use" if content[0]["type"] == "tool_use" else "end_turn",
-        "usage": {"input_tokens": 1, "output_tokens": 1},
-    }
-    data = json.dumps(body).encode()
-    return Answer(200, {"content-type": "application/json"}, (Chunk(data, 0),), "complete")
 
 
 def recorded(

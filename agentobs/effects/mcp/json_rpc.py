@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -109,4 +110,25 @@ class Lines:
             self._rest, self._is_too_long = bytearray(), True
 
 
-__all__ = ["Lines", "Moment", "RpcExchange", "RpcPairs", "Sender"]
+class StdioTraffic:
+    """The two directions of a connection over standard input and output; safe to share between threads."""
+
+    def __init__(self, receive: Callable[[RpcExchange], None]) -> None:
+        """Pass each exchange to `receive`."""
+        self._pairs = RpcPairs(receive)
+        self._lines: dict[Sender, Lines] = {"client": Lines(), "server": Lines()}
+        self._lock = threading.Lock()
+
+    def __call__(self, sender: Sender, data: bytes, at: Moment) -> None:
+        """Receive data of one direction."""
+        with self._lock:
+            for line in self._lines[sender].add(data):
+                self._pairs.message(sender, line, at)
+
+    def close(self) -> None:
+        """Pass on the requests that got no response."""
+        with self._lock:
+            self._pairs.close()
+
+
+__all__ = ["Lines", "Moment", "RpcExchange", "RpcPairs", "Sender", "StdioTraffic"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.effects.mcp.client_config import with_tees
-from agentobs.effects.mcp.json_rpc import Lines, Moment, RpcExchange, RpcPairs, Sender
+from agentobs.effects.mcp.json_rpc import Moment, RpcExchange, Sender, StdioTraffic
 from agentobs.effects.mcp.mcp_records import McpServer
 from agentobs.effects.observation import Scope
 from agentobs.effects.report_socket import ReportSocket
@@ -99,8 +99,7 @@ class _Tee:
     def __init__(self, observer: McpObserver) -> None:
         self._observer = observer
         self._server: McpServer | None = None
-        self._pairs = RpcPairs(self._receive)
-        self._lines: dict[Sender, Lines] = {"client": Lines(), "server": Lines()}
+        self._traffic = StdioTraffic(self._receive)
 
     def message(self, kind: bytes, fields: list[bytes]) -> None:
         """Receive a message of the tee: its start, or data of one direction."""
@@ -112,13 +111,11 @@ class _Tee:
         elif kind in (b"c", b"s"):
             wall, clock, data = fields
             sender: Sender = "client" if kind == b"c" else "server"
-            at = Moment(int(wall), int(clock))
-            for line in self._lines[sender].add(data):
-                self._pairs.message(sender, line, at)
+            self._traffic(sender, data, Moment(int(wall), int(clock)))
 
     def closed(self, *, by_sender: bool) -> None:
         """Receive the end of the connection."""
-        self._pairs.close()
+        self._traffic.close()
 
     def _receive(self, exchange: RpcExchange) -> None:
         if self._server is not None:

@@ -117,8 +117,16 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_tee(command, SocketReport(given.get("--socket", ""), given.get("--server", "")))
     except OSError as error:
-        print(f"error: cannot run {command[0][:200]!r}: {error.strerror}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        message, code = start_error(command[0], error)
+        print(message, file=sys.stderr)
+        return code
+
+
+def start_error(program: str, error: OSError) -> tuple[str, int]:
+    """Return the message and the exit code for a server that cannot be started; the code is that of shells."""
+    why = (error.strerror or str(error)).lower()
+    code = 127 if isinstance(error, FileNotFoundError) else 126
+    return f"error: cannot run {program[:200]!r}: {why} (check the command of the MCP server)", code
 
 
 if __name__ == "__main__":
