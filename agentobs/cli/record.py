@@ -140,7 +140,11 @@ def record(
             keeps = content_mode(content, Options(content=content)) != "off"
             started = list(command)
             here, place = Path.cwd(), sessions.latest_place
-            observers.start(Scope(home, here, place, environment, started, keeps_content=keeps))
+            observers.start(
+                Scope(
+                    home, here, place, environment, started, proxy.forward_mcp, keeps_content=keeps
+                )
+            )
             try:
                 ending = commands.run(started, environment, signals, program)
             except commands.CommandError as error:

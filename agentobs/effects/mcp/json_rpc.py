@@ -97,12 +97,12 @@ class Lines:
     _rest: bytearray = field(default_factory=bytearray)
     _is_too_long: bool = False
 
-    def add(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete now."""
+    def add(self, data: bytes, *, keeps_empty: bool = False) -> Iterator[bytes]:
+        """Yield the lines that are complete now, without empty ones unless they are to be kept."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             whole, self._rest = bytes(self._rest) + line, bytearray()
-            if not self._is_too_long and whole.strip():
+            if not self._is_too_long and (keeps_empty or whole.strip()):
                 yield whole
             self._is_too_long = False
         self._rest += rest

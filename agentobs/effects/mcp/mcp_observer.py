@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentobs.effects.mcp.client_config import with_tees
+from agentobs.effects.mcp.http_traffic import HttpTraffic
 from agentobs.effects.mcp.json_rpc import Moment, RpcExchange, Sender, StdioTraffic
 from agentobs.effects.mcp.mcp_records import McpServer
 from agentobs.effects.observation import Scope
@@ -19,6 +22,8 @@ from agentobs.sink import sink
 
 SOCKET_VARIABLE = "AGENTOBS_MCP_SOCKET"
 """The socket that receives reports of `agentobs mcp-tee`."""
+CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key"))
+"""The headers with the credentials of a server, in lower case."""
 WAITING_MAX = 1000
 """How many exchanges wait for the first session. Our choice."""
 
@@ -32,6 +37,8 @@ class McpObserver:
         self._directory: Path | None = None
         self._socket: ReportSocket | None = None
         self._waiting: list[tuple[McpServer, RpcExchange]] = []
+        self._lock = threading.Lock()
+        self._traffic: list[HttpTraffic] = []
 
     def start(self, scope: Scope) -> None:
         """Add tees to the servers of a recorded command.
@@ -56,7 +63,7 @@ class McpObserver:
         scope.environment[SOCKET_VARIABLE] = str(path)
 
         def wrap(name: str, server: dict[str, Any]) -> dict[str, Any] | None:
-            return _with_stdio_tee(name, server, path)
+            return _with_stdio_tee(name, server, path) or self._with_http_tee(name, server, scope)
 
         with_tees(scope.command, scope.directory, scope.environment, self._directory, wrap)
 
@@ -64,14 +71,33 @@ class McpObserver:
         """Record what has arrived, and delete the copies of the configuration."""
         if self._socket is not None:
             self._socket.stop()
+            for each in self._traffic:
+                each.close()
             self._emit_waiting()
         self._remove()
 
     def receive(self, server: McpServer, exchange: RpcExchange) -> None:
         """Record an exchange, or keep it until there is a session."""
-        self._waiting.append((server, exchange))
-        del self._waiting[:-WAITING_MAX]
+        with self._lock:
+            self._waiting.append((server, exchange))
+            del self._waiting[:-WAITING_MAX]
         self._emit_waiting()
+
+    def _with_http_tee(
+        self, name: str, server: dict[str, Any], scope: Scope
+    ) -> dict[str, Any] | None:
+        """Return the configuration of a server behind the proxy; None if that may change what the client does.
+
+        Clients bind OAuth tokens to the URL of a server, so only servers without OAuth are observed: those of this
+        machine, and those whose configuration has the credentials.
+        """
+        url = server.get("url")
+        if scope.forward is None or not isinstance(url, str) or not _needs_no_oauth(url, server):
+            return None
+        known = self.server(name, "http")
+        traffic = HttpTraffic(lambda exchange: self.receive(known, exchange))
+        self._traffic.append(traffic)
+        return {**server, "url": scope.forward(url, traffic)}
 
     def server(self, name: str, transport: Any) -> McpServer:
         """Return what is known about the server of a new connection: nothing but its name."""
@@ -83,7 +109,8 @@ class McpObserver:
         place = self._scope.place()
         if place is None:
             return
-        waiting, self._waiting = self._waiting, []
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
         for server, exchange in waiting:
             record: ObservedEffect = server.record(place, exchange)
             sink.emit(record)
@@ -120,6 +147,20 @@ class _Tee:
     def _receive(self, exchange: RpcExchange) -> None:
         if self._server is not None:
             self._observer.receive(self._server, exchange)
+
+
+def _needs_no_oauth(url: str, server: dict[str, Any]) -> bool:
+    headers = server.get("headers")
+    names = {str(each).lower() for each in headers} if isinstance(headers, dict) else set()
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    is_stream = server.get("type", "http") in ("http", "streamable-http")
+    is_here = host in ("localhost", "::1") or host.startswith("127.")
+    is_http = parts.scheme in ("http", "https")
+    return is_http and is_stream and (is_here or not names.isdisjoint(CREDENTIALS))
 
 
 def _with_stdio_tee(name: str, server: dict[str, Any], socket: Path) -> dict[str, Any] | None:
