@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentobs import tracing, world
+from agentobs import world
 from agentobs.effects.commands.command_records import (
     clean_text,
     signal_label,
@@ -26,13 +26,13 @@ from agentobs.effects.commands.command_records import (
 from agentobs.effects.commands.shim_files import KEPT_BYTES, SHELLS
 from agentobs.effects.commands.shim_reports import Stream
 from agentobs.effects.observation import Scope
+from agentobs.effects.process_scopes import scope_here, session_of, spans_here
 from agentobs.errors import error_kind, warn_once
 from agentobs.records.effect_facts import Command, CommandOutcome, StreamKind
 from agentobs.records.exchanges import ObservedEffect, Place
 from agentobs.records.labels import Label, unchecked
 from agentobs.runtime import process
 from agentobs.sink import sink
-from agentobs.tracing.places import opened_here
 
 
 @dataclass(slots=True)
@@ -85,18 +85,13 @@ def leave_process(scope: Scope) -> None:
         running = [
             (each, started)
             for each, started in list(patched.started.items())
-            if started.place.session_id == _session_of(scope)
+            if started.place.session_id == session_of(scope)
         ]
         if not patched.scopes:
             _unpatch(patched)
     for each, started in running:
         patched.started.pop(each, None)
         _emit(started, "running")
-
-
-def _session_of(scope: Scope) -> str:
-    place = scope.place()
-    return place.session_id if place is not None else ""
 
 
 def _patch(patched: Patched) -> None:
@@ -158,15 +153,6 @@ def _unpatch(patched: Patched) -> None:
         transport._process_exited = originals["exited"]
 
 
-def spans_here() -> tuple[str, ...]:
-    """Return the IDs of the open spans around the caller, innermost first."""
-    found, opened = [], opened_here()
-    while opened is not None:
-        found.append(opened.span_id)
-        opened = opened.parent
-    return tuple(found)
-
-
 def _guarded(work: Callable[[], Any]) -> Any:
     """Call a function; an exception is reported once, and never reaches the program."""
     try:
@@ -178,14 +164,10 @@ def _guarded(work: Callable[[], Any]) -> Any:
 
 def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Started | None:
     """Return a command that is about to start; None if it is not observed."""
-    here = tracing.place()
-    session_id = here.session_id if here is not None else None
-    scope = next((each for each in scopes if _session_of(each) == session_id), None)
-    if here is None and len(scopes) == 1:
-        [scope] = scopes  # a thread that was started without the context of the session
-    place = scope.place() if scope is not None else None
-    if scope is None or place is None:
+    found = scope_here(scopes)
+    if found is None:
         return None
+    scope, place = found
     names = ("args", "bufsize", "executable", "stdin", "stdout", "stderr")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     arguments = _arguments(given)
@@ -293,4 +275,4 @@ def _emit(started: _Started, outcome: CommandOutcome) -> None:
     sink.emit(ObservedEffect(fact, arguments, content=content, spans=started.spans))
 
 
-__all__ = ["leave_process", "observe_process", "spans_here"]
+__all__ = ["leave_process", "observe_process"]

@@ -1,4 +1,4 @@
-"""The observer of MCP servers: tees in a copy of the configuration of a recorded command."""
+"""The observer of MCP servers: tees in a copy of a recorded command's configuration, or a patch of this process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from agentobs.effects.mcp.client_config import with_tees
 from agentobs.effects.mcp.http_traffic import HttpTraffic
 from agentobs.effects.mcp.json_rpc import Moment, RpcExchange, Sender, StdioTraffic
 from agentobs.effects.mcp.mcp_records import McpServer
+from agentobs.effects.mcp.process_clients import leave_clients, observe_clients
 from agentobs.effects.observation import Scope
 from agentobs.effects.report_socket import ReportSocket
 from agentobs.errors import UsageError
@@ -48,6 +49,7 @@ class McpObserver:
         """
         self._scope = scope
         if scope.environment is None or scope.command is None:
+            observe_clients(scope)
             return
         self._directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
         path = self._directory / "socket"
@@ -74,6 +76,8 @@ class McpObserver:
             for each in self._traffic:
                 each.close()
             self._emit_waiting()
+        elif self._scope is not None:
+            leave_clients(self._scope)
         self._remove()
 
     def receive(self, server: McpServer, exchange: RpcExchange) -> None:
@@ -92,7 +96,7 @@ class McpObserver:
         machine, and those whose configuration has the credentials.
         """
         url = server.get("url")
-        if scope.forward is None or not isinstance(url, str) or not _needs_no_oauth(url, server):
+        if scope.forward is None or not isinstance(url, str) or not needs_no_oauth(url, server):
             return None
         known = self.server(name, "http")
         traffic = HttpTraffic(lambda exchange: self.receive(known, exchange))
@@ -149,7 +153,7 @@ class _Tee:
             self._observer.receive(self._server, exchange)
 
 
-def _needs_no_oauth(url: str, server: dict[str, Any]) -> bool:
+def needs_no_oauth(url: str, server: dict[str, Any]) -> bool:
     headers = server.get("headers")
     names = {str(each).lower() for each in headers} if isinstance(headers, dict) else set()
     try:
