@@ -281,7 +281,12 @@ def _is_shown(row: dict[str, Any]) -> bool:
 
 
 def _name(row: dict[str, Any]) -> str:
-    prefix = {"tool_call": "tool ", "permission": "permission "}.get(row["kind"], "")
+    prefix = {
+        "tool_call": "tool ",
+        "permission": "permission ",
+        "command": "command ",
+        "mcp_call": "MCP ",
+    }.get(row["kind"], "")
     return f"{prefix}{row['name']}"
 
 
