@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from agentobs.effects.observation import Observation, Observer, Scope
+from agentobs.effects.workspaces.observer import FileObserver
 from agentobs.errors import UsageError, warn_once
 
 ALL = "all"
 """The name that switches on every effect."""
-OBSERVERS: Mapping[str, Callable[[], Observer]] = {}
+OBSERVERS: Mapping[str, Callable[[], Observer]] = {"files": FileObserver}
 """Creates the observer of each effect, by the name of its switch."""
 
 

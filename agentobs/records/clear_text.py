@@ -32,6 +32,7 @@ from agentobs.records.facts import (
     Attempt,
     Event,
     Export,
+    FileChange,
     Gap,
     GitState,
     InteractionEnd,
@@ -51,6 +52,7 @@ from agentobs.records.facts import (
     ToolResult,
     ToolUse,
     UsageRow,
+    WorkspaceState,
     WorldAnswer,
     Zones,
 )
@@ -287,6 +289,9 @@ def _lane(text: str, _: Set[str]) -> bool:
     return all(is_lane_segment(segment) for segment in text.split("/"))
 
 
+_file_mode = _one_of("100644", "100755", "120000")
+"""The modes of files and links in a git tree. Source: gitformat-index(5)."""
+
 _REASONS = frozenset(
     (
         "null", "missing", "bool", "no_integer", "negative", "huge", "no_text", "no_object", "unpriced", "unknown",
@@ -457,6 +462,26 @@ RULES: dict[type, dict[str, Rule]] = {
         "name": _never,
         "label": _never,
         "comment": _never,
+        "tool_use_id": _provider_id,
+    },
+    WorkspaceState: {
+        "lane": _lane,
+        "tree": _never,
+        "failure": _one_of(
+            "disk_full", "too_large", "no_git", "locked", "timeout", "git_failed", "unreadable"
+        ),
+        "repository": _never,
+        "branch": _never,
+        "commit": _own_id,
+    },
+    FileChange: {
+        "lane": _lane,
+        "path": _never,
+        "previous_path": _never,
+        "previous_blob": _never,
+        "blob": _never,
+        "previous_mode": _file_mode,
+        "mode": _file_mode,
         "tool_use_id": _provider_id,
     },
     Pruning: {},

@@ -86,6 +86,8 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
             "session_titles": 0,
             "git_states": 0,
             "scores": 0,
+            "workspace_states": 0,
+            "file_changes": 0,
             "prunings": 0,
             "exports": 0,
         }

@@ -14,17 +14,8 @@ session. The tables `workspace_states` and `file_changes` have the same facts fo
 
 from __future__ import annotations
 
-from agentobs.effects.workspaces.differences import Change, ChangeKind, changes, patch
-from agentobs.effects.workspaces.shadow_git import (
-    ShadowGit,
-    ShadowGitError,
-    check_git,
-    existing_shadow,
-    open_shadow,
-    workspace_root,
-)
-from agentobs.effects.workspaces.snapshots import Snapshot, Snapshots, Uncaptured
-from agentobs.effects.workspaces.states import (
+from agentobs.effects.workspaces.file_changes import Change, ChangeKind, changes, patch
+from agentobs.effects.workspaces.kept_states import (
     RestoreReport,
     blob_content,
     file_content,
@@ -34,6 +25,15 @@ from agentobs.effects.workspaces.states import (
     state,
     state_changes,
 )
+from agentobs.effects.workspaces.shadow_git import (
+    ShadowGit,
+    ShadowGitError,
+    check_git,
+    existing_shadow,
+    open_shadow,
+    workspace_root,
+)
+from agentobs.effects.workspaces.snapshots import Snapshot, Snapshots, Uncaptured
 
 __all__ = [
     "Change", "ChangeKind", "RestoreReport", "ShadowGit", "ShadowGitError", "Snapshot", "Snapshots", "Uncaptured",

@@ -137,7 +137,9 @@ class ShadowGit:
             ShadowGitError: the command failed, or git is missing.
         """
         tree = work_tree or self.root
-        options = [part for name, value in (settings or {}).items() for part in ("-c", f"{name}={value}")]
+        options = [
+            part for name, value in (settings or {}).items() for part in ("-c", f"{name}={value}")
+        ]
         try:
             ended = subprocess.run(
                 ["git", *options, *arguments],
@@ -211,14 +213,20 @@ class ShadowGit:
 
     def references(self, prefix: str) -> dict[str, str]:
         """Return the commits of the references under a prefix such as `refs/sessions/`, by name."""
-        lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix).decode().splitlines()
-        return dict(each.split(" ", 1) for each in lines)  # type: ignore[misc]
+        lines = (
+            self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix)
+            .decode()
+            .splitlines()
+        )
+        return dict(each.split(" ", 1) for each in lines)
 
     def delete_session(self, session_id: str) -> int:
         """Delete the states of a session; return their number. `collect` then deletes their files."""
         names = list(self.references(f"refs/sessions/{session_id}/"))
         if names:
-            self.run("update-ref", "--stdin", text="".join(f"delete {each}\n" for each in names).encode())
+            self.run(
+                "update-ref", "--stdin", text="".join(f"delete {each}\n" for each in names).encode()
+            )
         return len(names)
 
     def collect(self) -> None:

@@ -1,8 +1,8 @@
 """Snapshots: the state of a workspace at one time, as a tree in its shadow repository.
 
-`git ls-files` lists what differs from the index, without reading unchanged files. Only these files are then added, after
-a look at each one: large files, files that cannot be read and files with secrets are noted instead. If something was
-added, the list is made again, so that a snapshot without remaining differences is a state that existed at one time.
+`git ls-files` lists what differs from the index, without reading unchanged files. Only these files are then added, and
+each one is checked first: large files, files that cannot be read and files with secrets are noted instead. If something
+was added, the list is made again, so that a snapshot without remaining differences is a state that existed at one time.
 """
 
 from __future__ import annotations
@@ -92,8 +92,11 @@ class Snapshot:
         return other is not None and (self.tree, self.uncaptured) == (other.tree, other.uncaptured)
 
     def to_json(self) -> str:
-        """Return the snapshot as JSON, as it is stored beside its tree."""
-        files = [[os.fsencode(e.path).decode("latin-1"), e.size, e.mtime_ns, e.reason] for e in self.uncaptured]
+        """Return the snapshot as JSON, as the message of its commit."""
+        files = [
+            [os.fsencode(e.path).decode("latin-1"), e.size, e.mtime_ns, e.reason]
+            for e in self.uncaptured
+        ]
         return json.dumps(
             {
                 "format": 1,
@@ -233,7 +236,7 @@ class Snapshots:
             if number >= NESTED_MAX or depth >= DEPTH_MAX:
                 uncaptured.append((prefix + path, None, "nested_limit"))
                 continue
-            inner = Path(os.fsdecode(os.path.join(os.fsencode(directory), path)))
+            inner = Path(os.fsdecode(os.fsencode(directory) + b"/" + path))
             name = hashlib.sha256(prefix + path).hexdigest()[:16]
             tree, inner_is_stable, noted = self._captured(
                 inner, self._shadow.git_dir / f"index-{name}", prefix + path, depth + 1
@@ -260,7 +263,7 @@ class Snapshots:
             if tag == b"R":
                 found.removed.append(path)
             else:
-                self._sort(found, path, os.path.join(root, path), is_known=tag == b"C")
+                self._sort(found, path, root + b"/" + path, is_known=tag == b"C")
         return found
 
     def _sort(self, found: _Differences, path: bytes, full: bytes, *, is_known: bool) -> None:
@@ -291,7 +294,7 @@ class Snapshots:
         """Return why a file is not captured; None if it is captured."""
         if full in self._unreadable:
             return "changing" if os.access(full, os.R_OK) else "unreadable"
-        if is_secret_name(os.fsdecode(os.path.basename(full))):
+        if is_secret_name(os.fsdecode(full.rpartition(b"/")[2])):
             return "secret"
         if not stat.S_ISREG(status.st_mode):
             return None
@@ -327,7 +330,7 @@ class Snapshots:
                 named = _UNREADABLE.search(error.message)
                 if named is None or named[1] not in pending or error.reason != "git_failed":
                     raise
-                self._unreadable[os.path.join(os.fsencode(directory), named[1])] = None
+                self._unreadable[os.fsencode(directory) + b"/" + named[1]] = None
                 pending = [path for path in pending if path != named[1]]
 
     def _tree(self, directory: Path, index: Path) -> str:

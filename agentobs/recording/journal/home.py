@@ -148,7 +148,9 @@ def is_home(home: Home) -> bool:
     return all(path.suffix in (".facts", ".content", ".zst") for path in segments)
 
 
-_NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs", "workspaces"))
+_NAMES = frozenset(
+    ("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs", "workspaces")
+)
 """Other entries of a home besides its key and the published file."""
 _DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", "texts.sqlite", VIEWS_PREFIX, ".")
 """Prefixes of the names of files that another process may be writing at this moment."""

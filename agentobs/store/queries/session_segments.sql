@@ -18,6 +18,8 @@ WITH held AS (
     UNION ALL SELECT session_id, segment_id, sequence FROM session_titles
     UNION ALL SELECT session_id, segment_id, sequence FROM git_states
     UNION ALL SELECT session_id, segment_id, sequence FROM scores
+    UNION ALL SELECT session_id, segment_id, sequence FROM workspace_states
+    UNION ALL SELECT session_id, segment_id, sequence FROM file_changes
 )
 SELECT
     held.segment_id,

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentobs.effects import workspaces
-from agentobs.effects.workspaces.differences import changes, tree_size
-from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError, open_shadow, workspace_root
+from agentobs.effects.workspaces.file_changes import changes, tree_size
+from agentobs.effects.workspaces.shadow_git import (
+    ShadowGit,
+    ShadowGitError,
+    open_shadow,
+    workspace_root,
+)
 from agentobs.effects.workspaces.snapshots import Snapshot, Snapshots, is_secret_name
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home, open_home
@@ -19,7 +25,7 @@ from tests.effects.workspaces.trees import files_of, git, hostile_repository, wr
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Return a home beside the workspace."""
+    """Return a home next to the workspace."""
     return open_home(tmp_path / "home")
 
 
@@ -40,7 +46,9 @@ def kept(home: Home, shadow: ShadowGit, snapshot: Snapshot, out: Path) -> Path:
     return out
 
 
-def test_every_byte_comes_back_and_the_repository_is_not_touched(tmp_path: Path, home: Home) -> None:
+def test_every_byte_comes_back_and_the_repository_is_not_touched(
+    tmp_path: Path, home: Home
+) -> None:
     """A repository with a submodule, filters, conversions, links, odd names and a rebase is restored byte for byte."""
     root = tmp_path / "workspace"
     hostile_repository(root)
@@ -54,7 +62,9 @@ def test_every_byte_comes_back_and_the_repository_is_not_touched(tmp_path: Path,
     shadow = open_shadow(home, root)
     snapshot = Snapshots(shadow).take()
     assert (snapshot.is_stable, snapshot.uncaptured) == (True, ())
-    assert files_of(root, skipped=()) == before, "the index and everything else in .git have the same bytes"
+    assert files_of(root, skipped=()) == before, (
+        "the index and everything else in .git have the same bytes"
+    )
     assert not (tmp_path / "hook-ran").exists()
     restored = files_of(kept(home, shadow, snapshot, tmp_path / "out"))
     wanted = files_of(root)
@@ -68,7 +78,10 @@ def test_every_byte_comes_back_and_the_repository_is_not_touched(tmp_path: Path,
 
 def test_changes_between_two_states(home: Home, root: Path) -> None:
     """Added, modified, deleted and renamed files are told apart, with their sizes and lines."""
-    write(root, {"a.txt": "1\n2\n", "b.txt": "b\n" * 9, "c.txt": "c\n", "d": b"\x00\x01", ".env": "KEY=1"})
+    write(
+        root,
+        {"a.txt": "1\n2\n", "b.txt": "b\n" * 9, "c.txt": "c\n", "d": b"\x00\x01", ".env": "KEY=1"},
+    )
     shadow = open_shadow(home, root)
     snapshots = Snapshots(shadow, skipped=home.path)
     first = snapshots.take()
@@ -99,10 +112,21 @@ def test_changes_between_two_states(home: Home, root: Path) -> None:
 def test_files_that_are_not_captured_are_noted(home: Home, root: Path) -> None:
     """Large, unreadable and secret files are noted with their size; ignored files and the home are not part of it."""
     git(root, "init", "-q")
-    write(root, {".gitignore": "*.log\n", "a.log": "x", "kept.txt": "k", ".env": "K=1", ".env.example": "K="})
+    write(
+        root,
+        {
+            ".gitignore": "*.log\n",
+            "a.log": "x",
+            "kept.txt": "k",
+            ".env": "K=1",
+            ".env.example": "K=",
+        },
+    )
     write(root, {".git/info/exclude": "local/\n", "local/x": "x", ".agentobs/segments/x": "x"})
     (root / "large").write_bytes(b"")
-    os.truncate(root / "large", 5 * 1024**3)  # sparse: reading it would take longer than this test may
+    os.truncate(
+        root / "large", 5 * 1024**3
+    )  # sparse: reading it would take longer than this test may
     shadow = open_shadow(home, root)
     snapshots = Snapshots(shadow, skipped=root / ".agentobs", file_bytes_max=100)
     snapshot = snapshots.take()
@@ -115,14 +139,19 @@ def test_files_that_are_not_captured_are_noted(home: Home, root: Path) -> None:
     os.truncate(root / "large", 3)  # it becomes small, and a captured file becomes large
     (root / "kept.txt").write_bytes(b"k" * 101)
     later = snapshots.take()
-    assert [(e.path, e.reason) for e in later.uncaptured] == [(".env", "secret"), ("kept.txt", "too_large")]
+    assert [(e.path, e.reason) for e in later.uncaptured] == [
+        (".env", "secret"),
+        ("kept.txt", "too_large"),
+    ]
     assert [(e.kind, e.path, e.new_blob is None) for e in changes(shadow, snapshot, later)] == [
         ("modified", "kept.txt", True),
         ("modified", "large", False),
     ]
 
 
-def test_an_unreadable_file_is_noted(home: Home, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_noted(
+    home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(root, {"a": "1", "b": "2"})
     monkeypatch.setattr(os, "access", lambda path, *_: not os.fsdecode(path).endswith("/b"))
     snapshot = Snapshots(open_shadow(home, root)).take()
@@ -138,9 +167,9 @@ class Rewriting(ShadowGit):
         super().__init__(shadow.path, shadow.root)
         self.happens = happens
 
-    def run(self, *arguments: str | os.PathLike[str], **options: object) -> bytes:  # type: ignore[override]
+    def run(self, *arguments: str | os.PathLike[str], **options: Any) -> bytes:
         """Run git, then change the files."""
-        result = super().run(*arguments, **options)  # type: ignore[arg-type]
+        result = super().run(*arguments, **options)
         if arguments[0] == "update-index":
             self.happens()
         return result
@@ -173,7 +202,7 @@ def fake_git(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
     """Put a program in front of git: the script may pass on to `"$real" "$@"`."""
     real = next(p for p in os.environ["PATH"].split(":") if (Path(p) / "git").exists())
     directory.mkdir()
-    (directory / "git").write_text(f'#!/bin/sh\nreal={real}/git\n{script}\n')
+    (directory / "git").write_text(f"#!/bin/sh\nreal={real}/git\n{script}\n")
     (directory / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
 
@@ -204,7 +233,9 @@ def test_the_index_of_a_killed_process_does_not_block(home: Home, root: Path) ->
     assert Snapshots(shadow).take().is_stable
 
 
-def test_settings_of_the_user_have_no_effect(home: Home, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_have_no_effect(
+    home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Variables of git that a hook or a rebase sets, and the user's configuration, do not reach the shadow."""
     write(root, {"a": "1\r\n"})
     git(root, "init", "-q")
@@ -213,7 +244,10 @@ def test_settings_of_the_user_have_no_effect(home: Home, root: Path, monkeypatch
         monkeypatch.setenv(name, str(root / ".git" / "nowhere"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(root / "gitconfig"))
     shadow = open_shadow(home, root)
-    assert workspaces.file_content(home, shadow.workspace_id, Snapshots(shadow).take(), "a") == b"1\r\n"
+    assert (
+        workspaces.file_content(home, shadow.workspace_id, Snapshots(shadow).take(), "a")
+        == b"1\r\n"
+    )
     assert not (root / ".git" / "index").exists()
 
 
@@ -245,7 +279,9 @@ def test_forgotten_states_leave_no_content(home: Home, root: Path) -> None:
     assert workspaces.blob_content(home, shadow.workspace_id, blobs[1]) == b"two"
     with pytest.raises(ShadowGitError):
         workspaces.blob_content(home, shadow.workspace_id, blobs[0])
-    assert Snapshots(shadow).take().is_same_state(workspaces.state(home, shadow.workspace_id, "b2", 1))
+    assert (
+        Snapshots(shadow).take().is_same_state(workspaces.state(home, shadow.workspace_id, "b2", 1))
+    )
     assert workspaces.forget_states(home, {"b2"}) == 1
     assert not shadow.git_dir.exists()
 

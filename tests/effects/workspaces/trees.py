@@ -17,12 +17,15 @@ def files_of(directory: Path, *, skipped: tuple[str, ...] = (".git",)) -> dict[b
     root = os.fsencode(directory)
     for folder, directories, files in os.walk(root):
         for name in [*directories, *files]:
-            full = os.path.join(folder, name)
+            full = folder + b"/" + name
             status = os.lstat(full)
             if os.fsdecode(name) in skipped:
                 continue
             if stat.S_ISLNK(status.st_mode):
-                found[os.path.relpath(full, root)] = ("link", os.readlink(full))
+                found[os.path.relpath(full, root)] = (
+                    "link",
+                    os.fsencode(Path(os.fsdecode(full)).readlink()),
+                )
             elif stat.S_ISREG(status.st_mode):
                 kind = "executable" if status.st_mode & 0o100 else "file"
                 found[os.path.relpath(full, root)] = (kind, Path(os.fsdecode(full)).read_bytes())
@@ -32,11 +35,20 @@ def files_of(directory: Path, *, skipped: tuple[str, ...] = (".git",)) -> dict[b
 
 def git(directory: Path, *arguments: str, check: bool = True) -> str:
     """Run git as a user would, without the settings of this machine."""
-    identity = {f"GIT_{who}_{what}": "test@example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    identity = {
+        f"GIT_{who}_{what}": "test@example"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
     ended = subprocess.run(
         ["git", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", *arguments],
         cwd=directory,
-        env={"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull, "HOME": str(directory), **identity},
+        env={
+            "PATH": os.environ["PATH"],
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "HOME": str(directory),
+            **identity,
+        },
         capture_output=True,
         check=False,
     )
@@ -71,7 +83,10 @@ def hostile_repository(root: Path) -> None:
     ):
         git(root, "config", name, value)
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-    attributes = "* text=auto eol=crlf\n*.bin filter=lfs\n*.id ident\n*.u16 working-tree-encoding=UTF-16 text\n*.x -diff\n"
+    attributes = (
+        "* text=auto eol=crlf\n*.bin filter=lfs\n*.id ident\n"
+        "*.u16 working-tree-encoding=UTF-16 text\n*.x -diff\n"
+    )
     write(
         root,
         {
@@ -100,7 +115,10 @@ def hostile_repository(root: Path) -> None:
     # A repository in the workspace that is no submodule and has no commit.
     (root / "plain" / "nested").mkdir(parents=True)
     git(root / "plain" / "nested", "init", "-q")
-    write(root / "plain" / "nested", {"n.txt": "nested\r\n", "ignored.log": "x", ".gitignore": "*.log\n"})
+    write(
+        root / "plain" / "nested",
+        {"n.txt": "nested\r\n", "ignored.log": "x", ".gitignore": "*.log\n"},
+    )
     git(root, "checkout", "-qb", "topic")
     write(root, {"src/a.py": "a = 2\n"})
     git(root, "commit", "-qam", "topic")

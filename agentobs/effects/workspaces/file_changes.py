@@ -11,7 +11,13 @@ from agentobs.effects.workspaces.shadow_git import ShadowGit
 from agentobs.effects.workspaces.snapshots import Snapshot, Uncaptured
 
 ChangeKind = Literal["added", "modified", "deleted", "renamed"]
-_KINDS: Mapping[str, ChangeKind] = {"A": "added", "M": "modified", "T": "modified", "D": "deleted", "R": "renamed"}
+_KINDS: Mapping[str, ChangeKind] = {
+    "A": "added",
+    "M": "modified",
+    "T": "modified",
+    "D": "deleted",
+    "R": "renamed",
+}
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 """The ID of the tree without files, which every repository knows. Source: object-file.c of git."""
 _SETTINGS = {"core.bigFileThreshold": "8m"}
@@ -70,7 +76,18 @@ def tree_changes(shadow: ShadowGit, before: str, after: str) -> list[Change]:
     if before == after:
         return []
     listed = shadow.run(
-        *("diff-tree", "-r", "-z", "-M", "--raw", "--numstat", "--no-ext-diff", "--no-textconv", before, after),
+        *(
+            "diff-tree",
+            "-r",
+            "-z",
+            "-M",
+            "--raw",
+            "--numstat",
+            "--no-ext-diff",
+            "--no-textconv",
+            before,
+            after,
+        ),
         settings=_SETTINGS,
     )
     found = list(_parsed(listed.split(b"\0")))
@@ -113,7 +130,19 @@ def patch(shadow: ShadowGit, before: str, after: str, paths: Sequence[str] = ())
         ShadowGitError: git failed.
     """
     return shadow.run(
-        *("diff-tree", "-r", "-p", "-M", "--no-ext-diff", "--no-textconv", "--no-color", before, after, "--", *paths),
+        *(
+            "diff-tree",
+            "-r",
+            "-p",
+            "-M",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--no-color",
+            before,
+            after,
+            "--",
+            *paths,
+        ),
         settings=_SETTINGS,
     )
 
@@ -157,7 +186,9 @@ def _sizes(shadow: ShadowGit, blobs: Sequence[str]) -> dict[str, int]:
         return {}
     asked = "".join(f"{each}\n" for each in blobs).encode()
     lines = shadow.run("cat-file", "--batch-check=%(objectname) %(objectsize)", text=asked)
-    return {name: int(size) for name, size in (line.split(" ") for line in lines.decode().splitlines())}
+    return {
+        name: int(size) for name, size in (line.split(" ") for line in lines.decode().splitlines())
+    }
 
 
 def _with_uncaptured(

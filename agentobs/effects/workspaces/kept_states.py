@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentobs.effects.workspaces.differences import Change, changes
+from agentobs.effects.workspaces.file_changes import Change, changes
 from agentobs.effects.workspaces.shadow_git import ShadowGit, all_shadows, existing_shadow
 from agentobs.effects.workspaces.snapshots import Snapshot, Uncaptured
 from agentobs.errors import DamagedError, UsageError
@@ -65,10 +65,14 @@ def state(home: Home, workspace_id: str, session_id: str, number: int) -> Snapsh
     try:
         return Snapshot.from_json(message.decode())
     except ValueError as error:
-        raise DamagedError("a state of a workspace cannot be read", where=f"{shadow.path}: {name}") from error
+        raise DamagedError(
+            "a state of a workspace cannot be read", where=f"{shadow.path}: {name}"
+        ) from error
 
 
-def restore_state(home: Home, workspace_id: str, snapshot: Snapshot, directory: Path) -> RestoreReport:
+def restore_state(
+    home: Home, workspace_id: str, snapshot: Snapshot, directory: Path
+) -> RestoreReport:
     """Write the files of a state into a new directory, byte for byte, with links and executable bits.
 
     Args:
@@ -101,7 +105,9 @@ def restore_state(home: Home, workspace_id: str, snapshot: Snapshot, directory: 
     return RestoreReport(files, snapshot.uncaptured)
 
 
-def state_changes(home: Home, workspace_id: str, before: Snapshot | None, after: Snapshot) -> list[Change]:
+def state_changes(
+    home: Home, workspace_id: str, before: Snapshot | None, after: Snapshot
+) -> list[Change]:
     """Return the files that differ between two states of a workspace, by path; None means no files.
 
     Raises:
