@@ -67,8 +67,16 @@ def changes(shadow: ShadowGit, before: Snapshot | None, after: Snapshot) -> list
     return sorted(_with_uncaptured(found, *notes), key=lambda each: each.path)
 
 
-def tree_changes(shadow: ShadowGit, before: str, after: str) -> list[Change]:
+def tree_changes(
+    shadow: ShadowGit, before: str, after: str, *, renames: bool = True
+) -> list[Change]:
     """Return the files that differ between two trees.
+
+    Args:
+        shadow: the shadow repository of both.
+        before: the earlier tree.
+        after: the later tree.
+        renames: whether a renamed file is one change, instead of a deleted and an added file.
 
     Raises:
         ShadowGitError: git failed.
@@ -80,7 +88,7 @@ def tree_changes(shadow: ShadowGit, before: str, after: str) -> list[Change]:
             "diff-tree",
             "-r",
             "-z",
-            "-M",
+            "-M" if renames else "--no-renames",
             "--raw",
             "--numstat",
             "--no-ext-diff",

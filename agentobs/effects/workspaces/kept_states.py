@@ -7,13 +7,19 @@ A state is a commit without parents: its tree has the files, and its message is 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentobs.effects.workspaces.file_changes import Change, changes
-from agentobs.effects.workspaces.shadow_git import ShadowGit, all_shadows, existing_shadow
+from agentobs.effects.workspaces.shadow_git import (
+    ShadowGit,
+    ShadowGitError,
+    all_shadows,
+    existing_shadow,
+)
 from agentobs.effects.workspaces.snapshots import Snapshot, Uncaptured
-from agentobs.errors import DamagedError, UsageError
+from agentobs.errors import DamagedError, UsageError, error_kind, warn_once
 from agentobs.recording.journal.home import Home
 
 
@@ -142,21 +148,27 @@ def file_content(home: Home, workspace_id: str, snapshot: Snapshot, path: str) -
     return shadow.run("cat-file", "blob", blob) if kind == "blob" else None
 
 
-def forget_states(home: Home, session_ids: set[str]) -> int:
-    """Delete the states of sessions, and the content that belongs to no other state; return the number of states.
+def forget_states(home: Home, session_ids: Collection[str]) -> int:
+    """Delete the states of sessions, and all content that belongs to no other state; return the number of workspaces.
 
-    Raises:
-        ShadowGitError: git failed, or another process is taking snapshots.
+    If git fails, this warns, and the next call tries to delete the content again.
     """
-    deleted = 0
+    changed = 0
     for shadow in all_shadows(home):
-        names = list(shadow.references("refs/sessions/"))
-        here = {name.split("/")[2] for name in names} & session_ids
-        found = sum(shadow.delete_session(session_id) for session_id in sorted(here))
-        if found:
-            shadow.collect()
-        deleted += found
-    return deleted
+        here = shadow.sessions() & set(session_ids)
+        for session_id in here:
+            shadow.delete_session(session_id)
+        changed += bool(here)
+        if shadow.has_garbage:
+            try:
+                shadow.collect()
+            except (ShadowGitError, OSError) as error:
+                warn_once(
+                    f"files of deleted sessions are still in {shadow.path}: {error_kind(error)}. The next "
+                    "`agentobs prune` tries to delete them again.",
+                    about=f"garbage {shadow.path}",
+                )
+    return changed
 
 
 __all__ = [

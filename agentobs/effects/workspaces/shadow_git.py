@@ -9,6 +9,7 @@ home/workspaces/<workspace id>/      mode 0700
   lock                               held while the index is used
   git/                               the repository; refs/sessions/<session id>/<number> are the recorded states
   replaced/                          copies of the files that `agentobs restore` has replaced
+  garbage                            exists while files of deleted states have to be deleted
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ _CONFIG = """\
 	version = 4
 [gc]
 	auto = 0
+	packRefs = false
 [maintenance]
 	auto = false
 [diff]
@@ -220,29 +222,41 @@ class ShadowGit:
         )
         return dict(each.split(" ", 1) for each in lines)
 
-    def delete_session(self, session_id: str) -> int:
-        """Delete the states of a session; return their number. `collect` then deletes their files."""
-        names = list(self.references(f"refs/sessions/{session_id}/"))
-        if names:
-            self.run(
-                "update-ref", "--stdin", text="".join(f"delete {each}\n" for each in names).encode()
-            )
-        return len(names)
+    def sessions(self) -> set[str]:
+        """Return the IDs of the sessions with states. References are never packed, so this needs no git."""
+        return {each.name for each in (self.git_dir / "refs" / "sessions").glob("*")}
+
+    def delete_session(self, session_id: str) -> None:
+        """Delete the references of a session, and note that their files must be deleted; see `collect`."""
+        self._garbage.touch()
+        shutil.rmtree(self.git_dir / "refs" / "sessions" / session_id, ignore_errors=True)
+
+    @property
+    def _garbage(self) -> Path:
+        """The file that exists while files of deleted states may exist."""
+        return self.path / "garbage"
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether files of deleted states may exist."""
+        return self._garbage.exists()
 
     def collect(self) -> None:
-        """Delete all objects that belong to no state; if no state is left, delete the repository.
+        """Delete all files that belong to no state; if no state is left, delete the repository.
 
         Raises:
-            ShadowGitError: git failed.
+            ShadowGitError: git failed, is missing, or another process takes a snapshot.
+            OSError: a file cannot be deleted.
         """
         with self.locked():
-            if not self.references("refs/sessions/"):
+            if not self.sessions():
                 shutil.rmtree(self.git_dir)
-                return
-            # An index refers to blobs that belong to no other state, and `gc` keeps these.
-            for index in self.git_dir.glob("index*"):
-                index.unlink()
-            self.run("gc", "--quiet", "--prune=now")
+            else:
+                # An index refers to blobs that belong to no other state, and `gc` keeps these.
+                for index in self.git_dir.glob("index*"):
+                    index.unlink()
+                self.run("gc", "--quiet", "--prune=now")
+            self._garbage.unlink(missing_ok=True)
 
 
 def workspace_root(directory: Path) -> Path:
