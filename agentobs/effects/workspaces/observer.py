@@ -257,9 +257,11 @@ class FileObserver:
         track = self._tracks.get(session_id)
         if track is None:
             track = Track(session_id)
-            baseline = self._baseline
-            if baseline is not None and baseline is not taken:
-                self._keep(track, baseline, [("start", None)])
+            if all(source != "start" for source, _ in rows):
+                if self._baseline is not None and self._baseline is not taken:
+                    self._keep(track, self._baseline, [("start", None)])
+                else:
+                    rows = [("start", None), *rows]
             self._tracks[session_id] = track
         self._keep(track, taken, rows)
 
