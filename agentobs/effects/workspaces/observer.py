@@ -38,6 +38,8 @@ from agentobs.records.exchanges import ModelExchange, ToolExchange
 from agentobs.runtime import process
 from agentobs.sink import sink
 
+PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
+"""The environment variable that allows to store files without encryption although content is encrypted."""
 STOP_SECONDS = 60.0
 """How long the end of an agent waits for its last snapshot, in seconds. Our choice."""
 FLUSH_SECONDS = 10.0
@@ -83,13 +85,21 @@ class FileObserver:
         """Start to take snapshots of the workspace of the agent's working directory.
 
         Raises:
-            UsageError: there is no git, content is not recorded, or the directory cannot be a workspace.
+            UsageError: there is no git, content is not recorded or is encrypted, or the directory cannot be a
+                workspace.
         """
         if not scope.keeps_content:
             raise UsageError(
                 "files are content, and this session records no content",
                 where="effects: files",
                 todo="Record content, or leave out `files`",
+            )
+        is_encrypted = getattr(process.exchange_observer, "is_sealed", False)
+        if is_encrypted and world.environ(PLAIN_VARIABLE) != "1":
+            raise UsageError(
+                "content is encrypted, but recorded files cannot be",
+                where="effects: files",
+                todo=f"Leave out `files`, or set {PLAIN_VARIABLE}=1 to store them without encryption",
             )
         check_git()
         root = workspace_root(scope.directory)

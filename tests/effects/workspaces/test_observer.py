@@ -15,7 +15,11 @@ import pytest
 
 import agentobs
 from agentobs.effects import workspaces
+from agentobs.effects.observation import Scope
+from agentobs.effects.workspaces.observer import FileObserver
+from agentobs.errors import UsageError
 from agentobs.recording.journal.home import open_home
+from agentobs.runtime import process
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from tests import queries
@@ -250,7 +254,7 @@ def test_a_full_disk_stops_the_snapshots_but_not_the_agent(
 
 
 def test_files_are_content(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session without content, and one without the switch, record no files."""
+    """A session without content, one with encrypted content, and one without the switch record no files."""
     home = tmp_path / "home"
     provider = Provider(LATE)
     with observed(monkeypatch, provider):
@@ -263,6 +267,9 @@ def test_files_are_content(root: Path, tmp_path: Path, monkeypatch: pytest.Monke
             agent.run("hurry")
         with agentobs.session("without"):
             agent.run("hurry")
+        monkeypatch.setattr(process.exchange_observer, "is_sealed", True)
+        with pytest.raises(UsageError, match="content is encrypted"):
+            FileObserver().start(Scope(open_home(home), root, lambda: None))
     agentobs.stop_recorder()
     assert queries.query("FROM workspace_states", home=home) == []
     assert not (home / "workspaces").exists()
