@@ -27,6 +27,7 @@ from benchmarks import (
     report,
     spans,
     startup,
+    workspaces,
 )
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "spans": spans.sections,
     "exporting": export.sections,
     "dashboards": dashboards.sections,
+    "workspaces": workspaces.sections,
 }
 
 

@@ -16,6 +16,16 @@ from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.backend import ALL_KINDS, Receiving, WrittenFact, backend_kind
 from agentobs.records.effect_facts import Command, EffectLink, McpCall
 from agentobs.records.facts import TABLES, Event, Export, GitState, Pruning, SessionTitle
+from agentobs.records.facts import (
+    TABLES,
+    Event,
+    Export,
+    FileChange,
+    GitState,
+    Pruning,
+    SessionTitle,
+    WorkspaceState,
+)
 from exporters import otlp, perfetto
 from tests.exporters.collector import Collector
 from tests.provider_script import script, streamed, text
@@ -102,6 +112,9 @@ def test_every_fact_of_a_session_has_a_kind_that_the_default_names(tmp_path: Pat
     # These are written by commands, not while an agent runs, or they are not exported.
     effects = (Command, McpCall, EffectLink)
     others = {TABLES[each] for each in (Export, Pruning, GitState, SessionTitle, *effects)}
+    # These are written by commands, not while an agent runs, or they are about texts that are not exported.
+    kinds = (Export, Pruning, GitState, SessionTitle, WorkspaceState, FileChange)
+    others = {TABLES[each] for each in kinds}
     assert named - others <= set(ALL_KINDS)
     assert perfetto.trace_file(tmp_path).kinds == ALL_KINDS
 
