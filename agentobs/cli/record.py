@@ -138,11 +138,15 @@ def record(
                 environment |= node_variables(environment, routes)
             program = commands.program(command, environment)
             keeps = content_mode(content, Options(content=content)) != "off"
+            started = list(command)
+            here, place = Path.cwd(), sessions.latest_place
             observers.start(
-                Scope(home, Path.cwd(), sessions.latest_place, environment, keeps_content=keeps)
+                Scope(
+                    home, here, place, environment, started, proxy.forward_mcp, keeps_content=keeps
+                )
             )
             try:
-                ending = commands.run(command, environment, signals, program)
+                ending = commands.run(started, environment, signals, program)
             except commands.CommandError as error:
                 _exit_with(error)
             finally:

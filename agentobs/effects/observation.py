@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentobs.errors import UsageError, error_kind, warn_once
 from agentobs.recording.journal.home import Home
@@ -28,6 +28,12 @@ class Scope:
     environment: dict[str, str] | None = None
     """The environment of a recorded command, which an observer may change before the command starts; None if the agent
     is this process.
+    """
+    command: list[str] | None = None
+    """The arguments of a recorded command, which an observer may change before it starts; None as for `environment`."""
+    forward: Callable[[str, Any], str] | None = None
+    """Returns the URL of this machine at which a recorded command reaches an MCP server, given the server's URL and the
+    receiver of its messages (`mcp.http_traffic.HttpTraffic`); None if there is no proxy.
     """
     keeps_content: bool = True
     """Whether content is recorded; with the content mode `off`, an observer reads and keeps none."""

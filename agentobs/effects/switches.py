@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from agentobs.effects.commands.command_observer import CommandObserver
+from agentobs.effects.mcp.mcp_observer import McpObserver
 from agentobs.effects.observation import Observation, Observer, Scope
 from agentobs.effects.workspaces.observer import FileObserver
 from agentobs.errors import UsageError, warn_once
 
 ALL = "all"
 """The name that switches on every effect."""
-OBSERVERS: Mapping[str, Callable[[], Observer]] = {"files": FileObserver}
+OBSERVERS: Mapping[str, Callable[[], Observer]] = {
+    "commands": CommandObserver,
+    "mcp": McpObserver,
+    "files": FileObserver,
+}
 """Creates the observer of each effect, by the name of its switch."""
 
 

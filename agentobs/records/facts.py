@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentobs.records.effect_facts import Command, EffectLink, McpCall
 from agentobs.records.labels import Label, prefixed
 
 Outcome = Literal["completed", "failed", "interrupted"]
@@ -603,6 +604,9 @@ Fact = (
     | Score
     | WorkspaceState
     | FileChange
+    | Command
+    | McpCall
+    | EffectLink
     | Pruning
     | Export
 )
@@ -631,6 +635,9 @@ TABLES: dict[type, str] = {
     Score: "scores",
     WorkspaceState: "workspace_states",
     FileChange: "file_changes",
+    Command: "command_runs",
+    McpCall: "mcp_requests",
+    EffectLink: "effect_links",
     Pruning: "prunings",
     Export: "exports",
 }

@@ -88,6 +88,9 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
             "scores": 0,
             "workspace_states": 0,
             "file_changes": 0,
+            "command_runs": 0,
+            "mcp_requests": 0,
+            "effect_links": 0,
             "prunings": 0,
             "exports": 0,
         }

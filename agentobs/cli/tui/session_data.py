@@ -232,6 +232,11 @@ def _state(row: Row) -> str:
 
 
 def _text(row: Row) -> str:
-    prefix = {"tool_call": "tool ", "permission": "permission "}.get(str(row["kind"]), "")
+    prefix = {
+        "tool_call": "tool ",
+        "permission": "permission ",
+        "command": "command ",
+        "mcp_call": "MCP ",
+    }.get(str(row["kind"]), "")
     label = row["label"] if row["kind"] in ("attempt", "span") and row["label"] else ""
     return f"{prefix}{row['name']} {label}".rstrip()

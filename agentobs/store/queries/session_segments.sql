@@ -20,6 +20,9 @@ WITH held AS (
     UNION ALL SELECT session_id, segment_id, sequence FROM scores
     UNION ALL SELECT session_id, segment_id, sequence FROM workspace_states
     UNION ALL SELECT session_id, segment_id, sequence FROM file_changes
+    UNION ALL SELECT session_id, segment_id, sequence FROM command_runs
+    UNION ALL SELECT session_id, segment_id, sequence FROM mcp_requests
+    UNION ALL SELECT session_id, segment_id, sequence FROM effect_links
 )
 SELECT
     held.segment_id,
