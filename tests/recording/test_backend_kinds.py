@@ -108,7 +108,7 @@ def test_wrong_kinds_are_rejected_where_they_are_passed() -> None:
 def test_every_fact_of_a_session_has_a_kind_that_the_default_names(tmp_path: Path) -> None:
     facts: list[Any] = [object.__new__(fact) for fact in TABLES if fact is not Event]
     named = {backend_kind(fact) for fact in facts}
-    # These are written by commands, not while an agent runs, or they are about texts that are not exported.
+    # These are written by commands, not while an agent runs, or they are not exported.
     effects = (Command, McpCall, EffectLink, WorkspaceState, FileChange)
     others = {TABLES[each] for each in (Export, Pruning, GitState, SessionTitle, *effects)}
     assert named - others <= set(ALL_KINDS)
