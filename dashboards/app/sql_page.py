@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from agentobs.errors import AgentobsError, UsageError
 from agentobs.store.named_queries import bare_text, query_names, query_text
 from agentobs.store.session_lookup import as_stored
-from dashboards.app.query_processes import QueryResult
+from dashboards.app.downloads import csv_download, json_download
+from dashboards.app.query_processes import (
+    EXPORT_LIMITS,
+    MOST_EXPORTED,
+    Answer,
+    QueryResult,
+)
+from dashboards.app.saved_items import MOST_NAME, delete, save, shown_items
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 
@@ -52,32 +62,118 @@ def columns_of(view: View) -> dict[str, list[Row]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The fields of the form with the statement."""
+
+    sql: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the parameters."""
+    query: str = ""
+    """The name of the included query that was loaded, or empty."""
+    name: str = ""
+    """The name under which the statement is saved, or was saved."""
+
+
 def sql_page(request: Request) -> Response:
-    """Respond with the query form; if a named query was selected, with its statement."""
-    name = request.query_params.get("query", "")
-    sql = query_text(name) if name else INITIAL_STATEMENT
-    return _page(request, sql, {}, None, name)
+    """Respond with the query form; if a query was selected, with its statement. Nothing runs."""
+    name, saved_name = (request.query_params.get(key, "") for key in ("query", "saved"))
+    if saved_name:
+        saved = shown_items(site_of(request).home, "queries")
+        if not saved.error and saved_name not in saved.texts:
+            raise UsageError(
+                f"no saved query “{saved_name[:MOST_NAME]}”", todo="It may have been deleted"
+            )
+        return _page(request, Form(saved.texts.get(saved_name, INITIAL_STATEMENT), name=saved_name))
+    return _page(request, Form(query_text(name) if name else INITIAL_STATEMENT, query=name))
 
 
 async def query_page(request: Request) -> Response:
     """Run a query and respond with its result."""
+    form = await _form(request)
+
+    def run() -> Response:
+        site = site_of(request)
+        return _page(request, form, site.queries.run(site.home, form.sql, _values(request, form)))
+
+    return await run_in_threadpool(run)
+
+
+async def export_page(request: Request) -> Response:
+    """Run a query and send its result as CSV or JSON; if it fails, respond with the page and the error."""
+    form = await _form(request)
+    ending = request.url.path.rpartition(".")[2]
+
+    def run() -> Response:
+        site = site_of(request)
+        values = _values(request, form)
+        answer = site.queries.answer(site.home, form.sql, values, EXPORT_LIMITS)
+        if answer.failed:
+            return _page(request, form, QueryResult(note=answer.note, failed=True))
+        return _export(ending, answer)
+
+    return await run_in_threadpool(run)
+
+
+async def saved_query_page(request: Request) -> Response:
+    """Save the statement under a name, or delete a saved query."""
+    async with request.form(max_files=0, max_fields=100) as fields:
+        is_delete = "delete" in fields
+    form = await _form(request)
+    home = site_of(request).home
+
+    def respond() -> Response:
+        try:
+            if is_delete:
+                delete(home, "queries", form.name)
+                return RedirectResponse("/sql", 303)
+            save(home, "queries", form.name, form.sql)
+        except AgentobsError as error:
+            return _page(request, form, notice=str(error))
+        return RedirectResponse(f"/sql?{urlencode({'saved': form.name.strip()})}", 303)
+
+    return await run_in_threadpool(respond)
+
+
+async def _form(request: Request) -> Form:
     async with request.form(max_files=0, max_fields=100) as form:
         texts = {key: value for key, value in form.items() if isinstance(value, str)}
     sql = texts.get("sql", "").replace("\r\n", "\n")[:MOST_STATEMENT]
     names = {name for name in _PARAMETER.findall(sql) if VALUE_PREFIX + name in texts}
     value_texts = {name: texts[VALUE_PREFIX + name] for name in names}
+    return Form(sql, value_texts, texts.get("query", ""), texts.get("name", ""))
 
-    def run() -> Response:
-        values = {name: parameter_value(text) for name, text in value_texts.items()}
-        site = site_of(request)
-        key = known_key(site.home) if values else None
-        if key is not None:
-            with site.reader.view() as view:
-                values = as_stored(view.store, values, key)
-        result = site.queries.run(site.home, sql, values)
-        return _page(request, sql, value_texts, result, texts.get("query", ""))
 
-    return await run_in_threadpool(run)
+def _values(request: Request, form: Form) -> Mapping[str, Any]:
+    """Return the parameters of a query; names that the store contains as digests are replaced."""
+    site = site_of(request)
+    values = {name: parameter_value(text) for name, text in form.values.items()}
+    key = known_key(site.home) if values else None
+    if key is not None:
+        with site.reader.view() as view:
+            return as_stored(view.store, values, key)
+    return values
+
+
+def _export(ending: str, answer: Answer) -> Response:
+    """Return the rows as a file; the name of an incomplete one contains the number of its rows."""
+    name = f"query-first-{len(answer.rows)}-rows" if answer.note else "query"
+    columns = _unique(answer.columns)
+    if ending == "csv":
+        return csv_download(name, columns, answer.rows)
+    rows = [dict(zip(columns, row, strict=True)) for row in answer.rows]
+    return json_download(name, {"rows": rows, "is_complete": not answer.note, "note": answer.note})
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Return column names without duplicates, so that each is a key of a row."""
+    found: list[str] = []
+    for name in names:
+        number = 1
+        while (unique := name if number == 1 else f"{name}_{number}") in found:
+            number += 1
+        found.append(unique)
+    return found
 
 
 def tables_page(request: Request) -> Response:
@@ -89,28 +185,33 @@ def tables_page(request: Request) -> Response:
 
 
 def _page(
-    request: Request,
-    sql: str,
-    value_texts: Mapping[str, str],
-    result: QueryResult | None,
-    query: str,
+    request: Request, form: Form, result: QueryResult | None = None, notice: str = ""
 ) -> Response:
+    """Respond with the form and a result; `notice` is an error of saving."""
     site = site_of(request)
     with site.reader.view() as view:
         tables = tables_of(view)
     names = query_names()
+    saved = shown_items(site.home, "queries")
     return page_response(
         request,
         "sql.html",
+        status=409 if notice else 200,
         nav_item="sql",
-        sql=sql,
-        parameters=list(dict.fromkeys(_PARAMETER.findall(sql))),
-        value_texts=value_texts,
+        sql=form.sql,
+        parameters=list(dict.fromkeys(_PARAMETER.findall(form.sql))),
+        value_texts=form.values,
         result=result,
-        query=query if query in names else "",
-        saved_queries={name: _description(name) for name in names},
+        query=form.query if form.query in names else "",
+        named_queries={name: _description(name) for name in names},
+        saved_queries=list(saved.texts),
+        saved_error="" if notice else saved.error,
+        notice=notice,
+        name=form.name,
+        most_name=MOST_NAME,
         tables=tables,
         limits=site.queries.limits,
+        most_exported=MOST_EXPORTED,
         prefix=VALUE_PREFIX,
     )
 
@@ -127,5 +228,8 @@ def _reject_constant(text: str) -> None:
 routes = [
     Route("/sql", sql_page, methods=["GET"]),
     Route("/sql", query_page, methods=["POST"]),
+    Route("/sql/query.csv", export_page, methods=["POST"]),
+    Route("/sql/query.json", export_page, methods=["POST"]),
+    Route("/sql/queries", saved_query_page, methods=["POST"]),
     Route("/sql/tables", tables_page),
 ]

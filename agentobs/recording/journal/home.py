@@ -7,6 +7,7 @@
   agentobs.duckdb     the published generation, mode 0400
   archive/            YYYY-MM.duckdb: sessions of past months that belong to that generation, mode 0400
   manifest.json       size and digest of that generation, and of the archive files
+  saved.json          views and queries that people saved in the dashboard
   logs/               session logs of other programs that were archived, without their secrets
   ingest.lock         held by the one process that publishes
   views-*.duckdb      the views of the store, prepared for the next reader; can be deleted at any time
@@ -149,7 +150,15 @@ def is_home(home: Home) -> bool:
 
 _NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs"))
 """Other entries of a home besides its key and the published file."""
-_DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", "texts.sqlite", VIEWS_PREFIX, ".")
+_DRAFTS = (
+    "key.",
+    "agentobs.duckdb",
+    "manifest.json",
+    "texts.sqlite",
+    "saved.json",
+    VIEWS_PREFIX,
+    ".",
+)
 """Prefixes of the names of files that another process may be writing at this moment."""
 
 
