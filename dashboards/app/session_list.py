@@ -260,7 +260,10 @@ def filter_options(view: View) -> dict[str, list[Row]]:
 
 def sessions_page(request: Request) -> Response:
     """Respond with one page of the list."""
-    return _list_page(request, list_query(request.query_params))
+    query = list_query(request.query_params)
+    if len(request.query_params.getlist("columns")) > 1:
+        return RedirectResponse(f"/?{query.query_string()}", 303)  # a shorter address to share
+    return _list_page(request, query)
 
 
 def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -112,6 +112,18 @@ def empty_figure(text: str = "nothing to show") -> go.Figure:
         text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font_color=FAINT
     )
     return figure
+
+
+def filter_rows(figure: go.Figure, parameter: str, values: Sequence[Any]) -> None:
+    """Note which filter of the list of sessions each row of a figure stands for, so that a page can open the list.
+
+    Args:
+        figure: a figure with named rows.
+        parameter: the parameter of the list, such as `model`.
+        values: the value of each row from the top; None if a row stands for no filter.
+    """
+    texts = [None if value is None else str(value) for value in values]
+    figure.update_layout(meta={"parameter": parameter, "rows": texts})
 
 
 def named_rows(figure: go.Figure, names: list[str], *, above: int = 48, below: int = 48) -> None:
