@@ -57,13 +57,8 @@ def count(number: int | float | None, word: str) -> str:
 
 
 def money(value: Decimal | float | None) -> str:
-    """Return US dollars as text: amounts from one dollar with cents, smaller amounts with significant digits."""
-    if value is None:
-        return "no price"
-    exact = Decimal(value)
-    if abs(exact) >= 1:
-        return f"{'-' * (exact < 0)}${abs(exact):,.2f}"
-    return str(display.money(exact)).replace("$-", "-$")
+    """Return US dollars as text, as everywhere: `$1.2000`, `-$0.0300`; `no price` for None."""
+    return "no price" if value is None else str(display.money(Decimal(value)))
 
 
 def amount(row: Row) -> str:
