@@ -26,12 +26,12 @@ from dashboards.app import (
     ledger_page,
     session_list,
     session_page,
-    sql_page,
     step_content,
     transcript_page,
 )
 from dashboards.app.commands import command_pages
 from dashboards.app.comparison import pair_page, pair_texts
+from dashboards.app.queries import sql_page
 from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
 from dashboards.app.store_view import BusyError, Reader, ReaderState
 

@@ -15,7 +15,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.canonical_json import digest
 from agentobs.store.session_lookup import find_session
 from dashboards.app.commands.command_jobs import JobRunner
-from dashboards.app.query_processes import QueryRunner
+from dashboards.app.queries.query_processes import QueryRunner
 from dashboards.app.store_view import Reader, Row, View
 from dashboards.panels.templates import page, plotly_script
 

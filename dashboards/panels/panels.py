@@ -18,7 +18,7 @@ from agentobs.records.display import money, printable, seconds
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
-from dashboards.figures.phrases import certainty_prefix
+from dashboards.figures.phrases import address_text, certainty_prefix
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -43,6 +43,8 @@ class Panel:
     """The number of rows that are not included."""
     is_wide: bool = False
     """Whether the figure needs the full width of the page; narrow screens scroll it."""
+    filters: Sequence[Mapping[str, str]] = ()
+    """For each row, the parameters with which the list of sessions shows its sessions; empty if there are none."""
 
     def json(self) -> Markup:
         """Return the figure as JSON for a page."""
@@ -58,10 +60,27 @@ def panel(
     rows: Sequence[Row],
     *,
     is_wide: bool = False,
+    listed_by: Mapping[str, str] = MappingProxyType({}),
 ) -> Panel:
-    """Return a panel whose table has at most SHOWN rows."""
-    more = max(0, len(rows) - SHOWN)
-    return Panel(name, title, printable(summary), figure, columns, rows[:SHOWN], more, is_wide)
+    """Return a panel whose table has at most SHOWN rows.
+
+    `listed_by` contains the columns that filter the list of sessions, and the parameter of each; the parameter `day`
+    means one day.
+    """
+    more, shown = max(0, len(rows) - SHOWN), rows[:SHOWN]
+    filters = [_filters(row, listed_by) for row in shown] if listed_by else ()
+    return Panel(name, title, printable(summary), figure, columns, shown, more, is_wide, filters)
+
+
+def _filters(row: Row, listed_by: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of the list of sessions for a row; empty if a value cannot be a filter."""
+    found: dict[str, str] = {}
+    for column, parameter in listed_by.items():
+        if (value := address_text(row[column])) is None:
+            return {}
+        names = ("day_from", "day_to") if parameter == "day" else (parameter,)
+        found |= dict.fromkeys(names, value)
+    return found
 
 
 SESSION_PANELS = (
@@ -288,7 +307,14 @@ def _days(rows: Sequence[Row]) -> Panel | None:
     summary = f"Calls on {_count(len(rows), 'day')} cost {_sum(rows)}. Days are in UTC."
     figure = figures.cost_by_day(rows)
     return panel(
-        "cost-by-day", "Cost by day", summary, figure, _cost_columns("day"), rows, is_wide=True
+        "cost-by-day",
+        "Cost by day",
+        summary,
+        figure,
+        _cost_columns("day"),
+        rows,
+        is_wide=True,
+        listed_by={"day": "day"},
     )
 
 
@@ -302,7 +328,16 @@ def _models(rows: Sequence[Row]) -> Panel | None:
     )
     summary = f"{_count(len(rows), 'model')} cost {_sum(rows)}{most_expensive}."
     figure = figures.cost_by_model(rows)
-    return panel("cost-by-model", "Cost by model", summary, figure, _cost_columns("model"), rows)
+    columns = _cost_columns("model")
+    return panel(
+        "cost-by-model",
+        "Cost by model",
+        summary,
+        figure,
+        columns,
+        rows,
+        listed_by={"model": "model"},
+    )
 
 
 def _agents(rows: Sequence[Row]) -> Panel | None:
@@ -325,7 +360,8 @@ def _names(rows: Sequence[Row]) -> Panel | None:
     summary = f"{sessions} cost {_sum(rows)}, including sub-agents."
     columns = _cost_columns("name", "sessions")
     figure = figures.cost_by_name(rows)
-    return panel("cost-by-name", "Cost by session name", summary, figure, columns, rows)
+    title = "Cost by session name"
+    return panel("cost-by-name", title, summary, figure, columns, rows, listed_by={"name": "q"})
 
 
 def _efficiency(rows: Sequence[Row]) -> Panel | None:
@@ -346,7 +382,7 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
         "cost_status",
     )
     figure = figures.cache_efficiency(rows)
-    return panel("cache", "Cache savings", summary, figure, columns, rows)
+    return panel("cache", "Cache savings", summary, figure, columns, rows, listed_by={"name": "q"})
 
 
 def _waste(rows: Sequence[Row]) -> Panel | None:
@@ -371,7 +407,8 @@ def _latency(rows: Sequence[Row]) -> Panel | None:
     or_more = "" if median.startswith("less") else " or more"
     summary = f"The slowest tool is {slowest['name'] or 'unnamed'}: half of its calls took {median}{or_more}."
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
-    return panel("tools", "Tool latency", summary, figures.tool_latency(rows), columns, rows)
+    figure = figures.tool_latency(rows)
+    return panel("tools", "Tool latency", summary, figure, columns, rows, listed_by={"name": "q"})
 
 
 def _errors(rows: Sequence[Row]) -> Panel | None:
@@ -380,8 +417,9 @@ def _errors(rows: Sequence[Row]) -> Panel | None:
     calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
     summary = f"{errors:,} of {calls:,} calls failed ({errors / calls:.1%})."
     figure = figures.tool_errors(rows)
+    columns = ("name", "calls", "errors")
     return panel(
-        "tool-errors", "Tool error rate", summary, figure, ("name", "calls", "errors"), rows
+        "tool-errors", "Tool error rate", summary, figure, columns, rows, listed_by={"name": "q"}
     )
 
 
@@ -417,7 +455,8 @@ def _first_token(rows: Sequence[Row]) -> Panel | None:
     summary = f"Half of the responses of {model} started within {seconds(rows[0]['p50_ns'])}."
     columns = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
     figure = figures.first_token(rows)
-    return panel("first-token", "Time to first chunk", summary, figure, columns, rows)
+    title = "Time to first chunk"
+    return panel("first-token", title, summary, figure, columns, rows, listed_by={"model": "model"})
 
 
 def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
@@ -431,7 +470,10 @@ def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
     columns = ("day", "signature", "sessions")
     figure = figures.failure_signatures(rows, days)
     title = "Failures by signature"
-    return panel("signatures", title, summary, figure, columns, rows, is_wide=True)
+    listed_by = {"day": "day", "signature": "signature"}
+    return panel(
+        "signatures", title, summary, figure, columns, rows, is_wide=True, listed_by=listed_by
+    )
 
 
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")

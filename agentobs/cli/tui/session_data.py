@@ -43,6 +43,8 @@ class Listed:
     started_ns: int
     cost_usd: Decimal | None
     signatures: int = 0
+    cost_status: str | None = None
+    """The certainty of the cost, as in `cost_by_session`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class SessionData:
                 row["started_ns"],
                 row["cost_usd"],
                 len(signatures.get(row["session_id"], ())),
+                row["cost_status"],
             )
             for row in rows
         ]
