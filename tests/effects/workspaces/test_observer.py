@@ -208,10 +208,10 @@ def test_a_snapshot_that_ends_after_the_response_is_late(
         with agentobs.session("hurry", effects=["files"]):
             agent.run("hurry")
     agentobs.stop_recorder()
-    lates = queries.query(
+    marks = queries.query(
         "SELECT turn, late FROM workspace_states WHERE turn IS NOT NULL ORDER BY turn", home=home
     )
-    assert lates == [(1, False), (2, True), (3, False), (4, False)]
+    assert marks == [(1, False), (2, True), (3, False), (4, False)]
     changed = {row[0]: (row[3], row[5], row[6], row[10]) for row in readable(home, CHANGES)}
     assert changed == {
         # The path is a word of the only command that was open, or of one of two.
