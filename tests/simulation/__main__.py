@@ -1,0 +1,3 @@
+from tests.simulation.command import main
+
+main()
