@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+SEEDS ?= 200
 PHOENIX_VERSION := 20.26.1
 OPENINFERENCE_VERSION := 3.1.0
 OPENINFERENCE_SDK_VERSION := 2.14.0
@@ -24,7 +25,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-programs \
+.PHONY: help demo test crash test-browser check bench soak simulate mutants docs clean test-phoenix test-agents test-programs \
   test-install compare-openinference
 
 help: ## list these targets
@@ -57,6 +58,9 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 
 soak: $(READY) ## run the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 3600 $(ARGS)
+
+simulate: $(READY) ## simulate crashes, failing disks and power losses: make simulate SEEDS=1000, or SEED=7 to repeat one
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(if $(filter command environment,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 mutants: $(READY) ## change the source in 60 random places and print which changes the tests detect; takes about an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

@@ -19,7 +19,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="run exactly this seed, and print its steps")
     chosen = parser.parse_args(arguments)
-    seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
+    seeds = (
+        [chosen.seed]
+        if chosen.seed is not None
+        else range(chosen.first, chosen.first + chosen.seeds)
+    )
     started, totals, faults, failed = time.process_time(), Counter[str](), Counter[str](), []
     for seed in seeds:
         if chosen.seed is not None:
@@ -55,6 +59,9 @@ def add(result: Result, totals: Counter[str], faults: Counter[str]) -> None:
 def described(result: Result) -> str:
     """Return the failure of a seed, with the shortest plan that still fails."""
     steps = minimized(result)
-    lines = [f"seed {result.seed}: {result.failure}", f"  the shortest plan that still fails ({len(steps)} of {result.steps} steps):"]
+    lines = [
+        f"seed {result.seed}: {result.failure}",
+        f"  the shortest plan that still fails ({len(steps)} of {result.steps} steps):",
+    ]
     lines += [f"  {number:3} {step}" for number, step in enumerate(steps, 1)]
     return "\n".join([*lines, f"  run it again: make simulate SEED={result.seed}"])

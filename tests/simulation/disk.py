@@ -103,9 +103,7 @@ class Disk:
             self.removed(other)
             self.created(other)
             return
-        self._change(
-            (self._parent(path), path.name, None), (self._parent(other), other.name, node)
-        )
+        self._change((self._parent(path), path.name, None), (self._parent(other), other.name, node))
 
     def synced(self, path: Path, node: Node | None = None) -> None:
         """Note that a file or a directory was synced."""

@@ -243,7 +243,9 @@ class Machine:
                 return running.process.descriptors[descriptor]
         return None
 
-    def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def os_open(
+        self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
         place = self.inside(path)
         if place is None:
             return _REAL["os.open"](path, flags, mode, dir_fd=dir_fd)
@@ -276,6 +278,11 @@ class Machine:
         if fault in ("short", "torn"):
             size = self._chance.randint(0 if fault == "torn" else 1, max(1, len(data) - 1))
             data = memoryview(data)[:size]
+        elif fault in ("ENOSPC", "EDQUOT") and len(data) > 1 and self._chance.random() < 0.5:
+            # A full disk takes a part, and refuses the rest.
+            running = self._running[-1]
+            running.faults.insert(0, Fault(running.calls + 1, fault))
+            data = memoryview(data)[: self._chance.randint(1, len(data) - 1)]
         elif fault is not None:
             raise OSError(getattr(errno, fault), os.strerror(getattr(errno, fault)))
         written = int(_REAL["os.write"](descriptor, data))
@@ -381,7 +388,9 @@ class Machine:
             return _REAL["open"](file, mode, *arguments, **options)
         writes = any(letter in mode for letter in "wax+")
         if not writes:
-            return self.call("open", place, lambda: _REAL["open"](file, mode, *arguments, **options))
+            return self.call(
+                "open", place, lambda: _REAL["open"](file, mode, *arguments, **options)
+            )
         assert "b" in mode, mode
         raw = self.call("create", place, lambda: _File(self, place, mode.replace("b", "")))
         self.disk.created(place)

@@ -63,16 +63,16 @@ class SteppedRecorder(Recorder):
             self._continue()
             items -= 1
 
-    def tick(self) -> int | None:
-        """Do what the timekeeper's thread does; return how many records a successful sync covers, if it synced."""
-        failed, due, done = (
-            self._timekeeper.failed_syncs,
-            self._timekeeper._is_sync_due,
-            self._queue.progress.processed,
-        )
-        self._timekeeper.work()
+    def tick(self) -> tuple[int, bool] | None:
+        """Do what the timekeeper's thread does.
+
+        Return how many records a sync covers, and whether it succeeded; None if it did not sync.
+        """
+        keeper = self._timekeeper
+        failed, due, done = keeper.failed_syncs, keeper._is_sync_due, self._queue.progress.processed
+        keeper.work()
         self._continue()
-        return done if due and self._timekeeper.failed_syncs == failed else None
+        return (done, keeper.failed_syncs == failed) if due else None
 
 
 @dataclass(eq=False)
@@ -87,6 +87,8 @@ class Agent:
     acknowledged: int = 0
     """How many of them a flush has acknowledged."""
     upcoming: list[Record] = field(default_factory=list)
+    unsynced: int = 0
+    """How many of its records were written before the last failed sync; a power loss may take them."""
 
 
 @dataclass
@@ -252,14 +254,18 @@ class Simulation:
             return
         agent = self._agent(step, chance)
         self.machine.monotonic_ns += 200_000_000
-        covered = agent.recorder.tick()
-        self._note_synced(agent, covered)
+        self._note_synced(agent, agent.recorder.tick())
         agent.recorder.work()
 
-    def _note_synced(self, agent: Agent, covered: int | None) -> None:
+    def _note_synced(self, agent: Agent, synced: tuple[int, bool] | None) -> None:
         """With `interval`, what was written before a successful sync survives a power loss, if it was written."""
-        if covered and agent.mode == "interval" and not agent.recorder.statistics().dropped:
-            self.truth.acknowledge(agent.given[:covered], is_durable=True)
+        if synced is None or agent.mode != "interval":
+            return
+        covered, is_successful = synced
+        if not is_successful:
+            agent.unsynced = covered
+        elif not agent.recorder.statistics().dropped:
+            self.truth.acknowledge(agent.given[agent.unsynced : covered], is_durable=True)
 
     def _do_flush(self, step: Step, chance: random.Random) -> None:
         if step.slot not in self.agents:
@@ -371,7 +377,9 @@ class Simulation:
         names = [f"session_starts {session_id(number)}", f"session_ends {session_id(number)}"]
         for name in names:
             self.truth.give(name, session_id(number))
-        lines = [ImportedLine(TABLES[type(each)], columns(each), is_content=False) for each in facts]
+        lines = [
+            ImportedLine(TABLES[type(each)], columns(each), is_content=False) for each in facts
+        ]
         clear_staging(home)
         import_segment(home, self.machine.new_id(), lines)
         self.truth.acknowledge(names, is_durable=True)
@@ -488,7 +496,7 @@ def simulate(seed: int, steps: Sequence[Step] | None = None) -> Result:
     if profile_of(seed) == "store" or _compares_stores(seed):
         _warm_up()
     result = Result(seed, len(steps))
-    parent = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
+    parent = "/dev/shm" if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="agentobs-simulation-", dir=parent))
     simulation = Simulation(seed, steps, folder)
     try:

@@ -270,7 +270,9 @@ class Truth:
         if finding.path in (self._home.database, self._home.manifest) or (
             finding.path.parent == self._home.archive
         ):
-            return self._is_store_suspect or bool(self._flawed_segments & set(re.findall("[0-9a-f]{32}", text)))
+            return self._is_store_suspect or bool(
+                self._flawed_segments & set(re.findall("[0-9a-f]{32}", text))
+            )
         if NO_SUCH_RECORD in text:
             return segment_id in self._flawed_segments or self._is_torn(name)
         return segment_id in self._flawed_segments

@@ -163,6 +163,10 @@ def _record(text: str) -> bytes:
     """Convert a row (as JSON) to the payload of its record, which does not contain the segment and the sequence."""
     value = json.loads(text)
     del value["segment_id"], value["sequence"]
+    return _payload(value)
+
+
+def _payload(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -195,12 +199,10 @@ def _restore_segment(home: Home, mark: Mark, stored: _StoredRows, report: Repair
     rows = stored.records(mark.segment_id)
     if not rows or file_exists(path):
         return
-    opened = {
-        "format": FORMAT,
-        "segment_id": mark.segment_id,
-        "opened_ns": mark.opened_ns or 0,
-    }
-    known = {1: ("segment", json.dumps(opened, separators=(",", ":")).encode()), **rows}
+    opened = {"format": FORMAT, "segment_id": mark.segment_id, "opened_ns": mark.opened_ns or 0}
+    known = {1: ("segment", _payload(opened)), **rows}
+    if mark.state == "sealed":
+        known[mark.sequence] = "seal", _payload({"lines": mark.sequence - 1})
     rewritten = restored(mark.segment_id, known, mark.sequence)
     try:
         replace(home, path, blocks_of(rewritten.lines, mark.segment_id))

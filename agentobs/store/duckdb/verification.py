@@ -469,7 +469,8 @@ def _miscounted(
             found = f"segment {segment_id} is missing; the rows of its {mark.sequence} records still exist"
             yield found, _ONLY_IN_STORE
             continue
-        if facts.is_original and facts.size < mark.facts_offset:
+        is_shorter = facts.is_original and facts.size < mark.facts_offset
+        if is_shorter:
             yield f"segment {segment_id} is shorter than when it was ingested", _ONLY_IN_STORE
         lines_of: Counter[str] = Counter()
         for (kind, session_id), number in facts.ingested.items():
@@ -478,7 +479,7 @@ def _miscounted(
             count, lines = counts[segment_id], lines_of[table]
             if count != lines:
                 text = f"table {table} has {count} rows of segment {segment_id}, expected {lines}"
-                yield text, _NOTHING if count < lines else _ONLY_IN_STORE
+                yield text, _ONLY_IN_STORE if is_shorter else _NOTHING
 
 
 def _rows(
