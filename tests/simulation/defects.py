@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from agentobs.recording.journal import segments
+from agentobs.recording.journal.home import sync_directory
 from agentobs.recording.journal.segments import Segment, SegmentFile
 from agentobs.recording.record_accounts import Accounts
 from agentobs.recording.recorder import Recorder
@@ -16,6 +17,7 @@ from agentobs.recording.segment_writer import Writer, _line
 from agentobs.store.duckdb import (
     generations,
     ingest,
+    journal_tail,
     segment_compression,
     segment_rewrite,
     verification,
@@ -78,7 +80,7 @@ _parse = segments._parse
 def _manifest_last() -> Iterator[None]:
     """Write the manifest after the rename of the published file."""
     written: list[tuple[Any, ...]] = []
-    write, sync = generations._write_manifest, generations.sync_directory
+    write, sync = generations._write_manifest, sync_directory
 
     def sync_and_write(path: Any) -> None:
         sync(path)
@@ -88,6 +90,16 @@ def _manifest_last() -> Iterator[None]:
     with (
         mock.patch.object(generations, "_write_manifest", lambda *found: written.append(found)),
         mock.patch.object(generations, "sync_directory", sync_and_write),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _all_dead() -> Iterator[None]:
+    """Let an ingest consider all processes dead."""
+    with (
+        mock.patch.object(segment_compression, "is_alive", return_value=False),
+        mock.patch.object(journal_tail, "is_alive", return_value=False),
     ):
         yield
 
@@ -103,9 +115,7 @@ DEFECTS: Mapping[str, Patch] = {
     "checksums are not checked": _replaced(segments, "_parse", _parse_unchecked),
     "torn files are not reported": _replaced(verification, "tail", lambda path: 0),
     "records are ingested twice": _replaced(ingest, "save_marks", _nothing),
-    "segments of running processes are compressed": _replaced(
-        segment_compression, "is_alive", lambda path: False
-    ),
+    "segments of running processes are compressed": _all_dead,
     "a generation is published without a sync": _replaced(generations, "_sync", _nothing),
     "the plain file is deleted before the directory is synced": _replaced(
         segment_compression, "sync_directory", _nothing

@@ -1,4 +1,5 @@
-"""The simulated machine: a disk, a clock and processes, whose system calls can fail, hang, be interrupted or be the last.
+"""The simulated machine: a disk, a clock and processes, whose system calls can fail, hang, be interrupted or be the
+last one.
 
 While a machine is running, it replaces the functions of `os` and `open`, so every call of Python code that changes or
 reads the disk passes through it, whatever module makes it. DuckDB writes its files with system calls of its own; see
@@ -43,8 +44,8 @@ POSSIBLE: dict[str, tuple[str, ...]] = {
     "list": ("EIO", "EMFILE"),
     "lock": (),
 }
-"""The faults that a call can have, in addition to those that any call can have: the name of an error, or `short` (a part
-of the data is written) or `torn` (a part of the data is written, and then the process dies).
+"""The faults that a call can have, in addition to those that any call can have: the name of an error, `short` (only a
+part of the data is written) or `torn` (a part of the data is written, and then the process dies).
 """
 ANYWHERE = ("die", "power", "hang", "meanwhile")
 """The faults of any call: the process dies before it, the power fails before it, it takes a while, or another process
@@ -107,6 +108,8 @@ class Machine:
         self.wall_ns, self.monotonic_ns = EPOCH_NS, 10**15
         self.history: dict[str, bytearray] = {}
         """All bytes that a segment file has contained, by the name of the file."""
+        self.published: dict[str, set[bytes]] = {}
+        """The digests of all contents that got a name by a rename, by the name."""
         self.on_meanwhile: Callable[[Any], None] = lambda step: None
         self.on_hang: Callable[[Process], None] = lambda process: None
         self.calls = 0
@@ -323,6 +326,8 @@ class Machine:
             return
         self.call("rename", b, lambda: _REAL["os.rename"](a, b))
         self.disk.renamed(a, b)
+        if b.is_file():
+            self.published.setdefault(b.name, set()).add(digest_of(b))
 
     def os_link(self, path: Any, other: Any, **options: Any) -> None:
         a, b = self.inside(path), self.inside(other)
@@ -449,6 +454,11 @@ class Machine:
         finally:
             for place, name, value in before:
                 setattr(place, name, value)
+
+
+def digest_of(path: Path) -> bytes:
+    """Return a digest of the bytes of a file."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
 
 
 class _File(io.FileIO):

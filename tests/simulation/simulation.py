@@ -189,9 +189,8 @@ class Simulation:
                     self._bury(slot)
         elif not is_recording:
             self.machine.kill(process)  # the command has ended
-        if is_lost or any(each.is_dead for each in self._running()):
-            if self._depth:
-                raise PowerLost if is_lost else Died
+        if self._depth and any(each.is_dead for each in self._running()):
+            raise PowerLost if is_lost else Died
         if is_lost:
             self._lose_power()
         elif crashed and not self._depth:

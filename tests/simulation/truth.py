@@ -15,7 +15,7 @@ from agentobs.errors import DamagedError
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import compressed_path
 from agentobs.recording.journal.followed_segments import Appended
-from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.home import VIEWS_PREFIX, Home
 from agentobs.recording.journal.segments import (
     REPLACED_KINDS,
     Line,
@@ -26,7 +26,7 @@ from agentobs.recording.journal.segments import (
     segment_ids,
 )
 from agentobs.store.duckdb.verification import _CONTENT_FIELDS, Finding
-from tests.simulation.machine import Machine
+from tests.simulation.machine import Machine, digest_of
 from tests.soak.kills import name_of_line
 
 NO_SUCH_RECORD = "not a complete record"
@@ -56,6 +56,7 @@ class Truth:
         """Sessions that may have been pruned."""
         self._gone: set[str] = set()
         """Sessions that certainly were pruned completely."""
+        self._ever_damaged: set[str] = set()
         self._damaged: dict[str, str] = {}
         """Files that the simulation has damaged, and how."""
         self._is_store_suspect = False
@@ -99,12 +100,23 @@ class Truth:
         for name, data in self._before.items():
             if after.get(name) != data:
                 self._flawed_segments.add(name.partition(".")[0])
+        self._check_published()
         self._seen = set(self._durable)
         self._followed.clear()
         self._is_store_suspect = True
         present = {name for name in self._names() if name in self.session_of}
         self._seen |= present
         self._durable |= present
+
+    def _check_published(self) -> None:
+        """Check that a power loss has not torn a file that got its name by a rename: it was synced before."""
+        for path in self._home.path.rglob("*"):
+            known = self._machine.published.get(path.name)
+            is_cache = path.name.startswith(VIEWS_PREFIX)  # written again if it is damaged
+            if not known or is_cache or path.name in self._ever_damaged:
+                continue
+            if digest_of(path) not in known:
+                raise Wrong(f"a power loss has torn {path.name}, which was not synced")
 
     def begin_prune(self, sessions: Iterable[str], what: str) -> None:
         """Note that sessions are pruned from now on, if they do not run."""
@@ -159,6 +171,7 @@ class Truth:
         else:
             self._is_store_suspect = True
         self._damaged[path.name] = how
+        self._ever_damaged.add(path.name)
 
     def _names_in(self, path: Path) -> set[str]:
         segment_id = path.name.partition(".")[0]

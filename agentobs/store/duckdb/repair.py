@@ -2,8 +2,8 @@
 
 Torn tails are cut off and damaged ranges are removed. If the published file still has the rows of unreadable facts, or
 of a missing segment, the rows are converted back to records with their old numbers; other unreadable facts are replaced
-by a line that records the loss. Original files move to `<home>/damaged/`, where nothing is ever deleted. Then the store is rebuilt from the
-segments. Segments of running processes are skipped.
+by a line that records the loss. Original files move to `<home>/damaged/`, where nothing is ever deleted. Then the store
+is rebuilt from the segments. Segments of running processes are skipped.
 """
 
 from __future__ import annotations
