@@ -16,10 +16,11 @@ import yaml
 
 from agentobs.errors import ForeignError
 from agentobs.importers.bundle import bundle_import, container
-from agentobs.importers.exchange_sessions import session_start
+from agentobs.importers.exchange_sessions import session_start, without_first_chunk_time
 from agentobs.importers.file_formats import Format, described, foreign_content
 from agentobs.importers.recordings import recording_import
 from agentobs.importers.recordings.stored_exchanges import converted
+from agentobs.importers.segment_builder import segment_lines
 from agentobs.importers.wire_files import import_wire
 from agentobs.ledger import overlay
 from agentobs.ledger.price_book import PriceBook
@@ -160,7 +161,7 @@ def segment_indexes(folder: Path) -> Iterator[Opened]:
     whole, seed = small.read_bytes(), zlib.crc32(path.stem.encode())
     length = int.from_bytes(whole[-16:-12], "little")
     blocks = whole[: -16 - length - 8]
-    index = compression.zstd.decompress(whole[-16 - length : -16])
+    index = compression._decompressed(whole[-16 - length : -16], 2**20)[0]
 
     def run(data: bytes) -> None:
         text = compression.compressed(data)
@@ -216,8 +217,8 @@ def bundles(folder: Path) -> Iterator[Opened]:
         for each in staging.segments.iterdir():
             each.unlink()
         bundle = container.open_bundle(path)
-        for each in bundle.session_ids:
-            bundle_import._check(bundle, each, staging)
+        for session in bundle.session_ids:
+            bundle_import._check(bundle, session, staging)
 
     yield Opened(seeds, run, _sealed_bundle)
 
@@ -365,7 +366,7 @@ def wire(folder: Path) -> Iterator[Opened]:
         if not scanned.times:
             return False
         records = wire_files._records(path, scanned)
-        list(wire_files.segment_lines(home, records, wire_files.without_first_chunk_time))
+        list(segment_lines(home, records, without_first_chunk_time))
         return True
 
     yield Opened([wire_lines(), wire_lines(stream=True)], run)
@@ -449,7 +450,7 @@ def _recordings(kind: Format) -> list[bytes]:
 @contextlib.contextmanager
 def unknown_files(folder: Path) -> Iterator[Opened]:
     """The descriptions of files of any format."""
-    seeds = [each for kind in ("vcr", "har", "agent-rewind", "orca") for each in _recordings(kind)]  # type: ignore[arg-type]
+    seeds = [each for kind in ("vcr", "har", "agent-rewind", "orca") for each in _recordings(kind)]
 
     def run(data: bytes) -> None:
         described(data)

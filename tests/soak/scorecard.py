@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from tests.soak.figures import BY_NAME, FIGURES, Figure
 
 PAGE = Path(__file__).parents[2] / "docs" / "scorecard.md"
-_MERGES = {"sum": sum, "max": max, "min": min}
+_MERGES: dict[str, Callable[[Iterable[float]], float]] = {"sum": sum, "max": max, "min": min}
 _HEAD = """\
 # Scorecard
 

@@ -1,0 +1,101 @@
+"""Fuzzing: changed inputs of every format cause only documented errors, and earlier failures stay fixed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from agentobs.errors import UsageError
+from tests.fuzzing.mutations import mutated
+from tests.fuzzing.processes import inputs_by_target, parts
+from tests.fuzzing.runner import Opened, Target, fuzz, input_of
+from tests.fuzzing.targets import TARGETS
+
+FOUND: list[tuple[str, bytes]] = [
+    ("segment", b'0 1 segment {"form\xe9t":1}\n'),
+    ("segment", b"0 " + b"9" * 5_000 + b" attempts {}\n"),
+    ("segment", b'0 1 lost {"from":1e400}\n'),
+    ("segment-index", b'{"format":1,"blocks":[[0,0,0,0,0,0,"x",{},[],[]]]}'),
+    ("segment-index", b'{"format":1,"blocks":[[0,0,0,0,0,0,0,[],[],[]]]}'),
+    ("prices", b"[[price]]\ninput = " + b"9" * 5_000),
+    ("prices", b'[[price]]\nmodels = ["x"]\ninput = 0x' + b"f" * 5_000),
+    ("environment", b"AGENTOBS_ARCHIVE_BYTES=" + b"9" * 5_000),
+    ("environment", b"AGENTOBS_WARN_BYTES=" + b"9" * 5_000),
+    ("request", b'{"max_tokens":1e18}'),
+    ("request", b'{"max_tokens":' + b"9" * 200 + b"}"),
+    ("recorded-provider", b"POST / HTTP/1.1\r\nhost: HOST\r\ntransfer-encoding: chunked\r\n\r\n"),
+    ("recorded-provider", b"POST / HTTP/1.1\r\nhost: HOST\r\ncontent-length: \r\n\r\n"),
+    (
+        "recorded-provider",
+        b"POST / HTTP/1.1\r\nhost: HOST\r\ntransfer-encoding: chunked\r\n\r\n9222036854775808\r\n",
+    ),
+]
+"""The smallest inputs that failed, by target. `HOST` is the server's own host and port."""
+
+
+@pytest.mark.parametrize("name", [name for name, each in TARGETS.items() if each.quick])
+def test_changed_inputs_cause_only_documented_errors(name: str, tmp_path: Path) -> None:
+    """A few changed inputs of each target are accepted, or refused with a documented error."""
+    target = TARGETS[name]
+    outcome = fuzz(target, tmp_path, seed=0, numbers=range(target.quick))
+    assert outcome.inputs == target.quick
+    assert not outcome.findings, "\n".join(f"{e}\n{e.details}{e.data!r}" for e in outcome.findings)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in FOUND}))
+def test_earlier_failures_stay_fixed(name: str, tmp_path: Path) -> None:
+    """The inputs that once failed are accepted, or refused with a documented error."""
+    target = TARGETS[name]
+    with target.open(tmp_path) as opened:
+        host = next((s for s in opened.seeds[0].split(b"\r\n") if s.startswith(b"host: ")), b"")
+        for data in (each for kind, each in FOUND if kind == name):
+            data = data.replace(b"HOST", host.removeprefix(b"host: "))
+            for sealed in (
+                (data, opened.seal(data)) if opened.seal and name == "segment" else (data,)
+            ):
+                try:
+                    opened.run(sealed)
+                except target.allowed:
+                    pass
+
+
+def test_a_failure_is_found_and_made_smaller(tmp_path: Path) -> None:
+    """An undocumented error is reported once, with its smallest input; documented errors are not reported."""
+
+    def run(data: bytes) -> None:
+        if b"\xff" in data:
+            raise KeyError("x")
+        if b"[" not in data:
+            raise UsageError("no list")
+
+    opened = Opened([b'{"a": [1, 2, "text"]}', b"[line]\n[line]\n"], run)
+    target = Target("made-up", lambda folder: contextlib.nullcontext(opened))
+    outcome = fuzz(target, tmp_path, seed=1, numbers=range(1_000))
+    [finding] = outcome.findings
+    assert (outcome.inputs, finding.data) == (1_000, b"\xff")
+    assert finding.error.startswith("KeyError at ")
+    assert 0 < outcome.accepted < 1_000
+    assert b"\xff" in input_of(target, opened, 1, finding.number)
+
+
+def test_inputs_are_shared_between_targets() -> None:
+    """Each target gets its share of the inputs, split into parts."""
+    counts = inputs_by_target(["segment", "store"], 100_000, is_each=False)
+    assert counts["segment"] > 99_000
+    assert counts["store"] >= 1
+    made = list(parts(counts, 3, 10))
+    assert {part.target for part in made} == {"segment", "store"}
+    for name, count in counts.items():
+        numbers = [n for part in made if part.target == name for n in range(part.first, part.end)]
+        assert numbers == list(range(10, 10 + count))
+
+
+def test_mutations_are_deterministic_and_differ() -> None:
+    """The same seed gives the same inputs; other seeds give other ones."""
+    seeds = [b'{"a": [1, 2, {"b": "text"}]}\n{"c": null}\n']
+    made = [mutated(seeds, random.Random(n)) for n in range(200)]
+    assert made == [mutated(seeds, random.Random(n)) for n in range(200)]
+    assert len(set(made)) > 150
