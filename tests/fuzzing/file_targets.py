@@ -90,7 +90,7 @@ def _sealed_fixture(data: bytes) -> bytes:
 @contextlib.contextmanager
 def segments(folder: Path) -> Iterator[Opened]:
     """Plain segments; the lines of a sealed one have correct checksums."""
-    home, seeds = _recorded(folder)
+    home, seeds = recorded(folder)
     path = facts_path(home, segment_ids(home)[0])
 
     def run(data: bytes) -> None:
@@ -101,10 +101,10 @@ def segments(folder: Path) -> Iterator[Opened]:
         list(read_runs(path, wanted=(b"attempts", b"usage")))
         tail(path)
 
-    yield Opened(seeds, run, _sealer(zlib.crc32(path.stem.encode())))
+    yield Opened(seeds, run, sealer(zlib.crc32(path.stem.encode())))
 
 
-def _recorded(folder: Path) -> tuple[Home, list[bytes]]:
+def recorded(folder: Path) -> tuple[Home, list[bytes]]:
     """Record two sessions; return the home, and the facts and the content of the first segment."""
     home = open_home(folder / "home")
     record(home, [*conversation(1, turns=2), *conversation(2, turns=1)])
@@ -112,7 +112,7 @@ def _recorded(folder: Path) -> tuple[Home, list[bytes]]:
     return home, [path(home, segment).read_bytes() for path in (facts_path, content_path)]
 
 
-def _sealer(seed: int) -> Callable[[bytes], bytes]:
+def sealer(seed: int) -> Callable[[bytes], bytes]:
     """Return a function that corrects the checksums of the lines of a segment."""
 
     def sealed(data: bytes) -> bytes:
@@ -128,7 +128,7 @@ def _sealer(seed: int) -> Callable[[bytes], bytes]:
 @contextlib.contextmanager
 def compressed_segments(folder: Path) -> Iterator[Opened]:
     """Compressed segments; the index of a sealed one has a correct checksum."""
-    home, seeds = _recorded(folder)
+    home, seeds = recorded(folder)
     path = facts_path(home, segment_ids(home)[0])
     small = compression.compressed_path(path)
     ingest(home)
@@ -154,7 +154,7 @@ def compressed_segments(folder: Path) -> Iterator[Opened]:
 @contextlib.contextmanager
 def segment_indexes(folder: Path) -> Iterator[Opened]:
     """The index of a compressed segment, as JSON with a correct checksum, after blocks that are intact."""
-    home, _ = _recorded(folder)
+    home, _ = recorded(folder)
     path = facts_path(home, segment_ids(home)[0])
     small = compression.compressed_path(path)
     ingest(home)
@@ -176,7 +176,7 @@ def segment_indexes(folder: Path) -> Iterator[Opened]:
 @contextlib.contextmanager
 def stores(folder: Path) -> Iterator[Opened]:
     """Homes with a changed segment: an ingest, a check, queries, and the content of a session."""
-    home, [facts, content] = _recorded(folder)
+    home, [facts, content] = recorded(folder)
     [segment] = segment_ids(home)
     seed = zlib.crc32(segment.encode())
 
@@ -196,13 +196,13 @@ def stores(folder: Path) -> Iterator[Opened]:
         with contextlib.suppress(KeyError):
             read_session(home, session_id(1), [segment])
 
-    yield Opened([facts, content], run, _sealer(seed))
+    yield Opened([facts, content], run, sealer(seed))
 
 
 @contextlib.contextmanager
 def bundles(folder: Path) -> Iterator[Opened]:
     """Bundles; the manifest of a sealed one has a correct digest and length."""
-    home, _ = _recorded(folder)
+    home, _ = recorded(folder)
     path = folder / "x.bundle"
     seeds = []
     with open_store(home) as store:
@@ -237,7 +237,7 @@ def _sealed_bundle(data: bytes) -> bytes:
 @contextlib.contextmanager
 def bundled_lines(folder: Path) -> Iterator[Opened]:
     """The lines of a bundle: a bundle with correct digests that contains the changed facts and content."""
-    home, _ = _recorded(folder)
+    home, _ = recorded(folder)
     path = folder / "x.bundle"
     with open_store(home) as store:
         pack(store, [session_id(1)], path, with_content=True)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import random
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentobs.errors import UsageError
+from agentobs.errors import DamagedError, UsageError
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.segments import facts_path, segment_ids
+from agentobs.recording.vault.vault import read_session
+from tests.fuzzing.file_targets import recorded, sealer
 from tests.fuzzing.mutations import mutated
 from tests.fuzzing.processes import inputs_by_target, parts
 from tests.fuzzing.runner import Opened, Target, fuzz, input_of
 from tests.fuzzing.targets import TARGETS
+from tests.importers.recorded_agent import lines
+from tests.importers.test_claude_code_requests import SESSION, main_log
+from tests.store.recordings import session_id
+
+
+def _with_text_as_system(line: dict[str, Any]) -> dict[str, Any]:
+    return {**line, "shape": {**line["shape"], "system": "a"}} if "shape" in line else line
+
 
 FOUND: list[tuple[str, bytes]] = [
     ("segment", b'0 1 segment {"form\xe9t":1}\n'),
@@ -26,6 +40,20 @@ FOUND: list[tuple[str, bytes]] = [
     ("environment", b"AGENTOBS_WARN_BYTES=" + b"9" * 5_000),
     ("request", b'{"max_tokens":1e18}'),
     ("request", b'{"max_tokens":' + b"9" * 200 + b"}"),
+    ("claude-code", lines([_with_text_as_system(line) for line in main_log().lines])),
+    (
+        "claude-code",
+        lines(main_log().lines)
+        + lines(
+            [
+                {
+                    "type": "cost-state",
+                    "sessionId": SESSION,
+                    "modelUsage": {"": {"inputTokens": 10**200}},
+                }
+            ]
+        ),
+    ),
     ("recorded-provider", b"POST / HTTP/1.1\r\nhost: HOST\r\ntransfer-encoding: chunked\r\n\r\n"),
     ("recorded-provider", b"POST / HTTP/1.1\r\nhost: HOST\r\ncontent-length: \r\n\r\n"),
     (
@@ -60,6 +88,26 @@ def test_earlier_failures_stay_fixed(name: str, tmp_path: Path) -> None:
                     opened.run(sealed)
                 except target.allowed:
                     pass
+
+
+def test_a_record_of_another_form_is_damage(tmp_path: Path) -> None:
+    """A record with a correct checksum and malformed JSON, or with a value of another type, is reported as damage."""
+    home, [facts, _] = recorded(tmp_path)
+    [segment] = segment_ids(home)
+    seal = sealer(zlib.crc32(segment.encode()))
+    for old, new in ((b'"origin":', b'"origin"'), (b'"started_ns":', b'"started":')):
+        assert old in facts
+        facts_path(home, segment).write_bytes(seal(facts.replace(old, new)))
+        with pytest.raises(DamagedError, match="has a record that agentobs did not write"):
+            read_session(home, session_id(1), [segment])
+
+
+def test_salvaged_bytes_are_proportional_to_the_file() -> None:
+    """Frames inside of frames of a damaged file are not decompressed again and again."""
+    block = ((131_072 << 3) | 2).to_bytes(3, "little") + b"a"
+    data = (b"\x28\xb5\x2f\xfd\x00\x58" + block * 3) * 2_000
+    salvaged = sum(map(len, compression.salvage(data)))
+    assert 2**20 < salvaged < 300 * len(data)
 
 
 def test_a_failure_is_found_and_made_smaller(tmp_path: Path) -> None:
