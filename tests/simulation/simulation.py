@@ -22,7 +22,7 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segment_import import ImportedLine, clear_staging, import_segment
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
-from agentobs.records.facts import TABLES, columns
+from agentobs.records.facts import TABLES, Fact, columns
 from agentobs.runtime import process as agent_process
 from agentobs.sink import Record
 from agentobs.store.duckdb import archives
@@ -372,7 +372,7 @@ class Simulation:
         home = open_home(self.place)
         self.sessions += 1
         number = self.sessions
-        facts = [start(number).start, end(number)]
+        facts: list[Fact] = [start(number).start, end(number)]
         names = [f"session_starts {session_id(number)}", f"session_ends {session_id(number)}"]
         for name in names:
             self.truth.give(name, session_id(number))
