@@ -304,7 +304,7 @@ def test_a_real_process_is_started(tmp_path: Path) -> None:
 
 def test_a_command_ends_if_the_dashboard_is_killed(home: Home) -> None:
     """A command that would never end is interrupted when the other end of its standard input is closed."""
-    command = [sys.executable, "-m", "agentobs.cli.inspection.child_command"]
+    command = [sys.executable, "-m", "agentobs.cli.child_command"]
     arguments = [f"--home={home.path}", "tail"]
     process = subprocess.Popen(
         [*command, *arguments],

@@ -12,7 +12,7 @@ from agentobs import world
 if TYPE_CHECKING:
     from dashboards.app.commands.command_jobs import Commands, Fixture, Program
 
-_CHILD = "agentobs.cli.inspection.child_command"
+_CHILD = "agentobs.cli.child_command"
 """The module that runs a command of `agentobs` until it ends or the dashboard ends."""
 
 

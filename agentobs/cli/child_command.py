@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from agentobs.__main__ import main
+from agentobs.cli import main
 
 GRACE_SECONDS = 5.0
 """How long an interrupted command may take to end. Our choice."""
