@@ -120,7 +120,7 @@ def commands(home: Home, fixtures: Path, programs: list[FakeProgram]) -> Command
 
     def fixtures_of(folder: Path, session_id: str) -> list[Fixture]:
         del session_id
-        return [Fixture(each, False) for each in sorted(folder.glob("mine*"))]
+        return [Fixture(each, False, "shop.agents:run") for each in sorted(folder.glob("mine*"))]
 
     return Commands(
         home.path,

@@ -57,7 +57,7 @@ def _fixtures_of(folder: Path, session_id: str) -> list[Fixture]:
     from replay.fixture.fixture_search import headers_in
 
     return [
-        Fixture(path, is_command(header.get("entry")))
+        Fixture(path, is_command(header.get("entry")), str(header.get("entry") or ""))
         for path, header in headers_in(folder).items()
         if header.get("session_id") == session_id
     ]
