@@ -74,6 +74,6 @@ def _counted(value: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _count(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= COUNT_MAX:
-        return value
-    return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return value if 0 < value <= COUNT_MAX else 0
