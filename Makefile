@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 PHOENIX_VERSION := 20.26.1
+MARIONETTE_VERSION := 3.7.1
 OPENINFERENCE_VERSION := 3.1.0
 OPENINFERENCE_SDK_VERSION := 2.14.0
 
@@ -24,7 +25,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-programs \
+.PHONY: help demo test crash test-browser test-firefox check bench soak mutants docs clean test-phoenix test-agents test-programs \
   test-install compare-openinference
 
 help: ## list these targets
@@ -41,6 +42,14 @@ crash: $(READY) ## run the tests that kill processes, damage files and send burs
 
 test-browser: $(READY) ## run the tests of the dashboards in a real browser, which make test leaves out
 	$(BIN)/python -m pytest -m browser -n auto --dist loadgroup -q tests/browser $(ARGS)
+
+test-firefox: $(READY) .venv/firefox/.ready ## visit the main pages in Firefox, which make test leaves out; needs firefox-esr
+	PYTHONPATH=.venv/firefox $(BIN)/python -m pytest -m firefox -q tests/firefox $(ARGS)
+
+.venv/firefox/.ready: $(READY)
+	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(BIN)/pip install --quiet --disable-pip-version-check --target .venv/firefox \
+	  'marionette_driver==$(MARIONETTE_VERSION)'
+	@touch $@
 
 test-node: $(READY) ## run the tests with Node.js, which make test leaves out
 	$(BIN)/python -m pytest -m node -q tests/proxy $(ARGS)
