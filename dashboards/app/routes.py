@@ -27,10 +27,10 @@ from dashboards.app import (
     pair_page,
     session_list,
     session_page,
-    sql_page,
     step_content,
     transcript_page,
 )
+from dashboards.app.queries import sql_page
 from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
 from dashboards.app.store_view import BusyError, Reader, ReaderState
 

@@ -24,8 +24,8 @@ from agentobs.records.labels import digest_label
 from agentobs.runtime import process
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.analysis.session_search import Found, SessionTexts
-from dashboards.app.downloads import csv_download, json_download
-from dashboards.app.saved_items import MOST_NAME, delete, save, shown_items
+from dashboards.app.queries.downloads import csv_download, json_download
+from dashboards.app.queries.saved_items import MOST_NAME, delete, save, shown_items
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 

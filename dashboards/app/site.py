@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 from agentobs.recording.journal.home import Home
 from agentobs.records.canonical_json import digest
 from agentobs.store.session_lookup import find_session
-from dashboards.app.query_processes import QueryRunner
+from dashboards.app.queries.query_processes import QueryRunner
 from dashboards.app.store_view import Reader, Row, View
 from dashboards.panels.templates import page, plotly_script
 

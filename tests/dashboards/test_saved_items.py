@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentobs.errors import DamagedError, HomeError, UsageError
 from agentobs.recording.journal.home import Home, is_home, open_home
-from dashboards.app import saved_items
-from dashboards.app.saved_items import (
+from dashboards.app.queries import saved_items
+from dashboards.app.queries.saved_items import (
     MOST_BYTES,
     MOST_ITEMS,
     MOST_NAME,

@@ -24,8 +24,8 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
 from dashboards.app import fleet_page, session_list, store_view
-from dashboards.app.downloads import csv_cell
-from dashboards.app.saved_items import read_saved
+from dashboards.app.queries.downloads import csv_cell
+from dashboards.app.queries.saved_items import read_saved
 from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
 from tests.dashboards.live_app import Client, serving

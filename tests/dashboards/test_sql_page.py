@@ -23,15 +23,15 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits
 from agentobs.store.named_queries import query_names
-from dashboards.app import query_processes, sql_page
-from dashboards.app.query_processes import (
+from dashboards.app.queries import query_processes, sql_page
+from dashboards.app.queries.query_processes import (
     LIMITS,
     MOST_CHARACTERS,
     MOST_QUERIES,
     MOST_SHOWN,
     QueryRunner,
 )
-from dashboards.app.sql_page import parameter_value
+from dashboards.app.queries.sql_page import parameter_value
 from tests.dashboards.live_app import Client, Response, serving
 from tests.store.recordings import conversation, record, session_id
 from tests.store.wire_conversations import WireConversation

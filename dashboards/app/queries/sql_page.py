@@ -18,14 +18,14 @@ from starlette.routing import Route
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.store.named_queries import bare_text, query_names, query_text
 from agentobs.store.session_lookup import as_stored
-from dashboards.app.downloads import csv_download, json_download
-from dashboards.app.query_processes import (
+from dashboards.app.queries.downloads import csv_download, json_download
+from dashboards.app.queries.query_processes import (
     EXPORT_LIMITS,
     MOST_EXPORTED,
     Answer,
     QueryResult,
 )
-from dashboards.app.saved_items import MOST_NAME, delete, save, shown_items
+from dashboards.app.queries.saved_items import MOST_NAME, delete, save, shown_items
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 
