@@ -117,8 +117,19 @@ def filter_rows(figure: go.Figure, parameter: str, values: Sequence[Any]) -> Non
         parameter: the parameter of the list, such as `model`.
         values: the value of each row from the top; None if a row stands for no filter.
     """
-    texts = [None if value is None else str(value) for value in values]
-    figure.update_layout(meta={"parameter": parameter, "rows": texts})
+    rows = [address_text(value) for value in values]
+    figure.update_layout(meta={"parameter": parameter, "rows": rows})
+
+
+def address_text(value: object) -> str | None:
+    """Return a value as text for an address; None if it is None, or not valid Unicode, as recorded names may be."""
+    if value is None:
+        return None
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return None
+    return str(value)
 
 
 def named_rows(figure: go.Figure, names: list[str], *, above: int = 48, below: int = 48) -> None:

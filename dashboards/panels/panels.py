@@ -18,7 +18,7 @@ from agentobs.records.display import money, printable, seconds
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
-from dashboards.figures.phrases import certainty_prefix
+from dashboards.figures.phrases import address_text, certainty_prefix
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -73,13 +73,13 @@ def panel(
 
 
 def _filters(row: Row, listed_by: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters of the list of sessions for a row; empty if a value is unknown."""
-    if any(row[column] is None for column in listed_by):
-        return {}
+    """Return the parameters of the list of sessions for a row; empty if a value cannot be a filter."""
     found: dict[str, str] = {}
     for column, parameter in listed_by.items():
+        if (value := address_text(row[column])) is None:
+            return {}
         names = ("day_from", "day_to") if parameter == "day" else (parameter,)
-        found |= dict.fromkeys(names, str(row[column]))
+        found |= dict.fromkeys(names, value)
     return found
 
 
