@@ -30,7 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def firefox(served: Served) -> Iterator[Firefox]:
+def firefox(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
     path = shutil.which(os.environ.get("FIREFOX") or "firefox-esr") or shutil.which("firefox")
     assert path, "no Firefox was found: apt-get install firefox-esr, or set FIREFOX to one"
     from marionette_driver.marionette import Marionette  # type: ignore[import-not-found]
@@ -39,11 +39,12 @@ def firefox(served: Served) -> Iterator[Firefox]:
     driver = Marionette(
         bin=path, headless=True, port=0, startup_timeout=START_SECONDS,
         app_args=["-remote-allow-system-access"],
+        gecko_log=str(tmp_path_factory.mktemp("firefox") / "gecko.log"),
     )  # fmt: skip
     driver.start_session()
     driver.navigate(served.next_url())
     yield Firefox(driver, served)
-    driver.quit()
+    driver.quit(in_app=False, clean=True)
     driver.cleanup()
 
 
