@@ -38,12 +38,13 @@ def firefox(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     # The console, with its errors, belongs to the browser and not to a page.
     driver = Marionette(
         bin=path, headless=True, port=0, startup_timeout=START_SECONDS,
-        app_args=["-remote-allow-system-access"], gecko_log=str(tmp_path_factory.mktemp("log")),
+        app_args=["-remote-allow-system-access"],
+        gecko_log=str(tmp_path_factory.mktemp("firefox") / "gecko.log"),
     )  # fmt: skip
     driver.start_session()
     driver.navigate(served.next_url())
     yield Firefox(driver, served)
-    driver.quit()
+    driver.quit(in_app=False, clean=True)
     driver.cleanup()
 
 
