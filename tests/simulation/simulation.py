@@ -372,7 +372,7 @@ class Simulation:
         home = open_home(self.place)
         self.sessions += 1
         number = self.sessions
-        facts = [start(number).start, end(number)]
+        facts: list[Any] = [start(number).start, end(number)]
         names = [f"session_starts {session_id(number)}", f"session_ends {session_id(number)}"]
         for name in names:
             self.truth.give(name, session_id(number))
