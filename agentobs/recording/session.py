@@ -257,7 +257,8 @@ def child_environment(name: str) -> dict[str, str]:
 def flush(seconds: float = 5.0) -> bool:
     """Wait at most `seconds` until all records of this process are in the journal; return whether they are.
 
-    If there is no recorder, this does not wait; it returns False if records are waiting for a recorder.
+    If records were dropped since the previous call, for example because the disk was full, this returns False. Without
+    a recorder, this does not wait; it returns False if records are waiting for a recorder.
     """
     state = process.state(State)
     is_delivered = sink.flush(seconds)

@@ -18,6 +18,7 @@ import pytest
 
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.journal.unfinished_attempts import DRAFT_SUFFIX
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
 from agentobs.store.duckdb.connection import connect
@@ -90,6 +91,7 @@ def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
         process = victim(home, "stream", provider.base_url)
         try:
             until_written(home, "partial", content=True)
+            until_written(home, f"attempts{DRAFT_SUFFIX}", content=False)
         finally:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()

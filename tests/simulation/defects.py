@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 from agentobs.recording.journal import segments
-from agentobs.recording.journal.home import sync_directory
 from agentobs.recording.journal.segments import Segment, SegmentFile
 from agentobs.recording.record_accounts import Accounts
 from agentobs.recording.recorder import Recorder
@@ -19,7 +18,6 @@ from agentobs.store.duckdb import (
     ingest,
     journal_tail,
     segment_compression,
-    segment_rewrite,
     verification,
 )
 
@@ -77,24 +75,6 @@ _parse = segments._parse
 
 
 @contextlib.contextmanager
-def _manifest_last() -> Iterator[None]:
-    """Write the manifest after the rename of the published file."""
-    written: list[tuple[Any, ...]] = []
-    write, sync = generations._write_manifest, sync_directory
-
-    def sync_and_write(path: Any) -> None:
-        sync(path)
-        while written:
-            write(*written.pop())
-
-    with (
-        mock.patch.object(generations, "_write_manifest", lambda *found: written.append(found)),
-        mock.patch.object(generations, "sync_directory", sync_and_write),
-    ):
-        yield
-
-
-@contextlib.contextmanager
 def _all_dead() -> Iterator[None]:
     """Let an ingest consider all processes dead."""
     with (
@@ -119,10 +99,6 @@ DEFECTS: Mapping[str, Patch] = {
     "a generation is published without a sync": _replaced(generations, "_sync", _nothing),
     "the plain file is deleted before the directory is synced": _replaced(
         segment_compression, "sync_directory", _nothing
-    ),
-    "the manifest is written after the published file": _manifest_last,
-    "a prune forgets the rows of the store": _replaced(
-        segment_rewrite, "_delete_rows", lambda *arguments: 0
     ),
 }
 """Each defect with a context manager that plants it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.defects import DEFECTS
-from tests.simulation.plan import STORE_SHARE
+from tests.simulation.plan import STORE_SHARE, Step
 from tests.simulation.simulation import simulate
 
 JOURNAL = {
@@ -22,6 +22,8 @@ JOURNAL = {
 """A seed without DuckDB that detects the defect."""
 STORE = {
     "records are ingested twice": 12,
+    "segments of running processes are compressed": 12,
+    "a generation is published without a sync": 60,
 }
 """A seed with DuckDB that detects the defect."""
 SEEDS_MAX = 60
@@ -47,9 +49,19 @@ def test_a_defect_of_the_store_is_detected(defect: str) -> None:
     assert simulate(seed).failure is None
 
 
+@pytest.mark.crash
+def test_an_early_deletion_of_a_plain_file_is_detected() -> None:
+    """If a plain file is deleted before the name of its compressed form is durable, a power loss loses both."""
+    kinds = ("record", "flush", "close", "ingest", "power")
+    steps = [Step(kind, f"23:{number}") for number, kind in enumerate(kinds)]
+    with DEFECTS["the plain file is deleted before the directory is synced"]():
+        assert "lost: " in str(simulate(23, steps).failure)
+    assert simulate(23, steps).failure is None
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("defect", [*JOURNAL, *STORE])
 def test_seeds_detect_each_defect(defect: str) -> None:
     """Some of the first seeds detect the defect, whichever they are after a change of the plans."""
     journal = (seed for seed in range(1, 400) if seed % STORE_SHARE)

@@ -62,7 +62,7 @@ def test_a_failure_is_minimized() -> None:
     with DEFECTS["records are acknowledged without a sync"]():
         result = simulate(2)
         assert result.failure
-        assert len(minimized(result)) <= 4 < result.steps
+        assert len(minimized(result)) <= 8 < result.steps
         text = described(result)
     assert "power" in text
     assert text.endswith("run it again: make simulate SEED=2")
