@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,7 @@ SCRIPTS = {
     "descriptors": "ls /proc/self/fd | wc -l; echo to five >&$FIVE",
     "missing": "no-such-program-here",
     "terminal": "test -t 0; echo $?; test -t 1; echo $?",
+    "closed input": "sh -c 'cat 2>/dev/null; echo $?' <&-",
     "ignored": "trap '' PIPE; trap -p; ulimit -n",
 }
 
@@ -91,6 +93,38 @@ def test_a_command_gives_the_same(observed: Observed, tmp_path: Path, name: str)
         assert report.end.stdout.total == len(results[0][1])
         assert report.end.stderr.total == len(results[0][2])
     assert report.start.arguments[1:] == ("-c", SCRIPTS[name], "zero", "a b", "'\"\\\n")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"PERL_UNICODE": "SDA"},
+        {"PERL5OPT": "-w -Mstrict"},
+        {"PERLIO": ":utf8"},
+        {"LC_ALL": "xx_YY.UTF-8"},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_settings_of_perl_do_not_change_a_command(
+    observed: Observed, settings: dict[str, str]
+) -> None:
+    """The shim is a Perl program, but what the environment of the command says about Perl has no effect on it."""
+    results = [
+        subprocess.run(
+            ["sh", "-c", r"printf 'h\303\251\377%s' \"$1\"; echo err >&2", "sh", "\xe9"],
+            env={**environment, **settings},
+            capture_output=True,
+            timeout=60,
+        )
+        for environment in (observed.plain, observed.environment)
+    ]
+    [report] = observed.take()
+    assert (results[1].returncode, results[1].stdout, results[1].stderr) == (
+        0,
+        results[0].stdout,
+        results[0].stderr,
+    )
+    assert report.start.arguments[-1] == "\xe9"
 
 
 def test_the_environment_of_a_command_is_unchanged(observed: Observed) -> None:
@@ -248,4 +282,30 @@ def test_problems_are_found_before_the_command_starts(monkeypatch: pytest.Monkey
     (files.directory / "path" / "sh").write_text("#!/no/such/interpreter\n")
     with pytest.raises(UsageError, match="does not work"):
         check_shims(files, dict(os.environ))
+    files.remove()
+
+
+def test_a_receiver_that_fails_does_not_stop_the_reports(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all later commands would wait until their reports time out."""
+    monkeypatch.setattr("agentobs.errors._reported", set())
+    received: list[CommandReport] = []
+
+    def receive(report: CommandReport) -> None:
+        received.append(report)
+        raise KeyError("a bug")
+
+    files = write_shims(observed.plain)
+    environment = dict(observed.plain)
+    files.put_into(environment)
+    receiver = ShimReports(files.socket, receive)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for code in (3, 4):
+            assert subprocess.run(["sh", "-c", f"exit {code}"], env=environment).returncode == code
+        receiver.stop()
+    assert [each.end.exit_code for each in received if each.end] == [3, 4]
+    assert ["an effect is not recorded: KeyError" in str(each.message) for each in warned] == [True]
+    assert files.missed() == 0
     files.remove()

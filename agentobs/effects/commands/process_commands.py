@@ -12,7 +12,7 @@ import os
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,7 @@ def _patch(patched: Patched) -> None:
     originals["exited"] = transport._process_exited
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        args, kwargs = _with_list(args, kwargs)
         started = _guarded(lambda: _started(patched.scopes, args, kwargs))
         try:
             originals["init"](self, *args, **kwargs)
@@ -112,7 +113,7 @@ def _patch(patched: Patched) -> None:
                 _guarded(lambda: _emit(started, "not_started"))
             raise
         if started is not None:
-            patched.started[self] = started
+            _guarded(lambda: patched.started.__setitem__(self, started))
 
     def exit_status(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = originals["exit"](self, *args, **kwargs)
@@ -120,7 +121,7 @@ def _patch(patched: Patched) -> None:
         return result
 
     def communicate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        started = patched.started.get(self)
+        started = _guarded(lambda: patched.started.get(self))
         if started is not None:
             started.is_read = True
         try:
@@ -185,6 +186,17 @@ def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any])
         world.now(),
         world.monotonic(),
     )
+
+
+def _with_list(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `Popen`; if the command is an iterator, which can be read only once, it is a list."""
+    if args and isinstance(args[0], Iterator):
+        args = (list(args[0]), *args[1:])
+    elif isinstance(kwargs.get("args"), Iterator):
+        kwargs = {**kwargs, "args": list(kwargs["args"])}
+    return args, kwargs
 
 
 def _arguments(given: dict[str, Any]) -> tuple[str, ...]:

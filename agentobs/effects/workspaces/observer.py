@@ -36,7 +36,7 @@ from agentobs.effects.workspaces.windows import Request, Source, Taken, Window
 from agentobs.errors import UsageError, error_kind, warn_once
 from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import ModelExchange, ToolExchange
-from agentobs.runtime import process
+from agentobs.runtime import process, without
 from agentobs.sink import sink
 
 PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
@@ -130,14 +130,14 @@ class FileObserver:
 
     def stop(self) -> None:
         """Take the last snapshot, and emit the remaining facts; waits for this at most a minute."""
-        process.request_listeners = _without(process.request_listeners, self._request_sent)
+        process.request_listeners = without(process.request_listeners, self._request_sent)
         was_running, self._is_running = self._is_running, False
         if not was_running or self._process_id != world.process_id():
             return
         place = self._scope.place()
         self._put(("stop", place.session_id if place is not None else None))
         in_time = self._has_ended.wait(STOP_SECONDS)
-        process.record_listeners = _without(process.record_listeners, self._recorded)
+        process.record_listeners = without(process.record_listeners, self._recorded)
         if not in_time:
             warn_once(
                 "the last state of the workspace is not recorded: git takes too long",
@@ -322,10 +322,6 @@ class FileObserver:
     ) -> None:
         attempt_id = request.attempt_id if request is not None else None
         sink.emit(failure_fact(session_id, source, attempt_id, self._shadow.workspace_id, reason))
-
-
-def _without(listeners: tuple[Any, ...], listener: Any) -> tuple[Any, ...]:
-    return tuple(each for each in listeners if each != listener)
 
 
 __all__ = ["FileObserver"]
