@@ -116,12 +116,13 @@ def restore(
     )
     _print_uncaptured("cannot be restored", plan.unrestorable)
     if not plan.changes:
-        click.echo("nothing to do: the files are as they were before this turn")
+        files = "all other files" if plan.unrestorable else "the files"
+        click.echo(f"nothing to do: {files} are as they were before this turn")
         return
     _print_plan(plan)
     if plan.conflicts and not force:
         raise UsageError(
-            f"{len(plan.conflicts)} files were changed after session {session_id}: "
+            f"{len(plan.conflicts)} files were changed after session {session_id}, or were never recorded: "
             + ", ".join(printable(each) for each in plan.conflicts[:LISTED]),
             where="restore",
             todo="Commit or move your changes, name other PATHS, or pass --force",
