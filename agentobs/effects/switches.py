@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 
 from agentobs.effects.observation import Observation, Observer, Scope
-from agentobs.errors import UsageError, warn_once
+from agentobs.errors import UsageError
 
 
 def _of_module(module: str, name: str) -> Callable[[], Observer]:
@@ -64,10 +64,7 @@ def observation(names: Iterable[str]) -> Observation:
 def observed(names: Iterable[str], scope: Scope) -> Observation:
     """Start to observe effects of this process; an effect that cannot be observed is reported, not raised."""
     started = observation(names)
-    try:
-        started.start(scope)
-    except UsageError as error:
-        warn_once(f"effects are not observed: {error}", about="effects")
+    started.start(scope, is_strict=False)
     return started
 
 

@@ -5,6 +5,9 @@ thread of its own: the request is not delayed. A request carries the results of 
 snapshot has their changes; if it could not end before the response started, it is marked as late. Requests that are
 sent while a snapshot is taken share the next one.
 
+The agent waits a moment for the first snapshot, because it may change files at once. In a large workspace, that
+snapshot takes longer, and is marked as late.
+
 Which call made a change is decided when all requests that were sent before the end of a snapshot have been recorded,
 because only then all calls of that time are known.
 """
@@ -41,6 +44,8 @@ from agentobs.sink import sink
 
 PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
 """The environment variable that allows to store files without encryption although content is encrypted."""
+START_SECONDS = 1.0
+"""How long the start of an agent waits for its first snapshot, in seconds. Our choice."""
 STOP_SECONDS = 60.0
 """How long the end of an agent waits for its last snapshot, in seconds. Our choice."""
 FLUSH_SECONDS = 10.0
@@ -70,6 +75,8 @@ class FileObserver:
         """Prepare to observe."""
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_running = False
+        self._has_started = False
+        """Whether the agent may be running."""
         self._has_ended = threading.Event()
         self._process_id = 0
         self._tracks: dict[str, Track] = {}
@@ -127,6 +134,8 @@ class FileObserver:
         # Not `threading.Thread`, because threads of the program are counted as its jobs.
         _thread.start_new_thread(self._work, ())
         self._is_running = True
+        self.settle(START_SECONDS)
+        self._has_started = True
 
     def stop(self) -> None:
         """Take the last snapshot, and emit the remaining facts; waits for this at most a minute."""
@@ -231,6 +240,7 @@ class FileObserver:
                 self._emit_failure(session_id, source, request, failure or self._last_failure)
             return
         if started:
+            taken.is_late = self._has_started
             self._baseline = taken
         by_session: dict[str, list[tuple[Source, Request | None]]] = {}
         for session_id, source, request in wanted:
