@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from agentobs.effects.commands.command_observer import CommandObserver
 from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
-from agentobs.effects.commands.shim_reports import CommandReport, ShimReports
+from agentobs.effects.commands.shim_reports import CommandReport, ShimReports, StartReport
+from agentobs.effects.observation import Scope
 from agentobs.errors import UsageError
+from agentobs.recording.journal.home import open_home
 
 
 class Observed:
@@ -309,3 +312,33 @@ def test_a_receiver_that_fails_does_not_stop_the_reports(
     assert ["an effect is not recorded: KeyError" in str(each.message) for each in warned] == [True]
     assert files.missed() == 0
     files.remove()
+
+
+def started(pid: int, ancestors: tuple[int, ...], started_ns: int) -> StartReport:
+    streams = ("pipe", "pipe", "pipe")
+    return StartReport("sh", "/bin/sh", pid, ancestors, streams, started_ns, "/", ("sh",))
+
+
+def test_a_process_with_the_number_of_an_ended_shim_is_no_parent(tmp_path: Path) -> None:
+    """Process numbers are reused; a report may also arrive after the end of the command that ran it."""
+    reports = ShimReports(tmp_path / "socket", lambda _: None)
+    parent_id, _ = reports.identify(started(100, (1,), 10))
+    _, while_running = reports.identify(started(101, (100, 1), 11))
+    reports.note_end(100, parent_id, 20)
+    _, arrived_late = reports.identify(started(102, (100, 1), 19))
+    _, reused = reports.identify(started(103, (100, 1), 30))
+    reports.stop()
+    assert (while_running, arrived_late, reused) == (parent_id, parent_id, None)
+
+
+def test_commands_that_cannot_wait_for_the_first_session_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentobs.errors._reported", set())
+    monkeypatch.setattr("agentobs.effects.commands.command_observer.WAITING_MAX", 2)
+    observer, environment = CommandObserver(), dict(os.environ)
+    observer.start(Scope(open_home(tmp_path), tmp_path, lambda: None, environment, []))
+    for _ in range(5):
+        subprocess.run(["sh", "-c", ":"], env=environment, check=True)
+    with pytest.warns(RuntimeWarning, match="3 commands were not recorded"):
+        observer.stop()
