@@ -87,6 +87,24 @@ def test_observing_does_not_change_what_programs_may_do(
     assert len(rows(tmp_path)) == 2
 
 
+def test_a_later_patch_of_another_library_stays(tmp_path: Path) -> None:
+    original: Any = subprocess.Popen.communicate
+    calls: list[object] = []
+    with agentobs.session("s", home=str(tmp_path), effects=["commands"]):
+        inner: Any = subprocess.Popen.communicate
+
+        def communicate(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls.append(self)
+            return inner(self, *args, **kwargs)
+
+        subprocess.Popen.communicate = communicate  # type: ignore[method-assign]
+    try:
+        assert subprocess.check_output(["echo", "hi"], timeout=60) == b"hi\n"
+    finally:
+        subprocess.Popen.communicate = original  # type: ignore[method-assign]
+    assert len(calls) == 1
+
+
 def test_own_commands_are_not_those_of_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,8 @@ class Patched:
 
     scopes: list[Scope] = field(default_factory=list)
     lock: Any = field(default_factory=threading.Lock)
-    originals: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    patches: list[tuple[Any, str, Any, Any]] = field(default_factory=list)
+    """Each patched class, the name of its method, our function, and the original one."""
     started: weakref.WeakKeyDictionary[Any, _Started] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -73,7 +74,7 @@ def observe_process(scope: Scope) -> None:
     patched = process.state(Patched)
     with patched.lock:
         patched.scopes.append(scope)
-        if not patched.originals:
+        if not patched.patches:
             _patch(patched)
 
 
@@ -97,7 +98,7 @@ def leave_process(scope: Scope) -> None:
 def _patch(patched: Patched) -> None:
     popen: Any = subprocess.Popen
     transport: Any = asyncio.base_subprocess.BaseSubprocessTransport
-    originals = patched.originals
+    originals: dict[str, Callable[..., Any]] = {}
     originals["init"] = popen.__init__
     originals["exit"] = popen._handle_exitstatus
     originals["communicate"] = popen.communicate
@@ -142,16 +143,20 @@ def _patch(patched: Patched) -> None:
 
     popen.__init__, popen._handle_exitstatus, popen.communicate = init, exit_status, communicate
     transport._process_exited = exited
+    patched.patches = [
+        (popen, "__init__", init, originals["init"]),
+        (popen, "_handle_exitstatus", exit_status, originals["exit"]),
+        (popen, "communicate", communicate, originals["communicate"]),
+        (transport, "_process_exited", exited, originals["exited"]),
+    ]
 
 
 def _unpatch(patched: Patched) -> None:
-    popen: Any = subprocess.Popen
-    transport: Any = asyncio.base_subprocess.BaseSubprocessTransport
-    originals, patched.originals = patched.originals, {}
-    if originals:
-        popen.__init__, popen._handle_exitstatus = originals["init"], originals["exit"]
-        popen.communicate = originals["communicate"]
-        transport._process_exited = originals["exited"]
+    """Restore the original methods, except if another library has patched them since: it calls our functions."""
+    for owner, name, own, original in patched.patches:
+        if getattr(owner, name) is own:
+            setattr(owner, name, original)
+    patched.patches = []
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
