@@ -10,10 +10,12 @@ import contextlib
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
+from agentobs.errors import error_kind, warn_once
 from agentobs.records.exchanges import Answer, ModelExchange, Place, Question
 from agentobs.world import World
 
@@ -164,11 +166,12 @@ class Process:
         """Receives each exchange when it has ended, in the caller's thread; also in replays."""
         self.request_listeners: tuple[Callable[[Any], None], ...] = ()
         """Each one receives each recorded request when it is sent, in the caller's thread: an open exchange with
-        `attempt_id`, `place`, `started_ns` and `request`. It must return quickly.
+        `attempt_id`, `place`, `started_ns` and `request`. It must return quickly. It is removed if it raises an
+        exception.
         """
         self.record_listeners: tuple[Callable[[Any, Any], None], ...] = ()
-        """Each one receives each record with its facts when they were written, in the recorder's thread; must return
-        quickly.
+        """Each one receives each record with its facts when they were written, in the recorder's thread. It must
+        return quickly. It is removed if it raises an exception.
         """
         self.watched_exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
         """The exchanges in progress that `listener` receives when they end."""
@@ -191,7 +194,14 @@ class Process:
         if (observer := self.exchange_observer) is not None:
             observer.opened()
         for listener in self.request_listeners:
-            listener(exchange)
+            if not _is_received(listener, exchange):
+                self.request_listeners = without(self.request_listeners, listener)
+
+    def note_record(self, record: Any, facts: Any) -> None:
+        """Notify the listeners that a record was written, with its facts."""
+        for listener in self.record_listeners:
+            if not _is_received(listener, record, facts):
+                self.record_listeners = without(self.record_listeners, listener)
 
     def unfinished(self, session_id: str) -> list[ModelExchange]:
         """Return the watched exchanges of a session that are in progress, as far as they have arrived."""
@@ -211,3 +221,36 @@ def members(values: weakref.WeakSet[Any]) -> list[Any]:
         ):  # another thread changed the set during the iteration
             return list(values)
     return []
+
+
+_is_own_work: ContextVar[bool] = ContextVar("is_own_work", default=False)
+
+
+@contextlib.contextmanager
+def own_work() -> Iterator[None]:
+    """Mark a command as one that agentobs runs for itself, so that it is not recorded as one of the agent."""
+    token = _is_own_work.set(True)
+    try:
+        yield
+    finally:
+        _is_own_work.reset(token)
+
+
+def is_own_work() -> bool:
+    """Return whether the caller runs within `own_work`."""
+    return _is_own_work.get()
+
+
+def without(listeners: tuple[T, ...], listener: T) -> tuple[T, ...]:
+    """Return the listeners except one."""
+    return tuple(each for each in listeners if each != listener)
+
+
+def _is_received(listener: Callable[..., None], *arguments: Any) -> bool:
+    """Call a listener; return False if it raised an exception, which is reported and never reaches the agent."""
+    try:
+        listener(*arguments)
+    except Exception as error:
+        warn_once(f"a listener is removed, because it failed: {error_kind(error)}")
+        return False
+    return True

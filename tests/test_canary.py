@@ -32,9 +32,20 @@ from agentobs.agent.permissions import Rule
 from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import AgentDefinition
 from agentobs.cli import cli
+from agentobs.effects.commands.command_records import command_record
+from agentobs.effects.commands.shim_reports import CommandReport, EndReport, StartReport, Stream
+from agentobs.effects.mcp.json_rpc import Moment, RpcExchange
+from agentobs.effects.mcp.mcp_records import McpServer
+from agentobs.effects.workspaces import Change, ShadowGit, Snapshot
+from agentobs.effects.workspaces.attribution import Attribution, Workspace
+from agentobs.effects.workspaces.known_calls import KnownCalls
+from agentobs.effects.workspaces.repository_states import RepositoryState
+from agentobs.effects.workspaces.state_facts import StateFacts
+from agentobs.effects.workspaces.windows import Taken, Window
 from agentobs.recording import session as sessions
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
+from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event, SpanEnd, SpanStart
 from agentobs.records.labels import unchecked
 from agentobs.sink import sink
@@ -72,12 +83,13 @@ CONTENT_SWITCHES = {
 
 PLACES = (
     """
-agent;agent description;answered by;argument;argument value;bad request;beta;between;broken line;call id;class;
-condition;count;description of look;description of read;description of write;error key;error type;file name;
-hook context;hook error;hook output;hook reason;hook stderr;input;key;limit;message id;model;overloaded;
-person;prompt;refused;report;request id;result key;result value;retry after;sdk prompt;session name;
-stop sequence;stopped by;system;tag;
-tag name;task;thinking;tier;to write;tool error;tool name;tool output;unknown input;user id;wrong argument
+agent;agent description;answered by;argument;argument value;bad request;beta;between;branch;broken line;call id;
+class;command argument;command output;condition;count;description of look;description of read;
+description of write;directory;error key;error type;file name;hook context;hook error;hook output;hook reason;
+hook stderr;input;key;limit;message id;method;model;old path;overloaded;path;person;program;prompt;refused;
+report;repository;request id;result key;result value;retry after;sdk prompt;server;server input;server output;
+server tool;session name;stop sequence;stopped by;system;tag;tag name;task;thinking;tier;to write;tool error;
+tool name;tool output;unknown input;user id;wrong argument
 """.replace("\n", "")
     .strip()
     .split(";")
@@ -337,6 +349,51 @@ def _emit_canaries(session_id: str) -> None:
         pass
 
 
+def _emit_effects(place: Place) -> None:
+    """Emit a command, MCP calls and a changed file with the canary in every text."""
+    output = canary("command output").encode()
+    arguments = ("sh", "-c", canary("command argument"))
+    started = StartReport(
+        "sh",
+        canary("program"),
+        9,
+        (1,),
+        ("pipe", "pipe", "pipe"),
+        1,
+        canary("directory"),
+        arguments,
+    )
+    streams = Stream(len(output), output, b""), Stream(0, b"", b"")
+    ended = EndReport(2, 1, 0, 0, False, *streams)
+    sink.emit(
+        command_record(place, CommandReport("command", None, started, ended), keeps_content=True)
+    )
+    server = McpServer(canary("server"), "stdio")
+    for method, params in (
+        (canary("method"), {}),
+        ("tools/call", {"name": canary("server tool"), "arguments": canary("server input")}),
+    ):
+        request = {"id": 1, "method": method, "params": params}
+        response = {"id": 1, "result": canary("server output")}
+        at = Moment(1, 1)
+        exchange = RpcExchange("client", method, request, 9, at, response, 9, at)
+        sink.emit(server.record(place, exchange))
+    shadow = ShadowGit(Path("0" * 24), Path("/"))
+    taken = Taken(
+        Snapshot(canary("tree"), 1, 2, True),
+        RepositoryState(canary("repository"), canary("branch"), None, None),
+        size=(1, 1),
+    )
+    facts = StateFacts(shadow, Workspace(Path("/"), Path("/")))
+    window = Window(taken, taken, 1, 2, [("end", None)])
+    sink.emit(facts._state(place.session_id, window, 0, KnownCalls(), 1))
+    change = Change(
+        "renamed", canary("path"), canary("old path"), canary("old blob"), canary("blob")
+    )
+    none = Attribution(None)
+    sink.emit(facts._change(place.session_id, window, change, none, [], is_late=False))
+
+
 _run: dict[str, Any] = {}
 """The folder and the session of the run, in a global because the arguments of `_record_all` are recorded."""
 
@@ -348,6 +405,7 @@ def _record_all(first: str, second: dict[str, str]) -> None:
     assert here is not None
     _run["opened"].session_id = here.session_id
     _emit_canaries(here.session_id)
+    _emit_effects(here)
     raise Exotic(canary("exception"))
 
 
@@ -460,7 +518,8 @@ def command_outputs(home: Path, session_id: str, *, titled: bool = True) -> dict
         # On this machine, names, tags and reasons are shown as text; all other content is not.
         for place in (
             "session name", "failure", "class", "model", "answered by", "tool name", "error type", "tag",
-            "agent", "tag name", "tier", "named span", "span", "span label", "own kind",
+            "agent", "tag name", "tier", "named span", "span", "span label", "own kind", "server", "server tool",
+            "method",
         ):  # fmt: skip
             outputs = found[f"agentobs {name}"]
             found[f"agentobs {name}"] = outputs.replace(canary(place).encode(), b"")
@@ -669,6 +728,7 @@ DECLARED = {
     "model": "the model that a request names",
     "name": "the name of a value of an event or a span",
     "named span": "the name of a span",
+    "server": "the name of an MCP server, which the configuration of the client declares",
     "session name": "the name of a session, which the program passes",
     "tag name": "the name of a tag",
 }

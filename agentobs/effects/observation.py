@@ -63,8 +63,13 @@ class Observation:
         self._observers = observers
         self._running: list[Observer] = []
 
-    def start(self, scope: Scope) -> None:
+    def start(self, scope: Scope, *, is_strict: bool = True) -> None:
         """Start all observers.
+
+        Args:
+            scope: the agent.
+            is_strict: whether an effect that cannot be observed is an error; else it is reported, and the others are
+                observed.
 
         Raises:
             UsageError: an effect cannot be observed; no observer is running then.
@@ -72,7 +77,10 @@ class Observation:
         for observer in self._observers:
             try:
                 observer.start(scope)
-            except UsageError:
+            except UsageError as error:
+                if not is_strict:
+                    warn_once(f"effects are not observed: {error}")
+                    continue
                 self.stop()
                 raise
             except Exception as error:

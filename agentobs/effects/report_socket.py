@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from agentobs.errors import error_kind, warn_once
+
 MESSAGE_MAX = 4 * 1024 * 1024
 """The longest message. Our choice: twice the longest list of arguments of Linux."""
 BACKLOG = 4096
@@ -80,7 +82,7 @@ class ReportSocket:
         while self._read_ready(opened, 0):
             pass
         for each, known in opened.items():
-            known.connection.closed(by_sender=False)
+            _close(known.connection, by_sender=False)
             each.close()
         for each in (self._listener, self._wake_read, self._wake_write):
             each.close()
@@ -105,7 +107,7 @@ class ReportSocket:
                 is_any = True
                 if not _read(ready, opened[ready]):
                     self._selector.unregister(ready)
-                    opened.pop(ready).connection.closed(by_sender=True)
+                    _close(opened.pop(ready).connection, by_sender=True)
                     ready.close()
         return is_any
 
@@ -124,7 +126,22 @@ def _read(ready: socket.socket, known: _Open) -> bool:
             known.connection.message(*message)
     except (ValueError, IndexError, struct.error):
         return False  # not a sender of this version
+    except Exception as error:
+        _warn(error)
+        return False
     return bool(data)
+
+
+def _close(connection: Connection, *, by_sender: bool) -> None:
+    try:
+        connection.closed(by_sender=by_sender)
+    except Exception as error:
+        _warn(error)
+
+
+def _warn(error: Exception) -> None:
+    """Report an error of a receiver; the thread continues, because senders wait for a socket that nobody reads."""
+    warn_once(f"an effect is not recorded: {error_kind(error)}", about="effects report")
 
 
 def packed(kind: bytes, *fields: bytes) -> bytes:

@@ -1,21 +1,31 @@
-"""Switches: which effects are observed, by name."""
+"""Switches: which effects are observed, by name.
+
+An observer is imported when it is created, so that sessions without effects do not load it.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 
-from agentobs.effects.commands.command_observer import CommandObserver
-from agentobs.effects.mcp.mcp_observer import McpObserver
 from agentobs.effects.observation import Observation, Observer, Scope
-from agentobs.effects.workspaces.observer import FileObserver
-from agentobs.errors import UsageError, warn_once
+from agentobs.errors import UsageError
+
+
+def _of_module(module: str, name: str) -> Callable[[], Observer]:
+    def create() -> Observer:
+        observer: Observer = getattr(importlib.import_module(f"agentobs.effects.{module}"), name)()
+        return observer
+
+    return create
+
 
 ALL = "all"
 """The name that switches on every effect."""
 OBSERVERS: Mapping[str, Callable[[], Observer]] = {
-    "commands": CommandObserver,
-    "mcp": McpObserver,
-    "files": FileObserver,
+    "commands": _of_module("commands.command_observer", "CommandObserver"),
+    "mcp": _of_module("mcp.mcp_observer", "McpObserver"),
+    "files": _of_module("workspaces.observer", "FileObserver"),
 }
 """Creates the observer of each effect, by the name of its switch."""
 
@@ -54,10 +64,7 @@ def observation(names: Iterable[str]) -> Observation:
 def observed(names: Iterable[str], scope: Scope) -> Observation:
     """Start to observe effects of this process; an effect that cannot be observed is reported, not raised."""
     started = observation(names)
-    try:
-        started.start(scope)
-    except UsageError as error:
-        warn_once(f"effects are not observed: {error}", about="effects")
+    started.start(scope, is_strict=False)
     return started
 
 

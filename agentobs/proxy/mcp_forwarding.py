@@ -48,7 +48,11 @@ class _Tee(httpx2.AsyncBaseTransport):
         body = b""
         if request.method == "POST" and int(request.headers.get("content-length", 0)) <= BODY_MAX:
             body = await request.aread()
-        exchange = traffic.request(request.headers.get(SESSION_HEADER, ""), body)
+        try:
+            exchange = traffic.request(request.headers.get(SESSION_HEADER, ""), body)
+        except Exception as error:
+            _warn(error)
+            return await self._inner.handle_async_request(request)
         response = await self._inner.handle_async_request(request)
         exchange.response(response.status_code, response.headers.get("content-type", ""))
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -81,7 +85,11 @@ class _Reported(httpx2.AsyncByteStream):
             else:
                 self._exchange.add(data)
         except Exception as error:
-            warn_once(f"an MCP call is not recorded: {error_kind(error)}", about="effects mcp")
+            _warn(error)
+
+
+def _warn(error: Exception) -> None:
+    warn_once(f"an MCP call is not recorded: {error_kind(error)}", about="effects mcp")
 
 
 def _key(url: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agentobs.effects.mcp import stdio_tee
 from agentobs.effects.mcp.client_config import with_tees
 from agentobs.effects.mcp.json_rpc import Lines, Moment, RpcExchange, StdioTraffic
 from tests.effects.provider_answers import message
@@ -201,3 +202,20 @@ def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
         b"short",
         b"next",
     ]
+
+
+def test_the_tee_forwards_what_cannot_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that fails does not end the connection between the client and the server."""
+    monkeypatch.setattr("agentobs.errors._reported", set())
+    source, target = os.pipe(), os.pipe()
+    os.write(source[1], b"\xff garbage")
+    os.close(source[1])
+
+    def report(*_: object) -> None:
+        raise KeyError("a bug")
+
+    with pytest.warns(RuntimeWarning, match="MCP calls are not recorded: KeyError"):
+        stdio_tee._copy(source[0], target[1], "server", report, None)
+    assert os.read(target[0], 100) == b"\xff garbage"
+    for each in (source[0], *target):
+        os.close(each)

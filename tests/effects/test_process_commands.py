@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,72 @@ def test_commands_of_subprocess_and_asyncio(tmp_path: Path) -> None:
         ("running", None, None, "inherited", None, None, False),
     ]
     assert subprocess.Popen.__init__ is init
+
+
+def test_observing_does_not_change_what_programs_may_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An iterator of arguments is read once; a subclass that cannot be hashed works, and is reported."""
+    monkeypatch.setattr("agentobs.errors._reported", set())
+
+    class Unhashable(subprocess.Popen[bytes]):
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    with agentobs.session("s", home=str(tmp_path), effects=["commands"]):
+        first: Any = iter(["echo", "hi"])
+        second: Any = iter(["echo", "ho"])
+        assert subprocess.check_output(first) == b"hi\n"
+        assert subprocess.check_output(args=second) == b"ho\n"
+        with pytest.warns(RuntimeWarning, match="a command is not recorded"):
+            process = Unhashable(["echo", "bare"], stdout=subprocess.PIPE)
+        assert process.communicate()[0] == b"bare\n"
+    assert len(rows(tmp_path)) == 2
+
+
+def test_a_later_patch_of_another_library_stays(tmp_path: Path) -> None:
+    original: Any = subprocess.Popen.communicate
+    calls: list[object] = []
+    with agentobs.session("s", home=str(tmp_path), effects=["commands"]):
+        inner: Any = subprocess.Popen.communicate
+
+        def communicate(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls.append(self)
+            return inner(self, *args, **kwargs)
+
+        subprocess.Popen.communicate = communicate  # type: ignore[method-assign]
+    try:
+        assert subprocess.check_output(["echo", "hi"], timeout=60) == b"hi\n"
+    finally:
+        subprocess.Popen.communicate = original  # type: ignore[method-assign]
+    assert len(calls) == 1
+
+
+def test_own_commands_are_not_those_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The git commands that observe files and describe the repository are not recorded."""
+    root = tmp_path / "root"
+    root.mkdir()
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    monkeypatch.chdir(root)
+    with agentobs.session("s", home=str(tmp_path / "home"), effects=["commands", "files"]):
+        (root / "a").write_text("a")
+        subprocess.run(["sh", "-c", "exit 3"])
+    found = query("SELECT program, exit_code FROM commands", home=tmp_path / "home")
+    assert found == [("sh", 3)]
+    assert query("SELECT count(*) FROM workspace_states", home=tmp_path / "home") == [(2,)]
+
+
+def test_observers_are_not_loaded_without_effects(tmp_path: Path) -> None:
+    code = (
+        f"import agentobs, sys\nwith agentobs.session('s', home={str(tmp_path)!r}): pass\n"
+        "names = ('agentobs.effects.commands', 'agentobs.effects.mcp', 'agentobs.effects.workspaces')\n"
+        "assert not [each for each in names if each in sys.modules]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_nothing_is_observed_by_default(tmp_path: Path) -> None:

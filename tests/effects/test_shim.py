@@ -8,14 +8,18 @@ import select
 import signal
 import subprocess
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from agentobs.effects.commands.command_observer import CommandObserver
 from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
-from agentobs.effects.commands.shim_reports import CommandReport, ShimReports
+from agentobs.effects.commands.shim_reports import CommandReport, ShimReports, StartReport
+from agentobs.effects.observation import Scope
 from agentobs.errors import UsageError
+from agentobs.recording.journal.home import open_home
 
 
 class Observed:
@@ -63,6 +67,7 @@ SCRIPTS = {
     "descriptors": "ls /proc/self/fd | wc -l; echo to five >&$FIVE",
     "missing": "no-such-program-here",
     "terminal": "test -t 0; echo $?; test -t 1; echo $?",
+    "closed input": "sh -c 'cat 2>/dev/null; echo $?' <&-",
     "ignored": "trap '' PIPE; trap -p; ulimit -n",
 }
 
@@ -91,6 +96,38 @@ def test_a_command_gives_the_same(observed: Observed, tmp_path: Path, name: str)
         assert report.end.stdout.total == len(results[0][1])
         assert report.end.stderr.total == len(results[0][2])
     assert report.start.arguments[1:] == ("-c", SCRIPTS[name], "zero", "a b", "'\"\\\n")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"PERL_UNICODE": "SDA"},
+        {"PERL5OPT": "-w -Mstrict"},
+        {"PERLIO": ":utf8"},
+        {"LC_ALL": "xx_YY.UTF-8"},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_settings_of_perl_do_not_change_a_command(
+    observed: Observed, settings: dict[str, str]
+) -> None:
+    """The shim is a Perl program, but what the environment of the command says about Perl has no effect on it."""
+    results = [
+        subprocess.run(
+            ["sh", "-c", r"printf 'h\303\251\377%s' \"$1\"; echo err >&2", "sh", "\xe9"],
+            env={**environment, **settings},
+            capture_output=True,
+            timeout=60,
+        )
+        for environment in (observed.plain, observed.environment)
+    ]
+    [report] = observed.take()
+    assert (results[1].returncode, results[1].stdout, results[1].stderr) == (
+        0,
+        results[0].stdout,
+        results[0].stderr,
+    )
+    assert report.start.arguments[-1] == "\xe9"
 
 
 def test_the_environment_of_a_command_is_unchanged(observed: Observed) -> None:
@@ -249,3 +286,59 @@ def test_problems_are_found_before_the_command_starts(monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match="does not work"):
         check_shims(files, dict(os.environ))
     files.remove()
+
+
+def test_a_receiver_that_fails_does_not_stop_the_reports(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all later commands would wait until their reports time out."""
+    monkeypatch.setattr("agentobs.errors._reported", set())
+    received: list[CommandReport] = []
+
+    def receive(report: CommandReport) -> None:
+        received.append(report)
+        raise KeyError("a bug")
+
+    files = write_shims(observed.plain)
+    environment = dict(observed.plain)
+    files.put_into(environment)
+    receiver = ShimReports(files.socket, receive)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for code in (3, 4):
+            assert subprocess.run(["sh", "-c", f"exit {code}"], env=environment).returncode == code
+        receiver.stop()
+    assert [each.end.exit_code for each in received if each.end] == [3, 4]
+    assert ["an effect is not recorded: KeyError" in str(each.message) for each in warned] == [True]
+    assert files.missed() == 0
+    files.remove()
+
+
+def started(pid: int, ancestors: tuple[int, ...], started_ns: int) -> StartReport:
+    streams = ("pipe", "pipe", "pipe")
+    return StartReport("sh", "/bin/sh", pid, ancestors, streams, started_ns, "/", ("sh",))
+
+
+def test_a_process_with_the_number_of_an_ended_shim_is_no_parent(tmp_path: Path) -> None:
+    """Process numbers are reused; a report may also arrive after the end of the command that ran it."""
+    reports = ShimReports(tmp_path / "socket", lambda _: None)
+    parent_id, _ = reports.identify(started(100, (1,), 10))
+    _, while_running = reports.identify(started(101, (100, 1), 11))
+    reports.note_end(100, parent_id, 20)
+    _, arrived_late = reports.identify(started(102, (100, 1), 19))
+    _, reused = reports.identify(started(103, (100, 1), 30))
+    reports.stop()
+    assert (while_running, arrived_late, reused) == (parent_id, parent_id, None)
+
+
+def test_commands_that_cannot_wait_for_the_first_session_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentobs.errors._reported", set())
+    monkeypatch.setattr("agentobs.effects.commands.command_observer.WAITING_MAX", 2)
+    observer, environment = CommandObserver(), dict(os.environ)
+    observer.start(Scope(open_home(tmp_path), tmp_path, lambda: None, environment, []))
+    for _ in range(5):
+        subprocess.run(["sh", "-c", ":"], env=environment, check=True)
+    with pytest.warns(RuntimeWarning, match="3 commands were not recorded"):
+        observer.stop()

@@ -28,7 +28,7 @@ from agentobs.recording.journal.home import existing_home
 from agentobs.recording.wire import transport
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Place
-from agentobs.runtime import process
+from agentobs.runtime import Process, process
 from agentobs.sink import sink
 from tests.provider_script import message_events, script, streamed, text
 from tests.recording.test_wire import ASK, KEY, client, exchanges, facts, home, recorded
@@ -348,3 +348,20 @@ def test_a_request_without_tools_names_the_requests_in_flight(
     with agentobs.session("parallel"):
         asyncio.run(main())
     assert [[b"first" in body for body in each.in_flight] for each in found] == [[True], [], []]
+
+
+def test_a_listener_that_fails_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exception reaches neither the request nor the recorder, and the other listeners continue."""
+    monkeypatch.setattr("agentobs.errors._reported", set())
+    state, got = Process(), list[object]()
+
+    def fails(*_: object) -> None:
+        raise KeyError("a bug")
+
+    state.request_listeners = (fails, got.append)
+    state.record_listeners = (fails, lambda record, facts: got.append((record, facts)))
+    with pytest.warns(RuntimeWarning, match="a listener is removed, because it failed: KeyError"):
+        state.note_request("request")
+    state.note_record("record", ())
+    assert got == ["request", ("record", ())]
+    assert (len(state.request_listeners), len(state.record_listeners)) == (1, 1)

@@ -63,10 +63,7 @@ def workspace(
     snapshot = snapshot_of(home, at)
     report = restore_state(home, at.workspace_id, snapshot, output)
     click.echo(f"restored {report.files} files into {printable(str(output))}")
-    if not snapshot.is_stable:
-        click.echo("note     files changed while they were recorded", err=True)
-    if at.late:
-        click.echo("note     recorded late: changes of this turn may be included", err=True)
+    _print_notes(at)
     _print_uncaptured("not restored", snapshot.uncaptured)
 
 
@@ -114,14 +111,16 @@ def restore(
     plan = plan_undo(
         home, before.workspace_id, snapshot_of(home, before), snapshot_of(home, last), paths
     )
+    _print_notes(before)
     _print_uncaptured("cannot be restored", plan.unrestorable)
     if not plan.changes:
-        click.echo("nothing to do: the files are as they were before this turn")
+        files = "all other files" if plan.unrestorable else "the files"
+        click.echo(f"nothing to do: {files} are as they were before this turn")
         return
     _print_plan(plan)
     if plan.conflicts and not force:
         raise UsageError(
-            f"{len(plan.conflicts)} files were changed after session {session_id}: "
+            f"{len(plan.conflicts)} files were changed after session {session_id}, or were never recorded: "
             + ", ".join(printable(each) for each in plan.conflicts[:LISTED]),
             where="restore",
             todo="Commit or move your changes, name other PATHS, or pass --force",
@@ -145,6 +144,14 @@ def _states(context: click.Context, session: str) -> tuple[str, list[RecordedSta
     with open_store(context) as store:
         session_id = session_of(store, session)
         return session_id, recorded_states(store, session_id)
+
+
+def _print_notes(at: RecordedState) -> None:
+    """Print why a state may not be exactly that before the tools of its turn."""
+    if not at.is_stable:
+        click.echo("note     files changed while they were recorded", err=True)
+    if at.late:
+        click.echo("note     recorded late: changes of this turn may be included", err=True)
 
 
 def _print_plan(plan: Undo) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from agentobs.effects.commands.command_records import command_record
 from agentobs.effects.commands.process_commands import leave_process, observe_process
 from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
@@ -12,8 +14,10 @@ from agentobs.sink import sink
 
 PROGRAMS_VARIABLE = "AGENTOBS_COMMANDS"
 """The names of further programs that are observed, separated by commas."""
-WAITING_MAX = 1000
+WAITING_MAX = 10_000
 """How many commands wait for the first session. Our choice."""
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""How much of their streams is kept, in bytes. Our choice."""
 
 
 class CommandObserver:
@@ -24,8 +28,11 @@ class CommandObserver:
         self._scope: Scope | None = None
         self._files: ShimFiles | None = None
         self._reports: ShimReports | None = None
-        self._waiting: list[CommandReport] = []
+        self._waiting: deque[CommandReport] = deque()
         """The commands before the first session."""
+        self._waiting_bytes = 0
+        self._dropped = 0
+        """How many commands before the first session were too many to wait."""
 
     def start(self, scope: Scope) -> None:
         """Put the shims in front of the PATH of a recorded command, or patch subprocess in this process.
@@ -66,12 +73,20 @@ class CommandObserver:
                 )
             self._files.remove()
             self._emit_waiting()
+            if self._dropped:
+                warn_once(
+                    f"{self._dropped:,} commands were not recorded: they ran before the first request, and were "
+                    "too many to wait for it"
+                )
         elif self._scope is not None:
             leave_process(self._scope)
 
     def _ended(self, report: CommandReport) -> None:
         self._waiting.append(report)
-        del self._waiting[:-WAITING_MAX]
+        self._waiting_bytes += _kept_bytes(report)
+        while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
+            self._waiting_bytes -= _kept_bytes(self._waiting.popleft())
+            self._dropped += 1
         self._emit_waiting()
 
     def _emit_waiting(self) -> None:
@@ -80,9 +95,20 @@ class CommandObserver:
         place = self._scope.place()
         if place is None:
             return
-        waiting, self._waiting = self._waiting, []
-        for report in waiting:
+        while self._waiting:
+            report = self._waiting.popleft()
+            self._waiting_bytes -= _kept_bytes(report)
             sink.emit(command_record(place, report, keeps_content=self._scope.keeps_content))
+
+
+def _kept_bytes(report: CommandReport) -> int:
+    if report.end is None:
+        return 0
+    return sum(
+        len(part)
+        for each in (report.end.stdout, report.end.stderr)
+        for part in (each.head, each.tail)
+    )
 
 
 __all__ = ["CommandObserver"]

@@ -12,7 +12,7 @@ import os
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ class Patched:
 
     scopes: list[Scope] = field(default_factory=list)
     lock: Any = field(default_factory=threading.Lock)
-    originals: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    patches: list[tuple[Any, str, Any, Any]] = field(default_factory=list)
+    """Each patched class, the name of its method, our function, and the original one."""
     started: weakref.WeakKeyDictionary[Any, _Started] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -73,7 +74,7 @@ def observe_process(scope: Scope) -> None:
     patched = process.state(Patched)
     with patched.lock:
         patched.scopes.append(scope)
-        if not patched.originals:
+        if not patched.patches:
             _patch(patched)
 
 
@@ -97,13 +98,14 @@ def leave_process(scope: Scope) -> None:
 def _patch(patched: Patched) -> None:
     popen: Any = subprocess.Popen
     transport: Any = asyncio.base_subprocess.BaseSubprocessTransport
-    originals = patched.originals
+    originals: dict[str, Callable[..., Any]] = {}
     originals["init"] = popen.__init__
     originals["exit"] = popen._handle_exitstatus
     originals["communicate"] = popen.communicate
     originals["exited"] = transport._process_exited
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        args, kwargs = _with_list(args, kwargs)
         started = _guarded(lambda: _started(patched.scopes, args, kwargs))
         try:
             originals["init"](self, *args, **kwargs)
@@ -112,7 +114,7 @@ def _patch(patched: Patched) -> None:
                 _guarded(lambda: _emit(started, "not_started"))
             raise
         if started is not None:
-            patched.started[self] = started
+            _guarded(lambda: patched.started.__setitem__(self, started))
 
     def exit_status(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = originals["exit"](self, *args, **kwargs)
@@ -120,7 +122,7 @@ def _patch(patched: Patched) -> None:
         return result
 
     def communicate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        started = patched.started.get(self)
+        started = _guarded(lambda: patched.started.get(self))
         if started is not None:
             started.is_read = True
         try:
@@ -141,16 +143,20 @@ def _patch(patched: Patched) -> None:
 
     popen.__init__, popen._handle_exitstatus, popen.communicate = init, exit_status, communicate
     transport._process_exited = exited
+    patched.patches = [
+        (popen, "__init__", init, originals["init"]),
+        (popen, "_handle_exitstatus", exit_status, originals["exit"]),
+        (popen, "communicate", communicate, originals["communicate"]),
+        (transport, "_process_exited", exited, originals["exited"]),
+    ]
 
 
 def _unpatch(patched: Patched) -> None:
-    popen: Any = subprocess.Popen
-    transport: Any = asyncio.base_subprocess.BaseSubprocessTransport
-    originals, patched.originals = patched.originals, {}
-    if originals:
-        popen.__init__, popen._handle_exitstatus = originals["init"], originals["exit"]
-        popen.communicate = originals["communicate"]
-        transport._process_exited = originals["exited"]
+    """Restore the original methods, except if another library has patched them since: it calls our functions."""
+    for owner, name, own, original in patched.patches:
+        if getattr(owner, name) is own:
+            setattr(owner, name, original)
+    patched.patches = []
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
@@ -185,6 +191,17 @@ def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any])
         world.now(),
         world.monotonic(),
     )
+
+
+def _with_list(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `Popen`; if the command is an iterator, which can be read only once, it is a list."""
+    if args and isinstance(args[0], Iterator):
+        args = (list(args[0]), *args[1:])
+    elif isinstance(kwargs.get("args"), Iterator):
+        kwargs = {**kwargs, "args": list(kwargs["args"])}
+    return args, kwargs
 
 
 def _arguments(given: dict[str, Any]) -> tuple[str, ...]:

@@ -51,19 +51,24 @@ sub report {
     return 1;
 }
 
+# If standard input is closed, Perl has opened this script in its place.
+my @script = stat $0;
+my @input = stat STDIN;
+close STDIN if @script && @input && "@script[0,1]" eq "@input[0,1]";
 # What each standard file is: only pipes and sockets are copied, because a terminal must stay one.
 my @kinds = map {
     my @status = stat $_;
     !@status ? 'closed' : -t $_ ? 'terminal' : -f _ ? 'file' : -p _ ? 'pipe' : -S _ ? 'socket' : 'device'
 } (*STDIN, *STDOUT, *STDERR);
 # A file that this process opens must not take the place of a closed one.
-my $is_observable = $real ne '' && !grep { $_ eq 'closed' } @kinds;
+run_real() if $real eq '' || grep { $_ eq 'closed' } @kinds;
 $wanted_signal = $SIG{PIPE};
 $SIG{PIPE} = 'IGNORE';
-$is_connected = $is_observable && socket($connection, 1, 1, 0)
+$is_connected = socket($connection, 1, 1, 0)
     && setsockopt($connection, $^O eq 'darwin' ? 0xffff : 1, $^O eq 'darwin' ? 0x1005 : 21, pack('qq', 0, 250000))
     && connect($connection, $^O eq 'darwin' ? pack('CCa104', 106, 1, $socket) : pack('Sa108', 1, $socket));
 
+binmode $connection if $connection;
 my @ancestors = ($$, getppid);
 while (@ancestors < 24 && $ancestors[-1] > 1) {
     open my $status, '<', "/proc/$ancestors[-1]/stat" or last;
@@ -78,7 +83,7 @@ $is_connected &&= report('S', 1, $name, $real, join(',', @ancestors), join(',', 
 if (!$is_connected) {
     close $connection if $connection;
     # Counted at the end; without the directory, nobody observes any more.
-    if ($is_observable && open my $missed, '>', "$bin/missed/$$") { close $missed }
+    if (open my $missed, '>', "$bin/missed/$$") { close $missed }
     $SIG{PIPE} = defined $wanted_signal ? $wanted_signal : 'DEFAULT';
     run_real();
 }
@@ -94,6 +99,7 @@ for my $number (1, 2) {
     } elsif ($kinds[$number] =~ /pipe|socket/) {
         pipe($stream->{from}, $stream->{to}) or undef $stream->{from};
         open $stream->{out}, '>&', $number == 1 ? *STDOUT : *STDERR if $stream->{from};
+        binmode $stream->{$_} for grep { $stream->{$_} } qw(from out);  # PERLIO may have set another layer
     } elsif ($kinds[$number] eq 'file') {
         $stream->{start} = sysseek $number == 1 ? *STDOUT : *STDERR, 0, 1;
         my @status = stat($number == 1 ? *STDOUT : *STDERR);

@@ -50,9 +50,10 @@ class ShimFiles:
         return self.directory / "socket"
 
     def put_into(self, environment: dict[str, str]) -> None:
-        """Change PATH and SHELL, so that the observed programs are found here."""
+        """Change PATH and SHELL, so that the observed programs are found here, and let Perl not warn about locales."""
         path = environment.get("PATH", os.defpath)
         environment["PATH"] = f"{self.directory / 'path'}{os.pathsep}{path}"
+        environment.setdefault("PERL_BADLANG", "0")
         shell = Path(environment.get("SHELL", ""))
         if shell.name and (self.directory / "shell" / shell.name).exists():
             environment["SHELL"] = str(self.directory / "shell" / shell.name)
@@ -111,10 +112,8 @@ def write_shims(
     return ShimFiles(directory, programs)
 
 
-def check_shims(files: ShimFiles, environment: dict[str, str]) -> None:
+def check_shims(files: ShimFiles, environment: Mapping[str, str]) -> None:
     """Run a shim once, so that a problem appears before the observed command starts.
-
-    If Perl warns about the locale, a variable is set that silences it.
 
     Raises:
         UsageError: the shim does not work.
@@ -132,8 +131,6 @@ def check_shims(files: ShimFiles, environment: dict[str, str]) -> None:
             timeout=START_SECONDS,
         )
         problem = done.stderr.decode("utf-8", "replace")
-        if done.returncode == 7 and "locale" in problem:
-            environment["PERL_BADLANG"] = "0"
         is_working = done.returncode == 7
     except (OSError, subprocess.SubprocessError) as error:
         problem, is_working = str(error), False
@@ -161,7 +158,9 @@ def _head(perl: str, directory: Path, programs: Mapping[str, str], shell: str, k
     signals = " ".join(names.get(number, "-") for number in range(max(names) + 1))
     known = ", ".join(f"{_quoted(name)} => {_quoted(file)}" for name, file in programs.items())
     return (
-        f"#!{perl}\n"
+        # Perl reads settings from the environment of the command: layers of streams, warnings, and strict syntax.
+        f"#!{perl} -C0\n"
+        'BEGIN { $^H = 0; ${^WARNING_BITS} = ""; $^W = 0; ${^OPEN} = ":raw\\0:raw" }\n'
         f"$bin = {_quoted(str(directory))}; $socket = {_quoted(str(directory / 'socket'))};\n"
         f"%known = ({known}); $shell = {_quoted(shell)}; $signals = {_quoted(signals)};\n"
         f"$clock = {clock}; $prctl = {prctl}; $fionread = {_FIONREAD.get(sys.platform, 0x541B)}; "

@@ -93,8 +93,8 @@ class ShimReports:
             OSError: the socket cannot be created.
         """
         self.receive = receive
-        self._ids: OrderedDict[int, str] = OrderedDict()
-        """The IDs of the last commands, by the process of their shim."""
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        """The last commands, by the process of their shim."""
         self._socket = ReportSocket(path, lambda: _Shim(self), "agentobs-commands")
 
     def stop(self) -> None:
@@ -103,12 +103,36 @@ class ShimReports:
 
     def identify(self, start: StartReport) -> tuple[str, str | None]:
         """Return the ID of a command that has started, and that of the command that runs it, if it is known."""
-        parent_id = next((self._ids[each] for each in start.ancestors if each in self._ids), None)
-        self._ids.pop(start.pid, None)
-        self._ids[start.pid] = command_id = world.new_id()
-        if len(self._ids) > KNOWN_MAX:
-            self._ids.popitem(last=False)
+        parents = (self._known[each] for each in start.ancestors if each in self._known)
+        # A later process may have the number of a shim that has ended.
+        parent_id = next(
+            (
+                each.command_id
+                for each in parents
+                if each.ended_ns is None or start.started_ns <= each.ended_ns
+            ),
+            None,
+        )
+        self._known.pop(start.pid, None)
+        command_id = world.new_id()
+        self._known[start.pid] = _Known(command_id)
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
         return command_id, parent_id
+
+    def note_end(self, pid: int, command_id: str, ended_ns: int) -> None:
+        """Note when a command has ended."""
+        known = self._known.get(pid)
+        if known is not None and known.command_id == command_id:
+            known.ended_ns = ended_ns
+
+
+@dataclass(slots=True)
+class _Known:
+    """A command that may be the parent of later ones."""
+
+    command_id: str
+    ended_ns: int | None = None
 
 
 @dataclass(slots=True)
@@ -126,10 +150,13 @@ class _Shim:
             self.ids = self.reports.identify(self.start)
         elif kind == b"E" and self.start is not None:
             self.is_done = True
-            self.reports.receive(CommandReport(*self.ids, self.start, _end(fields, self.start)))
+            end = _end(fields, self.start)
+            self.reports.note_end(self.start.pid, self.ids[0], end.ended_ns)
+            self.reports.receive(CommandReport(*self.ids, self.start, end))
 
     def closed(self, *, by_sender: bool) -> None:
         if self.start is not None and not self.is_done:
+            self.reports.note_end(self.start.pid, self.ids[0], world.now())
             self.reports.receive(
                 CommandReport(*self.ids, self.start, None, is_running=not by_sender)
             )

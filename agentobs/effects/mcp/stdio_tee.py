@@ -21,6 +21,7 @@ from typing import IO
 from agentobs import world
 from agentobs.effects.mcp.json_rpc import Moment, Sender
 from agentobs.effects.report_socket import packed
+from agentobs.errors import error_kind, warn_once
 
 CHUNK_BYTES = 64 * 1024
 SEND_MILLISECONDS = 250
@@ -93,7 +94,7 @@ def _copy(
     try:
         while data := os.read(source, CHUNK_BYTES):
             # Reported first, so that no response is reported before its request.
-            report(sender, data, Moment(world.now(), world.monotonic()))
+            _reported(report, sender, data)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(target, rest) :]
@@ -102,6 +103,13 @@ def _copy(
     finally:
         if closes is not None:
             closes.close()
+
+
+def _reported(report: Report, sender: Sender, data: bytes) -> None:
+    try:
+        report(sender, data, Moment(world.now(), world.monotonic()))
+    except Exception as error:
+        warn_once(f"MCP calls are not recorded: {error_kind(error)}", about="effects mcp")
 
 
 def main(arguments: Sequence[str]) -> int:

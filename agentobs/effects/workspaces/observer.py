@@ -5,6 +5,9 @@ thread of its own: the request is not delayed. A request carries the results of 
 snapshot has their changes; if it could not end before the response started, it is marked as late. Requests that are
 sent while a snapshot is taken share the next one.
 
+The agent waits a moment for the first snapshot, because it may change files at once. In a large workspace, that
+snapshot takes longer, and is marked as late.
+
 Which call made a change is decided when all requests that were sent before the end of a snapshot have been recorded,
 because only then all calls of that time are known.
 """
@@ -36,11 +39,13 @@ from agentobs.effects.workspaces.windows import Request, Source, Taken, Window
 from agentobs.errors import UsageError, error_kind, warn_once
 from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import ModelExchange, ToolExchange
-from agentobs.runtime import process
+from agentobs.runtime import process, without
 from agentobs.sink import sink
 
 PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
 """The environment variable that allows to store files without encryption although content is encrypted."""
+START_SECONDS = 1.0
+"""How long the start of an agent waits for its first snapshot, in seconds. Our choice."""
 STOP_SECONDS = 60.0
 """How long the end of an agent waits for its last snapshot, in seconds. Our choice."""
 FLUSH_SECONDS = 10.0
@@ -70,6 +75,8 @@ class FileObserver:
         """Prepare to observe."""
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_running = False
+        self._has_started = False
+        """Whether the agent may be running."""
         self._has_ended = threading.Event()
         self._process_id = 0
         self._tracks: dict[str, Track] = {}
@@ -127,17 +134,19 @@ class FileObserver:
         # Not `threading.Thread`, because threads of the program are counted as its jobs.
         _thread.start_new_thread(self._work, ())
         self._is_running = True
+        self.settle(START_SECONDS)
+        self._has_started = True
 
     def stop(self) -> None:
         """Take the last snapshot, and emit the remaining facts; waits for this at most a minute."""
-        process.request_listeners = _without(process.request_listeners, self._request_sent)
+        process.request_listeners = without(process.request_listeners, self._request_sent)
         was_running, self._is_running = self._is_running, False
         if not was_running or self._process_id != world.process_id():
             return
         place = self._scope.place()
         self._put(("stop", place.session_id if place is not None else None))
         in_time = self._has_ended.wait(STOP_SECONDS)
-        process.record_listeners = _without(process.record_listeners, self._recorded)
+        process.record_listeners = without(process.record_listeners, self._recorded)
         if not in_time:
             warn_once(
                 "the last state of the workspace is not recorded: git takes too long",
@@ -231,6 +240,7 @@ class FileObserver:
                 self._emit_failure(session_id, source, request, failure or self._last_failure)
             return
         if started:
+            taken.is_late = self._has_started
             self._baseline = taken
         by_session: dict[str, list[tuple[Source, Request | None]]] = {}
         for session_id, source, request in wanted:
@@ -322,10 +332,6 @@ class FileObserver:
     ) -> None:
         attempt_id = request.attempt_id if request is not None else None
         sink.emit(failure_fact(session_id, source, attempt_id, self._shadow.workspace_id, reason))
-
-
-def _without(listeners: tuple[Any, ...], listener: Any) -> tuple[Any, ...]:
-    return tuple(each for each in listeners if each != listener)
 
 
 __all__ = ["FileObserver"]

@@ -105,7 +105,7 @@ class StateFacts:
         attempt = known.attempt(request.attempt_id) if request is not None else None
         is_turn = attempt is not None and attempt.makes_turns
         repository, size = taken.repository, taken.size or (None, None)
-        late = (
+        late = (source == "start" and taken.is_late) or (
             attempt is not None
             and attempt.outcome == "ok"
             and response_start_ns(attempt) < snapshot.ended_ns

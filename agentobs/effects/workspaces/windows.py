@@ -27,6 +27,8 @@ class Taken:
     snapshot: Snapshot
     repository: RepositoryState | None
     """The state of the user's repository; None if there is none."""
+    is_late: bool = False
+    """Whether the agent was already running before the first snapshot ended."""
     size: tuple[int, int] | None = None
     """The number of files and their bytes, when known."""
 

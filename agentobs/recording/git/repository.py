@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentobs import world
+from agentobs.runtime import own_work
 
 PARENTS_MAX = 64
 """How many parent directories are searched for a repository. Our choice."""
@@ -177,14 +178,15 @@ def _git(repository: Repository, *arguments: str) -> str | None:
         *arguments,
     ]
     try:
-        ended = subprocess.run(
-            command,
-            cwd=repository.tree,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=STATUS_SECONDS,
-            check=True,
-        )
+        with own_work():
+            ended = subprocess.run(
+                command,
+                cwd=repository.tree,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=STATUS_SECONDS,
+                check=True,
+            )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return ended.stdout.decode("utf-8", "replace")

@@ -221,6 +221,34 @@ def test_a_snapshot_that_ends_after_the_response_is_late(
     }
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_the_start_is_what_the_agent_found(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    """An agent that changes files at once waits for the first snapshot, or the snapshot is marked."""
+    home, block = tmp_path / "home", tmp_path / "block"
+    if is_slow:
+        monkeypatch.setattr("agentobs.effects.workspaces.observer.START_SECONDS", 0.0)
+        fake_git(
+            tmp_path / "bin",
+            f'case "$*" in *ls-files*) while [ -e {block} ]; do sleep 0.01; done;; esac\nexec "$real" "$@"',
+            monkeypatch,
+        )
+        block.touch()
+    else:
+        monkeypatch.setattr("agentobs.effects.workspaces.observer.START_SECONDS", 60.0)
+    write(root, {"a.txt": "a\n"})
+    agentobs.start(str(home))
+    with agentobs.session("quick", effects=["files"]):
+        (root / "a.txt").unlink()
+        block.unlink(missing_ok=True)
+    agentobs.stop_recorder()
+    states = queries.query("SELECT source, files, late FROM workspace_states", home=home)
+    assert sorted(states) == [("end", 0, False), ("start", 0 if is_slow else 1, is_slow)]
+    changed = [row[:2] for row in readable(home, CHANGES)]
+    assert changed == ([] if is_slow else [("a.txt", "deleted")])
+
+
 def test_a_full_disk_stops_the_snapshots_but_not_the_agent(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,8 +290,9 @@ def test_files_are_content(root: Path, tmp_path: Path, monkeypatch: pytest.Monke
         agent = Agent(root, provider)
         with (
             pytest.warns(RuntimeWarning, match="records no content"),
-            agentobs.session("off", content="off", effects=["files"]),
+            agentobs.session("off", content="off", effects=["files", "commands"]),
         ):
+            subprocess.run(["sh", "-c", "exit 3"])  # the other effect is observed all the same
             agent.run("hurry")
         with agentobs.session("without"):
             agent.run("hurry")
@@ -272,6 +301,7 @@ def test_files_are_content(root: Path, tmp_path: Path, monkeypatch: pytest.Monke
             FileObserver().start(Scope(open_home(home), root, lambda: None))
     agentobs.stop_recorder()
     assert queries.query("FROM workspace_states", home=home) == []
+    assert queries.query("SELECT exit_code, content FROM commands", home=home) == [(3, None)]
     assert not (home / "workspaces").exists()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import agentobs
+from agentobs.store import recorded_workspaces
+from agentobs.store.recorded_workspaces import RecordedState, state_at
 from tests import queries
 from tests.cli.test_commands import Shell
 from tests.effects.workspaces.scripted_agent import Agent, Provider, Script, observed
@@ -118,6 +121,22 @@ def test_files_are_put_back_after_a_confirmation_and_copies_are_kept(
     assert files_of(copies) == {path: before[path] for path in (b"src/a.py", b"new/c.py")}
     _, again = run(shell, "restore", "tidy", "--before-turn", "2", "--yes")
     assert "nothing to do" in again
+
+
+@pytest.mark.parametrize(
+    "arguments", [["workspace", "-o", "out"], ["restore", "--before-turn", "2"]]
+)
+def test_a_state_that_is_not_exact_is_noted(
+    shell: Shell, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def inexact(states: list[RecordedState], *_: object) -> RecordedState:
+        return replace(state_at(states), late=True, is_stable=False)
+
+    monkeypatch.setattr(recorded_workspaces, "state_at", inexact)
+    monkeypatch.chdir(recorded.root.parent)
+    _, shown = run(shell, arguments[0], "tidy", *arguments[1:])
+    assert "recorded late: changes of this turn may be included" in shown
+    assert "files changed while they were recorded" in shown
 
 
 def test_work_of_the_user_is_not_replaced(
