@@ -29,6 +29,7 @@ from agentobs.errors import error_kind, warn_once
 from agentobs.records.event_catalog import kind_of
 from agentobs.records.exchanges import (
     ModelExchange,
+    ObservedEffect,
     SessionCall,
     SessionReturn,
     ToolExchange,
@@ -39,7 +40,15 @@ from agentobs.records.facts import Event, Fact
 from agentobs.records.labels import Label
 from agentobs.runtime import process
 
-Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall | SessionReturn
+Record = (
+    Fact
+    | ModelExchange
+    | ToolExchange
+    | WorldExchange
+    | ObservedEffect
+    | SessionCall
+    | SessionReturn
+)
 Consumer = Callable[[Record], None]
 """Receives each record, and must return quickly. It is removed if it raises an exception."""
 
@@ -401,12 +410,15 @@ def session_of(record: Record) -> str:
         return record.place.session_id
     if isinstance(record, SessionReturn):
         return record.end.session_id
+    if isinstance(record, ObservedEffect):
+        return record.fact.session_id
     return record.start.session_id if isinstance(record, SessionCall) else record.session_id
 
 
 def _kind_of(record: Record) -> Label:
     """Return the kind under which a dropped record is counted."""
     fact = record.end if isinstance(record, SessionReturn) else record
+    fact = fact.fact if isinstance(fact, ObservedEffect) else fact
     return _LABELS.get(type(fact)) or kind_of(fact)  # type: ignore[arg-type]
 
 

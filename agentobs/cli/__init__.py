@@ -21,6 +21,10 @@ _COMMANDS = {
         "agentobs.cli.record",
         "Run a command and record its requests to the provider.",
     ),
+    "mcp-tee": (
+        "agentobs.cli.mcp_tee",
+        "Run an MCP server and record its requests and responses.",
+    ),
     "proxy": (
         "agentobs.cli.record",
         "Record the requests of programs that use this proxy in place of the provider.",
@@ -177,7 +181,8 @@ class _Commands(click.Group):
             return None
         module = importlib.import_module(_COMMANDS[cmd_name][0])
         # `import` is a Python keyword, so its function has a trailing underscore.
-        command: click.Command = getattr(module, f"{cmd_name}_" * iskeyword(cmd_name) or cmd_name)
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" * iskeyword(name) or name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

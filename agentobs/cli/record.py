@@ -64,6 +64,13 @@ _variables = click.option(
     is_flag=True,
     help="Also receive the telemetry of Claude Code, and compare it with the recorded requests.",
 )
+@click.option(
+    "--effects",
+    metavar="LIST",
+    default="",
+    help="Also observe effects of the command, separated by commas: `commands`, `mcp`, `files`, or "
+    "`all`. Default: none.",
+)
 @sign_aws_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -74,6 +81,7 @@ def record(
     extra: tuple[str, ...],
     node: bool,
     receives_telemetry: bool,
+    effects: str,
     signs_aws: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -89,11 +97,15 @@ def record(
         from agentobs.proxy.forwarding import SIGNED_FOR_PROXY
         from agentobs.proxy.node_redirection import REDIRECTED, node_routes, node_variables
         from agentobs.proxy.recording_proxy import Proxy
+    from agentobs.effects.observation import Scope
+    from agentobs.effects.switches import effect_names, observation
+    from agentobs.recording.options import Options, content_mode
     from agentobs.recording.session import stop_recorder
     from agentobs.recording.wire.transport import PROXY_VARIABLE
     from agentobs.runtime import replaced
 
     environment = dict(os.environ)
+    observers = observation(effect_names(effects))
     collector = _telemetry_receiver(environment) if receives_telemetry else None
     try:
         commands.check(command, environment)
@@ -124,10 +136,23 @@ def record(
             if node:
                 routes = node_routes(found, lambda each: f"{proxy.url}/{REDIRECTED}{each.route}")
                 environment |= node_variables(environment, routes)
+            program = commands.program(command, environment)
+            keeps = content_mode(content, Options(content=content)) != "off"
+            started = list(command)
+            here, place = Path.cwd(), sessions.latest_place
+            observers.start(
+                Scope(
+                    home, here, place, environment, started, proxy.forward_mcp, keeps_content=keeps
+                )
+            )
             try:
-                ending = commands.run(command, environment, signals)
+                ending = commands.run(started, environment, signals, program)
             except commands.CommandError as error:
                 _exit_with(error)
+            finally:
+                if effects and sessions.latest_place() is None:
+                    sessions.place_of({}, None)  # the effects of a command without requests
+                observers.stop()
         try:
             recorded = sessions.sessions()
             lines = _summaries(recorded, turns)

@@ -98,6 +98,12 @@ class ClientSessions:
         with self._lock:
             return _begun(self._session(key, parsed, headers)), key
 
+    def latest_place(self) -> Place | None:
+        """Return the place of the session with the last request; None if no session has started."""
+        with self._lock:
+            latest = max(self._opened.values(), key=lambda each: each.last_ns, default=None)
+            return latest.session.place() if latest is not None else None
+
     def ended(self, key: str) -> None:
         """Receive the notice that a request has ended; `key` is from `place_of`."""
         with self._lock:

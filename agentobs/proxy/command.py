@@ -70,13 +70,24 @@ def check(command: Sequence[str], environment: Mapping[str, str]) -> None:
     )
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], signals: SignalsPassedOn) -> Ending:
+def program(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the file of a command's program, as the PATH of an environment finds it."""
+    return shutil.which(command[0], path=environment.get("PATH", os.defpath)) or command[0]
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    signals: SignalsPassedOn,
+    executable: str | None = None,
+) -> Ending:
     """Run a command until it ends.
 
     Args:
         command: the program and its arguments.
         environment: its environment variables.
         signals: passes signals on to the command; it stays active until its end was recorded.
+        executable: the file of the program; default as the PATH of the environment finds it.
 
     Raises:
         CommandError: the operating system cannot start it.
@@ -84,7 +95,9 @@ def run(command: Sequence[str], environment: Mapping[str, str], signals: Signals
     signals.is_starting = True
     try:
         # Inherited file descriptors stay open, as those of `<(...)` in a shell.
-        process = subprocess.Popen(list(command), env=dict(environment), close_fds=False)
+        process = subprocess.Popen(
+            list(command), executable=executable, env=dict(environment), close_fds=False
+        )
     except OSError as error:
         raise CommandError(
             f"cannot run {command[0][:200]!r}: {(error.strerror or str(error)).lower()}",

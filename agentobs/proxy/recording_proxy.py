@@ -9,15 +9,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import uvicorn
 
 from agentobs import world
+from agentobs.effects.mcp.http_traffic import HttpTraffic
 from agentobs.errors import UsageError
 from agentobs.proxy.client_sessions import ClientSessions
 from agentobs.proxy.client_variables import Upstream, base_url_variables
 from agentobs.proxy.forwarding import Counts, Forwarder, Sign, Wrap
 from agentobs.proxy.listening import Address, listening_socket
+from agentobs.proxy.mcp_forwarding import McpTees
 from agentobs.tls import tls_context
 
 TOKEN_BYTES = 16
@@ -74,13 +77,14 @@ class Proxy:
         self.upstreams = list(found)
         self._sessions = sessions
         self._session_idle_seconds = session_idle_seconds
+        self._mcp = McpTees()
         self._forwarder = Forwarder(
             {each.route: each for each in found},
             sessions,
             self.token,
             _certificates(environment),
             sign,
-            wrap,
+            self._wrapped(wrap),
         )
         self._server = uvicorn.Server(self._config())
         self._has_stopped = threading.Event()
@@ -98,6 +102,23 @@ class Proxy:
     def variables(self) -> dict[str, str]:
         """The environment variables that direct clients to this proxy."""
         return base_url_variables(self.url, self.upstreams)
+
+    def forward_mcp(self, url: str, traffic: HttpTraffic) -> str:
+        """Return the URL of this proxy for an MCP server, whose messages are reported from now on.
+
+        Args:
+            url: the URL of the server.
+            traffic: receives the messages.
+        """
+        parts, route = urlsplit(url), f"mcp{len(self._forwarder.upstreams)}"
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self._forwarder.upstreams = {
+            **self._forwarder.upstreams,
+            route: Upstream("", route, origin, is_default=False),
+        }
+        self._mcp.add(url, traffic)
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{self.url}/{route}{parts.path or '/'}{query}"
 
     @property
     def counts(self) -> Counts:
@@ -121,6 +142,11 @@ class Proxy:
         self._has_stopped.wait()
         self._socket.close()
         sys.setswitchinterval(self._switch_seconds)
+
+    def _wrapped(self, wrap: Wrap | None) -> Wrap:
+        if wrap is None:
+            return self._mcp.wrap
+        return lambda inner: self._mcp.wrap(wrap(inner))
 
     def wait(self) -> None:
         """Serve until this thread is interrupted."""

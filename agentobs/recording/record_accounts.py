@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from agentobs.records.exchanges import (
     ModelExchange,
+    ObservedEffect,
     SessionCall,
     SessionReturn,
     ToolExchange,
@@ -157,6 +158,8 @@ def kind_of(record: Record) -> str:
             return TABLES[SessionStart]
         case SessionReturn():
             return TABLES[SessionEnd]
+        case ObservedEffect():
+            return TABLES[type(record.fact)]
         case _:
             return TABLES.get(type(record), "events")
 

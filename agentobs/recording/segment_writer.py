@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentobs import world
-from agentobs.recording.facts.interpreter import ContentLine, Interpretation
+from agentobs.recording.facts.interpreter import Interpretation
 from agentobs.recording.journal.file_system import OS, Files
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import Segment
 from agentobs.recording.journal.unfinished_attempts import DRAFT_SUFFIX, MOVED
 from agentobs.recording.vault.encryption import Sealer
+from agentobs.recording.vault.stored_lines import ContentLine
 from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import TABLES, Attempt, columns
 

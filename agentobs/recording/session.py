@@ -14,12 +14,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import functools
-import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,10 +43,12 @@ from agentobs.determinism.entry import (
 )
 from agentobs.determinism.process_history import in_event_loop
 from agentobs.determinism.return_values import returned
+from agentobs.effects.observation import Observation, Scope
+from agentobs.effects.switches import checked_effects, observed
 from agentobs.errors import HomeError, UsageError, error_kind, warn_once
 from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import lineage
-from agentobs.recording.generators import Iteration, session_generator
+from agentobs.recording.decorator import decorated
 from agentobs.recording.journal.home import locate, open_home
 from agentobs.recording.options import (
     Content,
@@ -271,6 +272,7 @@ def session(
     content: Content | None = None,
     patch: Sequence[Patch] = (),
     title: str | None = None,
+    effects: Sequence[str] = (),
 ) -> Session:
     """Return a session, which is used as a context manager (sync or async) or as a decorator of the agent's function.
 
@@ -289,9 +291,11 @@ def session(
             the same: `time` (with `datetime`), `uuid`, `random`. `agentobs.world_here` needs no patch.
         title: a text that local commands and pages show to distinguish sessions; default the first prompt. It is
             content, and never exported.
+        effects: the effects outside the requests that are observed: `commands`, `mcp`, `files`, or `all`; see
+            docs/effects.md. Default none. A replay observes none.
 
     Raises:
-        UsageError: both `resume` and `fork` are set, or `content`, `patch` or `title` is invalid.
+        UsageError: both `resume` and `fork` are set, or `content`, `patch`, `title` or `effects` is invalid.
     """
     if resume and fork:
         raise UsageError(
@@ -304,7 +308,10 @@ def session(
         content_mode(content, Options())
     patched = patches.check_patch(patch)
     shown = title_text(title) if title is not None else None
-    return Session(name, tags or {}, home, sys._getframe(1), link, content, patched, title=shown)
+    names, caller = checked_effects(effects), sys._getframe(1)
+    return Session(
+        name, tags or {}, home, caller, link, content, patched, title=shown, effects=names
+    )
 
 
 Link = tuple[Relation, str] | None
@@ -326,6 +333,7 @@ class Session:
         entry: Entry | None = None,
         title: str | None = None,
         *,
+        effects: Sequence[str] = (),
         may_join: bool = True,
     ) -> None:
         """Prepare a session; it starts when it is entered. `entry` overrides the entry that `caller` shows.
@@ -340,7 +348,8 @@ class Session:
         self._home = home
         self._link, self._content, self._patch, self._title = link, content, patch, title
         self._entry = entry or (entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE)
-        self._may_join = may_join
+        self._effects, self._may_join = effects, may_join
+        self._observation: Observation | None = None
         self._failure: Failure | None = None
         self._result: ReturnValue | None = None
         self._is_stopped = False
@@ -493,6 +502,14 @@ class Session:
         sink.emit(SessionCall(start, entry.arguments, recorded, entry.obstacle))
         for note in start_notes(self.session_id, self._title, recorder):
             sink.emit(note)
+        if self._effects and recorder is not None:
+            keeps = self.content != "off"
+            scope = Scope(recorder.home, Path.cwd(), self._place_inside, keeps_content=keeps)
+            self._observation = observed(self._effects, scope)
+
+    def _place_inside(self) -> Place:
+        here = tracing.place()
+        return here if here and here.session_id == self.session_id else self.place()
 
     def patch(self) -> None:
         """Patch the standard library if the session requests that; never raises."""
@@ -512,6 +529,8 @@ class Session:
             flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
             return
         session_inheritance.forget(self.session_id)
+        if self._observation is not None:
+            self._observation.stop()
         end = session_end(self.session_id, error, self._failure, is_stopped=self._is_stopped)
         result, self._result = self._result if error is None else None, None
         raised = type(error).__name__ if error is not None and self._failure is not None else None
@@ -584,32 +603,10 @@ class Session:
                 patch=self._patch,
                 entry=entry_or_nothing(lambda: entry_of_call(function, args, kwargs)),
                 title=self._title,
+                effects=self._effects,
             )
 
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            return session_generator(
-                function, lambda *args, **kwargs: Iteration(begin(*args, **kwargs))
-            )
-
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with begin(*args, **kwargs) as opened:
-                    value = await function(*args, **kwargs)
-                    opened.set_default_result(value)
-                    return value
-
-            return run_async  # type: ignore[return-value]  # a coroutine function with the signature of the decorated one
-
-        @functools.wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with begin(*args, **kwargs) as opened:
-                value = function(*args, **kwargs)
-                opened.set_default_result(value)
-                return value
-
-        return run
+        return decorated(function, begin)
 
 
 def place_here() -> Place | None:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Set
 from typing import Any, get_args
 
+from agentobs.records.effect_facts import Command, EffectLink, McpCall
 from agentobs.records.event_catalog import ROW_KINDS, is_built_in
 from agentobs.records.exchanges import (
     ANSWERED_INSIDE,
@@ -459,6 +460,9 @@ RULES: dict[type, dict[str, Rule]] = {
         "comment": _never,
         "tool_use_id": _provider_id,
     },
+    Command: {"lane": _lane, "program": _never, "signal": _never},
+    McpCall: {"lane": _lane, "server": _never, "method": _never, "tool": _tool},
+    EffectLink: {"lane": _lane, "tool_use_id": _provider_id},
     Pruning: {},
     Export: {"destination": _never, "profile": _never},
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from agentobs.records.canonical_json import digest
+from agentobs.records.effect_facts import Command, McpCall
 from agentobs.records.facts import ErrorOrigin, SessionEnd, SessionStart
 from agentobs.records.labels import Label, is_label
 
@@ -475,6 +476,22 @@ Exchange = ModelExchange | ToolExchange | WorldExchange
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedEffect:
+    """A command or an MCP call that was observed outside the requests of the agent, with its content."""
+
+    fact: Command | McpCall
+    """The fact, without a content ID."""
+    texts: tuple[str, ...] = field(default=(), repr=False)
+    """The arguments of a command; the IDs that the metadata of an MCP call contain. They link it to a tool call."""
+    arguments: Any = field(default=None, repr=False)
+    """The arguments of the tool of an MCP call."""
+    spans: tuple[str, ...] = ()
+    """The open spans around the effect, innermost first, if the program of the session caused it."""
+    content: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What is written to the vault, as JSON; None if nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionCall:
     """The call that started a session, which a replay repeats."""
 
@@ -562,6 +579,8 @@ def queue_bytes(record: object) -> int:
         return 1024 + _characters(record.question.input) + _characters(record.answer.content)
     if isinstance(record, WorldExchange):
         return 1024 + _characters(record.question.payload) + _characters(record.answer)
+    if isinstance(record, ObservedEffect):
+        return 1024 + sum(map(len, record.texts)) + _characters(record.content)
     if isinstance(record, SessionReturn) and record.result is not None:
         return 1024 + _characters(record.result.value)
     return 1024

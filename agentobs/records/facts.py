@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentobs.records.effect_facts import Command, EffectLink, McpCall
 from agentobs.records.labels import Label, prefixed
 
 Outcome = Literal["completed", "failed", "interrupted"]
@@ -542,6 +543,9 @@ Fact = (
     | SessionTitle
     | GitState
     | Score
+    | Command
+    | McpCall
+    | EffectLink
     | Pruning
     | Export
 )
@@ -568,6 +572,9 @@ TABLES: dict[type, str] = {
     SessionTitle: "session_titles",
     GitState: "git_states",
     Score: "scores",
+    Command: "command_runs",
+    McpCall: "mcp_requests",
+    EffectLink: "effect_links",
     Pruning: "prunings",
     Export: "exports",
 }

@@ -354,5 +354,6 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "label": _json_text,
     "tool": _json_text,
     "world": _json_text,
+    "effect": _json_text,
 }
 """The functions that check the fields of each kind of content, apart from its text."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from agentobs.provider.dialect import Dialect, ResponseFacts, json_bytes
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
+from agentobs.recording.facts.effect_links import EffectLinks
 from agentobs.recording.facts.input_similarity import similarity
 from agentobs.recording.facts.line_changes import change_of_input
 from agentobs.recording.facts.low_limits import LowLimits
@@ -78,6 +79,8 @@ class SessionView:
     _provider_tools: ProviderTools = field(init=False)
     _agents: ManagedAgents = field(init=False)
     _low_limits: LowLimits = field(default_factory=LowLimits)
+    effects: EffectLinks = field(default_factory=EffectLinks)
+    """The links of commands and MCP calls to tool calls."""
 
     def __post_init__(self) -> None:
         """Start without positions."""
@@ -136,6 +139,7 @@ class SessionView:
         yield from self._positions.leave(position, exchange, response, dialect)
         for traffic in self._agents.rest(exchange, dialect):
             yield from self._agents.exchange(exchange, fact, traffic, dialect)
+        yield from self.effects.settle(exchange.started_ns)
 
     def drafts(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
@@ -199,7 +203,7 @@ class SessionView:
             _remember(self._attempt_of, block, attempt_id)
         result_ns = exchange.started_ns + exchange.duration_ns
         cause = cause_of_answer(exchange.answer)
-        yield ToolResult(
+        result = ToolResult(
             session_id=self.session_id,
             tool_use_id=self.label(exchange.question.tool_use_id),
             started_ns=exchange.started_ns,
@@ -220,6 +224,8 @@ class SessionView:
             lines_added=exchange.lines[0] if exchange.lines else None,
             lines_removed=exchange.lines[1] if exchange.lines else None,
         )
+        yield result
+        yield from self.effects.note_result(result)
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
         """Return the fact of an exchange of the agent loop with the outside world."""
@@ -239,6 +245,7 @@ class SessionView:
 
     def end_session(self, at_ns: int) -> Iterator[Fact]:
         """Yield the ends of the requests and interactions that are open when the session ends."""
+        yield from self.effects.settle()
         yield from self._requests.end_all()
         yield from self._agents.end_session(at_ns)
         yield from self._positions.end_session(at_ns)
@@ -253,7 +260,7 @@ class SessionView:
                 if closed is None:
                     continue
                 lane, attempt_id, ordinal = closed
-                yield ToolResult(
+                result = ToolResult(
                     session_id=self.session_id,
                     tool_use_id=self.label(str(block.id)),
                     started_ns=None,
@@ -271,6 +278,8 @@ class SessionView:
                     ordinal=ordinal,
                     **_error_fields(cause_of_result(block)),
                 )
+                yield result
+                yield from self.effects.note_result(result)
 
     def _close_call(
         self, place: Place, reported_turn: int | None, tool_use_id: str
@@ -452,7 +461,7 @@ class SessionView:
             key = place.lane, tool_use_id
             if self._ran_early.pop(key, None) is None:
                 self._open_calls.add(*key, exchange.attempt_id, ordinal)
-            yield ToolUse(
+            use = ToolUse(
                 session_id=self.session_id,
                 interaction_id=place.interaction_id,
                 lane=self.label(place.lane),
@@ -467,6 +476,8 @@ class SessionView:
                 lines_added=change.added if change else None,
                 lines_removed=change.removed if change else None,
             )
+            yield use
+            self.effects.note_call(use, call.input, exchange.started_ns)
 
     def _parameters(self, found: Mapping[str, bool | int | float | str]) -> dict[str, Label] | None:
         """Return the parameters of a request as labels; a text that cannot be a label becomes a digest."""

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from agentobs import world
-from agentobs.determinism.jobs import close_session
 from agentobs.determinism.session_inheritance import joined
 from agentobs.provider.content_encoding import decoded
 from agentobs.provider.registry import dialect_of, terms
@@ -24,8 +23,8 @@ from agentobs.recording.facts.fact_places import placed
 from agentobs.recording.facts.prompt_prefixes import Prefixes
 from agentobs.recording.vault.body_deltas import Bodies, Body
 from agentobs.recording.vault.content_lines import (
+    effect_content,
     end_content,
-    jobs_content,
     label_content,
     request_content,
     request_metadata,
@@ -38,6 +37,7 @@ from agentobs.recording.vault.content_lines import (
     world_content,
 )
 from agentobs.recording.vault.partial_responses import PartialExchange
+from agentobs.recording.vault.stored_lines import ContentLine, content_id, ended_jobs, stored
 from agentobs.recording.vault.vault import parts_id, text_bytes
 from agentobs.recording.wire.credentials import Credentials
 from agentobs.records.backend import ExchangeContent, WrittenFact
@@ -59,6 +59,7 @@ from agentobs.records.clear_text import (
 from agentobs.records.event_sampling import is_kept
 from agentobs.records.exchanges import (
     ModelExchange,
+    ObservedEffect,
     SessionCall,
     SessionReturn,
     ToolExchange,
@@ -89,9 +90,6 @@ KNOWN_LABELS = 4096
 """
 KNOWN_SESSIONS = 10_000
 """The maximum number of sessions whose content mode and last fact number are remembered. Our choice."""
-
-ContentLine = tuple[str, dict[str, Any]]
-"""The kind of a content line, and its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +256,7 @@ class Interpreter:
         if partial is None:
             partial = self._partial[attempt_id] = self._start_partial(exchange)
             partial.response.keeps_body = mode != "off"
-            contents += _stored("request", partial.request_line, mode)
+            contents += stored("request", partial.request_line, mode)
             self._breathe()
         partial.response.receive(exchange.answer)
         if mode != "off" and (part := partial.next_part(exchange)) is not None:
@@ -269,7 +267,7 @@ class Interpreter:
         drafts = list(view.agent_drafts())
         if partial.may_have_new_drafts(exchange):
             ids = (
-                _content_id(partial.request_line, mode),
+                content_id(partial.request_line, mode),
                 None if mode == "off" else parts_id(attempt_id),
             )
             started = partial.with_first_chunks(exchange)
@@ -340,20 +338,22 @@ class Interpreter:
             case ToolExchange():
                 line = tool_content(record, self.redactor)
                 view = self._view(record.place.session_id)
-                facts = view.tool(record, _content_id(line, mode))
+                facts = view.tool(record, content_id(line, mode))
                 content = _tool_exchange_content(line) if mode == "export" else None
-                return _Parts(_stored("tool", line, mode), facts, content)
+                return _Parts(stored("tool", line, mode), facts, content)
             case WorldExchange():
                 line = world_content(record, self.redactor)
                 view = self._view(record.place.session_id)
-                fact = view.world(record, _content_id(line, mode))
-                return _Parts(_stored("world", line, mode), (fact,))
+                fact = view.world(record, content_id(line, mode))
+                return _Parts(stored("world", line, mode), (fact,))
+            case ObservedEffect():
+                return self._effect(record, mode)
             case SessionCall():
                 line = start_content(record, self.redactor)
-                content_id = _content_id(line, mode)
-                start = dataclasses.replace(record.start, arguments_content=content_id)
+                written_id = content_id(line, mode)
+                start = dataclasses.replace(record.start, arguments_content=written_id)
                 self._credentials.begin(record.start.session_id, text_bytes(line))
-                return _Parts(_stored("start", line, mode), (start,))
+                return _Parts(stored("start", line, mode), (start,))
             case SessionEnd() | SessionReturn():
                 return self._end(record, mode)
             case Event() if lost := _lost_exchanges(record):
@@ -366,6 +366,14 @@ class Interpreter:
                 self._follow_interactions(record)
                 return _Parts((), (record,))
 
+    def _effect(self, record: ObservedEffect, mode: str) -> _Parts:
+        fact, secrets = record.fact, self._credentials.of(record.fact.session_id)
+        lines: tuple[ContentLine, ...] = ()
+        if record.content is not None and mode != "off":
+            line = effect_content(record, self.redactor, secrets)
+            fact, lines = dataclasses.replace(fact, content=line["content_id"]), (("effect", line),)
+        return _Parts(lines, (fact, *self._view(fact.session_id).effects.effect(record)))
+
     def _attempt(self, exchange: ModelExchange, mode: str) -> _Parts:
         exchange = decoded(with_clean_headers(exchange, self.redactor))
         session_id = exchange.place.session_id
@@ -376,14 +384,14 @@ class Interpreter:
             self._breathe()
         request, response = partial.request_line, response_content(exchange, self.redactor)
         self._breathe()
-        contents = (_content_id(request, mode), _content_id(response, mode))
+        contents = (content_id(request, mode), content_id(response, mode))
         facts = tuple(self._view(session_id).attempt(exchange, partial.body, contents))
         self._breathe()
         content = None
         if mode == "export":
             content = self._exchange_content(session_id, partial.body, response)
-        request_lines = () if is_request_written else _stored("request", request, mode)
-        lines = (*request_lines, *_stored("response", partial.without_parts(response), mode))
+        request_lines = () if is_request_written else stored("request", request, mode)
+        lines = (*request_lines, *stored("response", partial.without_parts(response), mode))
         return _Parts(lines, facts, content, not exchange.lost_bytes)
 
     def _exchange_content(
@@ -411,14 +419,14 @@ class Interpreter:
             else None
         )
         self._credentials.forget(session_id)
-        jobs_lines = _ended_jobs(session_id, mode)
+        jobs_lines = ended_jobs(session_id, mode)
         if isinstance(record, SessionEnd):
             if started is None and not self._has_secret(record, secrets):
                 return _Parts(jobs_lines, self._end_facts(record))
             record = SessionReturn(record)
         line = end_content(record, self.redactor, secrets, started)
         return _Parts(
-            (*jobs_lines, *_stored("end", line, mode)),
+            (*jobs_lines, *stored("end", line, mode)),
             self._end_facts(self._session_end(record, line, mode, secrets)),
         )
 
@@ -452,7 +460,7 @@ class Interpreter:
             record.end,
             reason=_as_before(reason, record.end.reason),
             signature=shown,
-            end_content=_content_id(line, mode),
+            end_content=content_id(line, mode),
             result_digest=result_digest(record, self.redactor, secrets),
             result_type=type_label(type_name) if type_name is not None else None,
         )
@@ -635,19 +643,6 @@ def _is_clean(values: dict[Any, Any], clean: Mapping[Label, None]) -> bool:
         if isinstance(value, str) and (type(value) is not Label or value not in clean):
             return False
     return True
-
-
-def _content_id(line: Mapping[str, Any], mode: str) -> str | None:
-    return None if mode == "off" else str(line["content_id"])
-
-
-def _ended_jobs(session_id: str, mode: str) -> tuple[ContentLine, ...]:
-    ended = close_session(session_id)
-    return _stored("jobs", jobs_content(session_id, ended), mode) if ended else ()
-
-
-def _stored(kind: str, line: dict[str, Any], mode: str) -> tuple[ContentLine, ...]:
-    return () if mode == "off" else ((kind, line),)
 
 
 def _tool_exchange_content(line: Mapping[str, Any]) -> ExchangeContent:

@@ -19,10 +19,12 @@ from agentobs.provider.registry import redacted_binary
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.recording.vault.stream_secrets import find_in_answer
 from agentobs.records.canonical_json import canonical
+from agentobs.records.effect_facts import Command
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
     ModelExchange,
+    ObservedEffect,
     SessionCall,
     SessionReturn,
     ToolExchange,
@@ -306,6 +308,22 @@ def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]
         "session_id": exchange.place.session_id,
         "kind": question.kind,
         "key": redactor.redact_text(question.key),
+        **text_of(written),
+        "redactions": _redaction_entries(findings),
+    }
+
+
+def effect_content(
+    effect: ObservedEffect, redactor: Redactor, secrets: Sequence[bytes]
+) -> dict[str, Any]:
+    """Return the content line of a command or an MCP call: its content as one JSON text, redacted."""
+    fact = effect.fact
+    effect_id = fact.command_id if isinstance(fact, Command) else fact.call_id
+    written, findings = _redacted(dict(effect.content or {}), redactor, secrets)
+    return {
+        "content_id": redactor.digest(effect_id.encode() + written),
+        "session_id": fact.session_id,
+        "effect_id": effect_id,
         **text_of(written),
         "redactions": _redaction_entries(findings),
     }

@@ -18,6 +18,9 @@ WITH held AS (
     UNION ALL SELECT session_id, segment_id, sequence FROM session_titles
     UNION ALL SELECT session_id, segment_id, sequence FROM git_states
     UNION ALL SELECT session_id, segment_id, sequence FROM scores
+    UNION ALL SELECT session_id, segment_id, sequence FROM command_runs
+    UNION ALL SELECT session_id, segment_id, sequence FROM mcp_requests
+    UNION ALL SELECT session_id, segment_id, sequence FROM effect_links
 )
 SELECT
     held.segment_id,

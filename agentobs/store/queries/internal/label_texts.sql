@@ -25,6 +25,12 @@ WITH wanted AS (
     UNION ALL
     SELECT [name, label, comment, tool_use_id, lane], session_id, segment_id, at_ns FROM scores
     UNION ALL
+    SELECT [program, lane], session_id, segment_id, started_ns FROM command_runs
+    UNION ALL
+    SELECT [server, method, tool, lane], session_id, segment_id, started_ns FROM mcp_requests
+    UNION ALL
+    SELECT [tool_use_id, lane], session_id, segment_id, 0 FROM effect_links
+    UNION ALL
     SELECT [kind, label, lane], session_id, segment_id, at_ns FROM events
     UNION ALL
     SELECT list_concat(map_keys(labels), map_values(labels)), session_id, segment_id, at_ns

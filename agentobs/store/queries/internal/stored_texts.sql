@@ -27,6 +27,12 @@ WITH fields(texts) AS (
     UNION ALL
     SELECT [name, label, comment, tool_use_id, lane] FROM scores
     UNION ALL
+    SELECT [program, lane] FROM command_runs
+    UNION ALL
+    SELECT [server, method, tool, lane] FROM mcp_requests
+    UNION ALL
+    SELECT [tool_use_id, lane] FROM effect_links
+    UNION ALL
     SELECT [kind, label, lane] FROM events
     UNION ALL
     SELECT list_concat(map_keys(labels), map_values(labels))

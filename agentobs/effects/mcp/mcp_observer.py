@@ -1,0 +1,179 @@
+"""The observer of MCP servers: tees in a copy of a recorded command's configuration, or a patch of this process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from agentobs.effects.mcp.client_config import with_tees
+from agentobs.effects.mcp.http_traffic import HttpTraffic
+from agentobs.effects.mcp.json_rpc import Moment, RpcExchange, Sender, StdioTraffic
+from agentobs.effects.mcp.mcp_records import McpServer
+from agentobs.effects.mcp.process_clients import leave_clients, observe_clients
+from agentobs.effects.observation import Scope
+from agentobs.effects.report_socket import ReportSocket
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import ObservedEffect
+from agentobs.sink import sink
+
+SOCKET_VARIABLE = "AGENTOBS_MCP_SOCKET"
+"""The socket that receives reports of `agentobs mcp-tee`."""
+CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key"))
+"""The headers with the credentials of a server, in lower case."""
+WAITING_MAX = 1000
+"""How many exchanges wait for the first session. Our choice."""
+
+
+class McpObserver:
+    """Observes the MCP servers of an agent."""
+
+    def __init__(self) -> None:
+        """Prepare to observe."""
+        self._scope: Scope | None = None
+        self._directory: Path | None = None
+        self._socket: ReportSocket | None = None
+        self._waiting: list[tuple[McpServer, RpcExchange]] = []
+        self._lock = threading.Lock()
+        self._traffic: list[HttpTraffic] = []
+
+    def start(self, scope: Scope) -> None:
+        """Add tees to the servers of a recorded command.
+
+        Raises:
+            UsageError: the socket that receives reports cannot be created.
+        """
+        self._scope = scope
+        if scope.environment is None or scope.command is None:
+            observe_clients(scope)
+            return
+        self._directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
+        path = self._directory / "socket"
+        try:
+            self._socket = ReportSocket(path, lambda: _Tee(self), "agentobs-mcp")
+        except OSError as error:
+            self._remove()
+            raise UsageError(
+                f"the socket that receives MCP calls cannot be created: {error}",
+                where=str(path),
+                todo="Set TMPDIR to a directory with a short path that can be written",
+            ) from error
+        scope.environment[SOCKET_VARIABLE] = str(path)
+
+        def wrap(name: str, server: dict[str, Any]) -> dict[str, Any] | None:
+            return _with_stdio_tee(name, server, path) or self._with_http_tee(name, server, scope)
+
+        with_tees(scope.command, scope.directory, scope.environment, self._directory, wrap)
+
+    def stop(self) -> None:
+        """Record what has arrived, and delete the copies of the configuration."""
+        if self._socket is not None:
+            self._socket.stop()
+            for each in self._traffic:
+                each.close()
+            self._emit_waiting()
+        elif self._scope is not None:
+            leave_clients(self._scope)
+        self._remove()
+
+    def receive(self, server: McpServer, exchange: RpcExchange) -> None:
+        """Record an exchange, or keep it until there is a session."""
+        with self._lock:
+            self._waiting.append((server, exchange))
+            del self._waiting[:-WAITING_MAX]
+        self._emit_waiting()
+
+    def _with_http_tee(
+        self, name: str, server: dict[str, Any], scope: Scope
+    ) -> dict[str, Any] | None:
+        """Return the configuration of a server behind the proxy; None if that may change what the client does.
+
+        Clients bind OAuth tokens to the URL of a server, so only servers without OAuth are observed: those of this
+        machine, and those whose configuration has the credentials.
+        """
+        url = server.get("url")
+        if scope.forward is None or not isinstance(url, str) or not needs_no_oauth(url, server):
+            return None
+        known = self.server(name, "http")
+        traffic = HttpTraffic(lambda exchange: self.receive(known, exchange))
+        self._traffic.append(traffic)
+        return {**server, "url": scope.forward(url, traffic)}
+
+    def server(self, name: str, transport: Any) -> McpServer:
+        """Return what is known about the server of a new connection: nothing but its name."""
+        assert self._scope is not None
+        return McpServer(name, transport, self._scope.keeps_content)
+
+    def _emit_waiting(self) -> None:
+        assert self._scope is not None
+        place = self._scope.place()
+        if place is None:
+            return
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for server, exchange in waiting:
+            record: ObservedEffect = server.record(place, exchange)
+            sink.emit(record)
+
+    def _remove(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class _Tee:
+    """The connection of one tee."""
+
+    def __init__(self, observer: McpObserver) -> None:
+        self._observer = observer
+        self._server: McpServer | None = None
+        self._traffic = StdioTraffic(self._receive)
+
+    def message(self, kind: bytes, fields: list[bytes]) -> None:
+        """Receive a message of the tee: its start, or data of one direction."""
+        if kind == b"M":
+            version, name = fields
+            if version != b"1":
+                raise ValueError("another version")
+            self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
+        elif kind in (b"c", b"s"):
+            wall, clock, data = fields
+            sender: Sender = "client" if kind == b"c" else "server"
+            self._traffic(sender, data, Moment(int(wall), int(clock)))
+
+    def closed(self, *, by_sender: bool) -> None:
+        """Receive the end of the connection."""
+        self._traffic.close()
+
+    def _receive(self, exchange: RpcExchange) -> None:
+        if self._server is not None:
+            self._observer.receive(self._server, exchange)
+
+
+def needs_no_oauth(url: str, server: dict[str, Any]) -> bool:
+    headers = server.get("headers")
+    names = {str(each).lower() for each in headers} if isinstance(headers, dict) else set()
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    is_stream = server.get("type", "http") in ("http", "streamable-http")
+    is_here = host in ("localhost", "::1") or host.startswith("127.")
+    is_http = parts.scheme in ("http", "https")
+    return is_http and is_stream and (is_here or not names.isdisjoint(CREDENTIALS))
+
+
+def _with_stdio_tee(name: str, server: dict[str, Any], socket: Path) -> dict[str, Any] | None:
+    """Return the configuration of a server that is started through a tee; None if the client does not start it."""
+    command, arguments = server.get("command"), server.get("args", [])
+    if not isinstance(command, str) or not isinstance(arguments, list):
+        return None
+    tee = ["-m", "agentobs.effects.mcp.stdio_tee", "--socket", str(socket), "--server", name, "--"]
+    return {**server, "command": sys.executable, "args": [*tee, command, *arguments]}
+
+
+__all__ = ["SOCKET_VARIABLE", "McpObserver"]

@@ -1,0 +1,113 @@
+"""Commands of the agent's own process: what `session(effects=["commands"])` records, and what stays unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentobs
+from agentobs.agent import AgentOptions, tool
+from agentobs.errors import UsageError
+from tests.agent.provider import MODEL, Provider, call, message, streamed, text
+from tests.queries import query
+
+
+def rows(home: Path) -> list[tuple[object, ...]]:
+    assert agentobs.flush()
+    return query(
+        "SELECT outcome, exit_code, signal, stdout, stdout_bytes, stderr_bytes, is_merged "
+        "FROM commands ORDER BY started_ns",
+        home=home,
+    )
+
+
+def test_commands_of_subprocess_and_asyncio(tmp_path: Path) -> None:
+    """All ways to start a command give one row; output is known if the program reads it with `communicate`."""
+    init = subprocess.Popen.__init__
+    with agentobs.session("s", home=str(tmp_path), effects=["commands"]):
+        done = subprocess.run(["sh", "-c", "echo hi; exit 3"], capture_output=True, text=True)
+        subprocess.run("echo shell >&2", shell=True, stderr=subprocess.PIPE)
+        merged = subprocess.check_output(
+            ["sh", "-c", "echo a; echo b >&2"], stderr=subprocess.STDOUT
+        )
+        process = subprocess.Popen(["sh", "-c", "kill -9 $$"], stdout=subprocess.DEVNULL)
+        process.wait()
+        with pytest.raises(FileNotFoundError):
+            subprocess.run(["no-such-program"])
+
+        async def run() -> bytes:
+            started = await asyncio.create_subprocess_exec(
+                "sh", "-c", "echo async; exit 5", stdout=asyncio.subprocess.PIPE
+            )
+            out, _ = await started.communicate()
+            return out
+
+        assert asyncio.run(run()) == b"async\n"
+        running = subprocess.Popen(["sleep", "60"])
+    running.kill()
+    running.wait()
+    assert (done.returncode, done.stdout, merged) == (3, "hi\n", b"a\nb\n")
+    assert rows(tmp_path) == [
+        ("exited", 3, None, "captured", 3, 0, False),
+        ("exited", 0, None, "inherited", None, 6, False),
+        ("exited", 0, None, "captured", 4, None, True),
+        ("signaled", None, "SIGKILL", "device", None, None, False),
+        ("not_started", None, None, "inherited", None, None, False),
+        ("exited", 5, None, "captured", None, None, False),
+        ("running", None, None, "inherited", None, None, False),
+    ]
+    assert subprocess.Popen.__init__ is init
+
+
+def test_nothing_is_observed_by_default(tmp_path: Path) -> None:
+    init = subprocess.Popen.__init__
+    with agentobs.session("s", home=str(tmp_path)):
+        assert subprocess.Popen.__init__ is init
+        subprocess.run([sys.executable, "-S", "-c", ""])
+    assert rows(tmp_path) == []
+
+
+def test_an_unknown_effect_is_one_error() -> None:
+    with pytest.raises(UsageError, match="'nets' is not an effect"):
+        agentobs.session("s", effects=["commands", "nets"])
+
+
+@tool(read_only=True)
+def shell(command: str) -> str:
+    """Run a command."""
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True).stdout
+
+
+def test_a_command_of_a_tool_belongs_to_its_call(tmp_path: Path) -> None:
+    """Concurrent calls of the agent loop are told apart by their spans, even if their commands are equal."""
+    calls = [call(f"t{number}", "shell", command="echo same") for number in (1, 2)]
+    answers = [
+        streamed(message(*calls, stop_reason="tool_use")),
+        streamed(message(text("Done."))),
+    ]
+
+    async def go(provider: Provider) -> None:
+        async with provider.client() as client:
+            agentobs.record(client)
+            options = AgentOptions(model=MODEL, max_tokens=100)
+            await agentobs.Agent(client, options=options, tools=[shell]).run("Go")
+
+    with (
+        Provider(answers) as provider,
+        agentobs.session("s", home=str(tmp_path), effects=["commands"]),
+    ):
+        asyncio.run(go(provider))
+    assert agentobs.flush()
+    found = query(
+        "SELECT tool_use_id, lane, turn, link, link_rule, interaction_id IS NOT NULL FROM commands "
+        "ORDER BY tool_use_id",
+        home=tmp_path,
+    )
+    assert found == [
+        ("t1", "main", 1, "observed", "same_span", True),
+        ("t2", "main", 1, "observed", "same_span", True),
+    ]

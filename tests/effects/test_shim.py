@@ -1,0 +1,250 @@
+"""The shim of commands changes nothing that a command or the program that runs it can notice."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
+from agentobs.effects.commands.shim_reports import CommandReport, ShimReports
+from agentobs.errors import UsageError
+
+
+class Observed:
+    """Shims, and the reports that have arrived."""
+
+    def __init__(self) -> None:
+        self.plain = dict(os.environ)
+        self.files: ShimFiles = write_shims(self.plain, ["env"])
+        self.environment = dict(self.plain)
+        self.files.put_into(self.environment)
+        self._reports: list[CommandReport] = []
+        self._changed = threading.Condition()
+        self.receiver = ShimReports(self.files.socket, self._receive)
+
+    def _receive(self, report: CommandReport) -> None:
+        with self._changed:
+            self._reports.append(report)
+            self._changed.notify()
+
+    def take(self, count: int = 1) -> list[CommandReport]:
+        """Wait for reports, and return them."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._reports) >= count, 30)
+            taken, self._reports = self._reports, []
+            return taken
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    each = Observed()
+    yield each
+    each.receiver.stop()
+    each.files.remove()
+
+
+SCRIPTS = {
+    "streams": "echo out; echo err >&2; exit 200",
+    "stdin": "cat; exit 0",
+    "binary": r"printf '\000\377\n\001'",
+    "killed": "kill -KILL $$",
+    "terminated": "kill -TERM $$",
+    "arguments": 'printf "<%s>" "$0" "$@"',
+    "background": "(sleep 0.2; echo later) & echo now",
+    "closed reader": "yes | head -n 2; echo ${PIPESTATUS[0]}",
+    "descriptors": "ls /proc/self/fd | wc -l; echo to five >&$FIVE",
+    "missing": "no-such-program-here",
+    "terminal": "test -t 0; echo $?; test -t 1; echo $?",
+    "ignored": "trap '' PIPE; trap -p; ulimit -n",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_command_gives_the_same(observed: Observed, tmp_path: Path, name: str) -> None:
+    """Exit code, signal and both streams are those of the command without a shim, and its report has them."""
+    results = []
+    for environment in (observed.plain, observed.environment):
+        with (tmp_path / "five").open("w+") as five:
+            done = subprocess.run(
+                ["bash", "-c", SCRIPTS[name], "zero", "a b", "'\"\\\n"],
+                env={**environment, "FIVE": str(five.fileno())},
+                input=b"input" * 50_000 if name == "stdin" else b"",
+                capture_output=True,
+                pass_fds=(five.fileno(),),
+                timeout=60,
+            )
+            five.seek(0)
+            results.append((done.returncode, done.stdout, done.stderr, five.read()))
+    assert results[0] == results[1]
+    [report] = observed.take()
+    assert report.end is not None
+    assert (-report.end.signal or report.end.exit_code) == results[0][0]
+    if name != "background":  # what a child writes after the end of the command is not part of it
+        assert report.end.stdout.total == len(results[0][1])
+        assert report.end.stderr.total == len(results[0][2])
+    assert report.start.arguments[1:] == ("-c", SCRIPTS[name], "zero", "a b", "'\"\\\n")
+
+
+def test_the_environment_of_a_command_is_unchanged(observed: Observed) -> None:
+    done = subprocess.run(["env", "-0"], env=observed.environment, capture_output=True, timeout=60)
+    assert done.stdout.split(b"\0")[:-1] == [
+        f"{name}={value}".encode() for name, value in observed.environment.items()
+    ]
+    observed.take()
+
+
+def test_a_terminal_stays_a_terminal(observed: Observed) -> None:
+    """A stream that is a terminal is not copied."""
+    main, other = pty.openpty()
+    script = "test -t 0 && test -t 1 && test -t 2 && echo yes"
+    done = subprocess.run(
+        ["sh", "-c", script], env=observed.environment, stdin=other, stdout=other, stderr=other
+    )
+    assert (done.returncode, os.read(main, 100)) == (0, b"yes\r\n")
+    os.close(main)
+    os.close(other)
+    [report] = observed.take()
+    assert report.start.streams == ("terminal", "terminal", "terminal")
+
+
+@pytest.mark.parametrize("is_group", [False, True])
+def test_signals_reach_the_command(observed: Observed, is_group: bool) -> None:
+    """A signal to the process or to its group reaches the command, which ends as it wants."""
+    process = subprocess.Popen(
+        ["bash", "-c", "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done"],
+        env=observed.environment,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    if is_group:
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
+        process.terminate()
+    assert (process.stdout.read(), process.wait(60)) == (b"caught\n", 9)
+    process.stdout.close()
+    observed.take()
+
+
+def test_a_shim_that_is_killed_takes_its_command_with_it(observed: Observed) -> None:
+    """As without a shim, nothing of the command is left; the report has no end."""
+    process = subprocess.Popen(
+        ["bash", "-c", "echo $$; exec sleep 60"], env=observed.environment, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    command = os.pidfd_open(int(process.stdout.readline()))
+    process.kill()
+    assert (process.stdout.read(), process.wait(60)) == (b"", -signal.SIGKILL)
+    process.stdout.close()
+    [report] = observed.take()
+    assert (report.end, report.is_running) == (None, False)
+    assert select.select([command], [], [], 60)[0] == [command]
+    os.close(command)
+
+
+def test_files_are_not_copied(observed: Observed, tmp_path: Path) -> None:
+    """A command writes into its file itself; the file is read afterwards, from where the command began to write."""
+    file = tmp_path / "log"
+    file.write_text("before\n")
+    with file.open("a") as log:
+        subprocess.run(
+            ["sh", "-c", "echo out; echo err >&2"],
+            env=observed.environment, stdout=log, stderr=log,
+        )  # fmt: skip
+    assert file.read_text() == "before\nout\nerr\n"
+    [report] = observed.take()
+    assert report.end is not None
+    assert report.end.is_merged
+    assert report.end.stdout.head == b"out\nerr\n"
+
+
+def test_both_streams_in_one_pipe_keep_their_order(observed: Observed) -> None:
+    script = "for i in 1 2 3 4 5; do echo $i; echo e$i >&2; done"
+    done = subprocess.run(
+        ["sh", "-c", script], env=observed.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )  # fmt: skip
+    assert done.stdout == b"".join(b"%d\ne%d\n" % (i, i) for i in range(1, 6))
+    [report] = observed.take()
+    assert report.end is not None
+    assert (report.end.is_merged, report.end.stdout.head) == (True, done.stdout)
+
+
+def test_a_command_runs_without_a_recorder(tmp_path: Path) -> None:
+    """If nobody listens, or the shim's directory is gone, the command runs all the same."""
+    environment = dict(os.environ)
+    files = write_shims(environment)
+    files.put_into(environment)
+    command = ["bash", "-c", "echo $0 ran; exit 4"]
+    done = subprocess.run(command, env=environment, capture_output=True)
+    assert (done.returncode, done.stdout) == (4, b"bash ran\n")
+    files.remove()
+    done = subprocess.run(command, env=environment, capture_output=True)
+    assert (done.returncode, done.stdout) == (4, b"bash ran\n")
+
+
+def test_a_path_without_the_program(observed: Observed, tmp_path: Path) -> None:
+    """The program that PATH led to at the start is run."""
+    environment = {**observed.environment, "PATH": str(observed.files.directory / "path")}
+    done = subprocess.run(["sh", "-c", "exit 5"], env=environment)
+    assert done.returncode == 5
+    observed.take()
+
+
+def test_the_shell_variable_leads_to_a_shim(tmp_path: Path) -> None:
+    """Agents that run the value of SHELL are observed; the shell has its own path as its name."""
+    environment = {**os.environ, "SHELL": "/bin/bash"}
+    files = write_shims(environment)
+    files.put_into(environment)
+    reports: list[CommandReport] = []
+    receiver = ShimReports(files.socket, reports.append)
+    done = subprocess.run(
+        [environment["SHELL"], "-c", "echo $0"], env=environment, capture_output=True
+    )
+    receiver.stop()
+    files.remove()
+    assert done.stdout == b"/bin/bash\n"
+    assert [each.start.program for each in reports] == ["/bin/bash"]
+
+
+def test_commands_that_still_run_at_the_end(tmp_path: Path) -> None:
+    """They are reported as running, and are not stopped."""
+    environment = dict(os.environ)
+    files = write_shims(environment)
+    files.put_into(environment)
+    reports: list[CommandReport] = []
+    receiver = ShimReports(files.socket, reports.append)
+    process = subprocess.Popen(
+        ["sh", "-c", "echo ready; read line; echo got $line"],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    receiver.stop()
+    files.remove()
+    assert [(each.end, each.is_running) for each in reports] == [(None, True)]
+    assert process.communicate(b"it\n")[0] == b"got it\n"
+    assert process.returncode == 0
+
+
+def test_problems_are_found_before_the_command_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Perl, or if shims cannot be executed, there is one error."""
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(UsageError, match="Perl"):
+        write_shims(dict(os.environ))
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="not the name of a program"):
+        write_shims(dict(os.environ), ["/bin/ls"])
+    files = write_shims(dict(os.environ))
+    (files.directory / "path" / "sh").write_text("#!/no/such/interpreter\n")
+    with pytest.raises(UsageError, match="does not work"):
+        check_shims(files, dict(os.environ))
+    files.remove()
