@@ -162,6 +162,14 @@ class Process:
         """The recorded exchanges that are in progress."""
         self.listener: Callable[[ModelExchange], None] | None = None
         """Receives each exchange when it has ended, in the caller's thread; also in replays."""
+        self.request_listeners: tuple[Callable[[Any], None], ...] = ()
+        """Each one receives each recorded request when it is sent, in the caller's thread: an open exchange with
+        `attempt_id`, `place`, `started_ns` and `request`. It must return quickly.
+        """
+        self.record_listeners: tuple[Callable[[Any, Any], None], ...] = ()
+        """Each one receives each record with its facts when they were written, in the recorder's thread; must return
+        quickly.
+        """
         self.watched_exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
         """The exchanges in progress that `listener` receives when they end."""
         self.span_place_outside: Callable[[], Place] | None = None
@@ -177,6 +185,13 @@ class Process:
             kind: the class of the state, called without arguments.
         """
         return cast(T, self._states.get(kind) or self._states.setdefault(kind, kind()))
+
+    def note_request(self, exchange: Any) -> None:
+        """Notify the recorder and the listeners that a request was sent; `exchange` is an open exchange."""
+        if (observer := self.exchange_observer) is not None:
+            observer.opened()
+        for listener in self.request_listeners:
+            listener(exchange)
 
     def unfinished(self, session_id: str) -> list[ModelExchange]:
         """Return the watched exchanges of a session that are in progress, as far as they have arrived."""

@@ -29,6 +29,7 @@ ORDER = [
     "agentobs.recording.journal",
     "agentobs.recording.vault",
     "agentobs.recording.facts",
+    "agentobs.recording.git.repository",
     "agentobs.effects",
     "agentobs.recording",
     "agentobs.agent.sdk_version",

@@ -114,6 +114,14 @@ _COMMANDS = {
         "agentobs.cli.replay.fork",
         "Replay a fixture or a session up to a turn, then continue live.",
     ),
+    "workspace": (
+        "agentobs.cli.inspection.workspace_commands",
+        "Restore the files of a session's workspace at a turn into a new directory.",
+    ),
+    "restore": (
+        "agentobs.cli.inspection.workspace_commands",
+        "Put the files that a session has changed back as they were before a turn.",
+    ),
     "diff": (
         "agentobs.cli.inspection.diff",
         "Compare two sessions step by step, with cost, tokens and time.",

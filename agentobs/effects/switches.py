@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from agentobs.effects.commands.command_observer import CommandObserver
 from agentobs.effects.mcp.mcp_observer import McpObserver
 from agentobs.effects.observation import Observation, Observer, Scope
+from agentobs.effects.workspaces.observer import FileObserver
 from agentobs.errors import UsageError, warn_once
 
 ALL = "all"
@@ -14,6 +15,7 @@ ALL = "all"
 OBSERVERS: Mapping[str, Callable[[], Observer]] = {
     "commands": CommandObserver,
     "mcp": McpObserver,
+    "files": FileObserver,
 }
 """Creates the observer of each effect, by the name of its switch."""
 

@@ -355,6 +355,8 @@ class Recorder:
             return reason or self._write(interpretation)
         finally:
             self._consumers.deliver(interpretation.session_id, interpretation.facts)
+            for listener in process.record_listeners:
+                listener(record, interpretation.facts)
 
     def _reason_to_skip(self, record: Record) -> str | None:
         """Return the reason if a record must not be written; otherwise ensure that there is a segment."""

@@ -33,6 +33,7 @@ from agentobs.records.facts import (
     Attempt,
     Event,
     Export,
+    FileChange,
     Gap,
     GitState,
     InteractionEnd,
@@ -52,6 +53,7 @@ from agentobs.records.facts import (
     ToolResult,
     ToolUse,
     UsageRow,
+    WorkspaceState,
     WorldAnswer,
     Zones,
 )
@@ -288,6 +290,9 @@ def _lane(text: str, _: Set[str]) -> bool:
     return all(is_lane_segment(segment) for segment in text.split("/"))
 
 
+_file_mode = _one_of("100644", "100755", "120000")
+"""The modes of files and links in a git tree. Source: gitformat-index(5)."""
+
 _REASONS = frozenset(
     (
         "null", "missing", "bool", "no_integer", "negative", "huge", "no_text", "no_object", "unpriced", "unknown",
@@ -463,6 +468,26 @@ RULES: dict[type, dict[str, Rule]] = {
     Command: {"lane": _lane, "program": _never, "signal": _never},
     McpCall: {"lane": _lane, "server": _never, "method": _never, "tool": _tool},
     EffectLink: {"lane": _lane, "tool_use_id": _provider_id},
+    WorkspaceState: {
+        "lane": _lane,
+        "tree": _never,
+        "failure": _one_of(
+            "disk_full", "too_large", "no_git", "locked", "timeout", "git_failed", "unreadable"
+        ),
+        "repository": _never,
+        "branch": _never,
+        "commit": _own_id,
+    },
+    FileChange: {
+        "lane": _lane,
+        "path": _never,
+        "previous_path": _never,
+        "previous_blob": _never,
+        "blob": _never,
+        "previous_mode": _file_mode,
+        "mode": _file_mode,
+        "tool_use_id": _provider_id,
+    },
     Pruning: {},
     Export: {"destination": _never, "profile": _never},
 }

@@ -521,6 +521,65 @@ class Score:
     tool_use_id: Label | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WorkspaceState:
+    """The files of a workspace were read."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label | None
+    turn: int | None
+    attempt_id: str | None
+    at_ns: int
+    duration_ns: int
+    source: Literal["start", "request", "end"]
+    workspace_id: str
+    state: int | None
+    tree: Label | None
+    files: int | None
+    bytes: int | None
+    uncaptured: int | None
+    changes: int | None
+    is_stable: bool | None
+    late: bool
+    failure: Label | None
+    repository: Label | None
+    branch: Label | None
+    commit: str | None
+    dirty: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file of a workspace differs between two consecutive states of a session."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label | None
+    turn: int | None
+    at_ns: int
+    state: int
+    previous_state: int
+    path: Label
+    previous_path: Label | None
+    change: Literal["added", "modified", "deleted", "renamed"]
+    previous_blob: Label | None
+    blob: Label | None
+    previous_mode: Label | None
+    mode: Label | None
+    previous_bytes: int | None
+    bytes: int | None
+    lines_added: int | None
+    lines_removed: int | None
+    tool_use_id: Label | None
+    attempt_id: str | None
+    ordinal: int | None
+    certainty: Literal["observed", "inferred"] | None
+    rule: Literal["content", "path", "only_call"] | None
+    candidates: int
+    late: bool
+
+
 Fact = (
     SessionStart
     | SessionEnd
@@ -546,6 +605,8 @@ Fact = (
     | Command
     | McpCall
     | EffectLink
+    | WorkspaceState
+    | FileChange
     | Pruning
     | Export
 )
@@ -575,6 +636,8 @@ TABLES: dict[type, str] = {
     Command: "command_runs",
     McpCall: "mcp_requests",
     EffectLink: "effect_links",
+    WorkspaceState: "workspace_states",
+    FileChange: "file_changes",
     Pruning: "prunings",
     Export: "exports",
 }

@@ -14,7 +14,16 @@ from agentobs import Options
 from agentobs.errors import UsageError
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.backend import ALL_KINDS, Receiving, WrittenFact, backend_kind
-from agentobs.records.facts import TABLES, Event, Export, GitState, Pruning, SessionTitle
+from agentobs.records.facts import (
+    TABLES,
+    Event,
+    Export,
+    FileChange,
+    GitState,
+    Pruning,
+    SessionTitle,
+    WorkspaceState,
+)
 from exporters import otlp, perfetto
 from tests.exporters.collector import Collector
 from tests.provider_script import script, streamed, text
@@ -99,7 +108,8 @@ def test_every_fact_of_a_session_has_a_kind_that_the_default_names(tmp_path: Pat
     facts: list[Any] = [object.__new__(fact) for fact in TABLES if fact is not Event]
     named = {backend_kind(fact) for fact in facts}
     # These are written by commands, not while an agent runs, or they are about texts that are not exported.
-    others = {TABLES[each] for each in (Export, Pruning, GitState, SessionTitle)}
+    kinds = (Export, Pruning, GitState, SessionTitle, WorkspaceState, FileChange)
+    others = {TABLES[each] for each in kinds}
     assert named - others <= set(ALL_KINDS)
     assert perfetto.trace_file(tmp_path).kinds == ALL_KINDS
 

@@ -89,6 +89,8 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
             "command_runs": 0,
             "mcp_requests": 0,
             "effect_links": 0,
+            "workspace_states": 0,
+            "file_changes": 0,
             "prunings": 0,
             "exports": 0,
         }

@@ -12,6 +12,8 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agentobs import world
+
 PARENTS_MAX = 64
 """How many parent directories are searched for a repository. Our choice."""
 FILE_BYTES_MAX = 16 * 1024 * 1024
@@ -141,6 +143,25 @@ def is_dirty(repository: Repository) -> bool | None:
     """Return whether there are uncommitted changes or untracked files; None if `git` is missing, fails or is slow."""
     status = _git(repository, "status", "--porcelain", "--untracked-files=normal")
     return None if status is None else bool(status.strip())
+
+
+def ignored_patterns(repository: Repository) -> str:
+    """Return the patterns of files that `git` ignores in addition to the files `.gitignore`: those of the repository
+    (`info/exclude`) and of the user (`core.excludesFile`).
+    """
+    common_file = repository.git_dir / "commondir"
+    named = _git(repository, "config", "--path", "--get", "core.excludesFile")
+    users = world.environ("XDG_CONFIG_HOME") or "~/.config"
+    try:
+        common = repository.git_dir
+        if common_file.is_file():
+            common = repository.git_dir / _text(common_file).strip()
+        chosen = Path(named.rstrip("\n")) if named else Path(users).expanduser() / "git" / "ignore"
+        # The last pattern that matches decides, and those of the repository take precedence.
+        files = (chosen, common / "info" / "exclude")
+        return "".join(f"{_text(each)}\n" for each in files if each.is_file())
+    except (OSError, ValueError, RuntimeError):
+        return ""
 
 
 def _git(repository: Repository, *arguments: str) -> str | None:

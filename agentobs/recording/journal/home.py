@@ -8,6 +8,7 @@
   archive/            YYYY-MM.duckdb: sessions of past months that belong to that generation, mode 0400
   manifest.json       size and digest of that generation, and of the archive files
   logs/               session logs of other programs that were archived, without their secrets
+  workspaces/         <workspace id>/: a shadow git repository with the recorded states of a workspace
   ingest.lock         held by the one process that publishes
   views-*.duckdb      the views of the store, prepared for the next reader; can be deleted at any time
 """
@@ -147,7 +148,9 @@ def is_home(home: Home) -> bool:
     return all(path.suffix in (".facts", ".content", ".zst") for path in segments)
 
 
-_NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs"))
+_NAMES = frozenset(
+    ("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs", "workspaces")
+)
 """Other entries of a home besides its key and the published file."""
 _DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", "texts.sqlite", VIEWS_PREFIX, ".")
 """Prefixes of the names of files that another process may be writing at this moment."""

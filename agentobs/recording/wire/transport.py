@@ -422,8 +422,7 @@ def start_exchange(
             process.watched_exchanges.add(exchange)
         if not current().is_answered:
             process.open_exchanges.add(exchange)
-            if (observer := process.exchange_observer) is not None:
-                observer.opened()
+            process.note_request(exchange)
         return exchange
     except Exception as error:
         _warn(error)

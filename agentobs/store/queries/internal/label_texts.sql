@@ -31,6 +31,11 @@ WITH wanted AS (
     UNION ALL
     SELECT [tool_use_id, lane], session_id, segment_id, 0 FROM effect_links
     UNION ALL
+    SELECT [tree, repository, branch, commit, lane], session_id, segment_id, at_ns FROM workspace_states
+    UNION ALL
+    SELECT [path, previous_path, previous_blob, blob, tool_use_id, lane], session_id, segment_id, at_ns
+    FROM file_changes
+    UNION ALL
     SELECT [kind, label, lane], session_id, segment_id, at_ns FROM events
     UNION ALL
     SELECT list_concat(map_keys(labels), map_values(labels)), session_id, segment_id, at_ns

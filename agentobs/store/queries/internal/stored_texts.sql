@@ -33,6 +33,10 @@ WITH fields(texts) AS (
     UNION ALL
     SELECT [tool_use_id, lane] FROM effect_links
     UNION ALL
+    SELECT [tree, repository, branch, commit, lane] FROM workspace_states
+    UNION ALL
+    SELECT [path, previous_path, previous_blob, blob, tool_use_id, lane] FROM file_changes
+    UNION ALL
     SELECT [kind, label, lane] FROM events
     UNION ALL
     SELECT list_concat(map_keys(labels), map_values(labels))

@@ -1,0 +1,261 @@
+"""Attribution: which tool call changed a file between two states of a workspace.
+
+Only calls that were open between the two states are candidates. A change is attributed to one of them by the first rule
+that applies:
+
+- `content` (observed): the input of exactly one candidate names the path and contains the change;
+- `path` (inferred): the input of exactly one candidate names the path, and the inputs of all other candidates name only
+  other files;
+- `only_call` (inferred): there is exactly one candidate, and its input does not name other files only.
+
+Otherwise the change has no call. Nothing is guessed between several candidates, because a wrong cause is worse than
+none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from agentobs.effects.workspaces.file_changes import Change
+from agentobs.records.exchanges import child_lane
+
+PATH_CHARACTERS = 4096
+"""The maximum length of a path in the input of a call. Source: PATH_MAX of Linux."""
+TEXTS_MAX = 2000
+"""How many texts in the input of one call are read. Our choice."""
+COMMAND_CHARACTERS = 20_000
+"""How much of a command is searched for paths, in characters. Our choice."""
+CONTENT_BYTES_MAX = 4 * 1024 * 1024
+"""Larger files are not compared with inputs. Our choice."""
+
+COMMAND_KEYS = frozenset(
+    ("command", "cmd", "script", "code", "shell", "args", "argv", "commands", "cell", "source_code")
+)
+"""Keys of inputs with which a tool can do anything, whatever else the input names. Our choice."""
+READING_TOOLS = frozenset(
+    ("Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite")
+)
+"""Tools that change no file. Source: the tools of Claude Code 2.1."""
+EDIT_KEYS = (
+    ("old_string", "new_string"),
+    ("old_str", "new_str"),
+    ("old_text", "new_text"),
+    ("search", "replace"),
+)
+"""The keys of inputs that replace one text by another; see `recording.facts.line_changes`."""
+
+_WORDS = re.compile(r"""[^\s'"`;|&<>()=,]+""")
+
+Rule = Literal["content", "path", "only_call"]
+Certainty = Literal["observed", "inferred"]
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call of the model that the client runs."""
+
+    session_id: str
+    attempt_id: str
+    ordinal: int
+    tool_use_id: str
+    name: str
+    input: Any = field(repr=False)
+    lane: str
+    turn: int | None
+    interaction_id: str | None
+    opened_ns: int
+    """The earliest time at which it may have run, in nanoseconds since 1970."""
+    closed_ns: int | None = None
+    """When its result was known, in nanoseconds since 1970; None if it has none yet."""
+
+    def was_open(self, start_ns: int, end_ns: int) -> bool:
+        """Return whether it may have run at some time of an interval."""
+        return self.opened_ns < end_ns and (self.closed_ns is None or self.closed_ns > start_ns)
+
+
+class Attribution(NamedTuple):
+    """The call that made a change, as far as it is known."""
+
+    call: Call | None
+    certainty: Certainty | None = None
+    rule: Rule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The directory whose changes are attributed."""
+
+    root: Path
+    directory: Path
+    """The working directory of the agent, to which relative paths refer."""
+
+    def relative(self, text: str) -> Iterator[str]:
+        """Yield the paths in the workspace that a text may denote, relative to both directories; "" is the workspace
+        itself.
+        """
+        name = text.removeprefix("file://").rstrip("/")
+        for base in (self.directory, self.root):
+            # `Path` would not remove "..", and raises an error for some texts.
+            full = os.path.normpath(f"{base}/{name}" if not name.startswith("/") else name)
+            for root in (self.root, self.root.resolve()):
+                if full == str(root) or full.startswith(f"{root}/"):
+                    yield full[len(str(root)) + 1 :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The paths that the input of a call names."""
+
+    paths: frozenset[str]
+    """Paths that are a text of their own."""
+    words: frozenset[str]
+    """Paths that are words of a command."""
+    runs_commands: bool
+
+
+def candidates(
+    calls: Sequence[Call], lanes: Sequence[str], start_ns: int, end_ns: int
+) -> list[Call]:
+    """Return the calls that may have changed files in an interval.
+
+    Args:
+        calls: all known calls.
+        lanes: all known lanes. A call that started a sub-agent is not a candidate, because the sub-agent has its own
+            calls.
+        start_ns: when the earlier state was started to be read.
+        end_ns: when the later state was read.
+    """
+    return [
+        call
+        for call in calls
+        if call.was_open(start_ns, end_ns)
+        and call.name not in READING_TOOLS
+        and not _started_lane(call, lanes)
+    ]
+
+
+def attribute(
+    change: Change,
+    candidates: Sequence[Call],
+    workspace: Workspace,
+    is_file: Callable[[str], bool],
+    content: Callable[[str], bytes],
+) -> Attribution:
+    """Return the call that made a change.
+
+    Args:
+        change: the change.
+        candidates: the calls that may have made it, from `candidates`.
+        workspace: where it was made.
+        is_file: returns whether a path was a file in one of the two states.
+        content: returns the content of a blob.
+    """
+    wanted = {each for each in (change.path, change.old_path) if each is not None}
+    names = [(call, _names(call.input, workspace)) for call in candidates]
+    naming = [(call, found) for call, found in names if wanted & (found.paths | found.words)]
+    proven = [call for call, _ in naming if _explains(call.input, change, content)]
+    if len(proven) == 1:
+        return Attribution(proven[0], "observed", "content")
+    if proven:
+        return Attribution(None)
+    others = [found for call, found in names if not wanted & (found.paths | found.words)]
+    if len(naming) == 1 and all(_is_elsewhere(each, wanted, is_file) for each in others):
+        return Attribution(naming[0][0], "inferred", "path")
+    if not naming and len(names) == 1 and not _is_elsewhere(names[0][1], wanted, is_file):
+        return Attribution(names[0][0], "inferred", "only_call")
+    return Attribution(None)
+
+
+def _started_lane(call: Call, lanes: Sequence[str]) -> bool:
+    own = child_lane(call.lane, call.tool_use_id)
+    return any(lane == own or lane.startswith((f"{own}/", f"{own}.")) for lane in lanes)
+
+
+def _names(value: Any, workspace: Workspace) -> _Names:
+    texts = list(_texts(value, ""))[:TEXTS_MAX]
+    paths = {
+        path
+        for _, text in texts
+        if 0 < len(text) <= PATH_CHARACTERS and "\n" not in text
+        for path in workspace.relative(text)
+    }
+    commands = [text for key, text in texts if key in COMMAND_KEYS]
+    words = {
+        path
+        for text in commands
+        for word in _WORDS.findall(text[:COMMAND_CHARACTERS])
+        for path in workspace.relative(word)
+    }
+    return _Names(frozenset(paths), frozenset(words), bool(commands))
+
+
+def _texts(value: Any, key: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield each text in an input with the key of the object that contains it."""
+    if depth > 20:
+        return
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _texts(inner, str(name), depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, key, depth + 1)
+
+
+def _is_elsewhere(names: _Names, wanted: set[str], is_file: Callable[[str], bool]) -> bool:
+    """Return whether a call only changes files that its input names, and these are other files."""
+    if names.runs_commands or any(_contains(each, path) for each in names.paths for path in wanted):
+        return False
+    return any(is_file(path) for path in names.paths)
+
+
+def _contains(directory: str, path: str) -> bool:
+    return not directory or path.startswith(f"{directory}/")
+
+
+def _explains(value: Any, change: Change, content: Callable[[str], bytes]) -> bool:
+    """Return whether the input of a call contains a change: the whole new content, or the texts of an edit."""
+    if change.new_blob is None or (change.new_bytes or 0) > CONTENT_BYTES_MAX:
+        return False
+    if change.kind == "renamed" and change.old_blob == change.new_blob:
+        return False
+    new = content(change.new_blob)
+    if new and any(text.encode("utf-8", "surrogatepass") == new for _, text in _texts(value, "")):
+        return True
+    if change.old_blob is None or (change.old_bytes or 0) > CONTENT_BYTES_MAX:
+        return False
+    return content(change.old_blob) != new and new in _edited(value, content(change.old_blob))
+
+
+def _edited(value: Any, old: bytes) -> Iterator[bytes]:
+    """Yield what an edit may make of a content: each place or all places replaced."""
+    edits = value.get("edits") if isinstance(value, dict) else None
+    listed = edits if isinstance(edits, list) else [value]
+    result = old
+    for each in listed[:TEXTS_MAX]:
+        pair = _edit_of(each)
+        if pair is None or pair[0] not in result:
+            return
+        if len(listed) == 1:
+            yield result.replace(*pair)
+        result = result.replace(*pair, 1)
+    yield result
+
+
+def _edit_of(value: Any) -> tuple[bytes, bytes] | None:
+    if not isinstance(value, dict):
+        return None
+    for old, new in EDIT_KEYS:
+        before, after = value.get(old), value.get(new, "")
+        if isinstance(before, str) and before and isinstance(after, str):
+            return before.encode("utf-8", "surrogatepass"), after.encode("utf-8", "surrogatepass")
+    return None
+
+
+__all__ = ["Attribution", "Call", "Workspace", "attribute", "candidates"]

@@ -1,0 +1,89 @@
+"""The rules by which a change gets a tool call, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.effects.workspaces.attribution import Call, Workspace, attribute, candidates
+from agentobs.effects.workspaces.file_changes import Change
+
+ROOT = Path("/work/project")
+BLOBS = {"old": b"one\ntwo\n", "new": b"one\n2\n", "edited": b"1\n2\n"}
+MODIFIED = Change("modified", "src/a.py", None, "old", "new", "100644", "100644", 8, 6)
+DELETED = Change("deleted", "src/a.py", None, "old", None, "100644", None, 8)
+RENAMED = Change("renamed", "src/b.py", "src/a.py", "old", "old", "100644", "100644", 8, 8)
+FILES = {"src/a.py", "src/b.py", "other.py"}
+
+
+def call(
+    number: int,
+    value: Any,
+    name: str = "tool",
+    lane: str = "main",
+    opened: int = 10,
+    closed: int | None = 20,
+) -> Call:
+    return Call("s", f"a{number}", 1, f"toolu_{number}", name, value, lane, 1, None, opened, closed)
+
+
+def made_by(change: Change, *inputs: Any) -> tuple[int | None, str | None, str | None]:
+    """Return the number of the call that made a change, from 0, with certainty and rule."""
+    calls = [call(number, value) for number, value in enumerate(inputs)]
+    workspace = Workspace(ROOT, ROOT / "src")
+    found = attribute(change, calls, workspace, FILES.__contains__, BLOBS.__getitem__)
+    return (calls.index(found.call) if found.call else None, found.certainty, found.rule)
+
+
+NONE = (None, None, None)
+EDIT = {"old_string": "two", "new_string": "2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "expected"),
+    [
+        # The input contains the change.
+        (MODIFIED, [{"path": "a.py", "content": "one\n2\n"}], (0, "observed", "content")),
+        (MODIFIED, [{"file_path": "/work/project/src/a.py", **EDIT}], (0, "observed", "content")),
+        (MODIFIED, [{"path": "src/a.py", "edits": [EDIT]}, {"command": "x"}], (0, "observed", "content")),
+        (MODIFIED, [{"path": "other.py", "content": "one\n2\n"}], NONE),
+        # Two calls that contain it: the last one is unknown.
+        (MODIFIED, [{"path": "a.py", **EDIT}] * 2, NONE),
+        # The input names the path.
+        (MODIFIED, [{"path": "a.py", "old_string": "x", "new_string": "y"}], (0, "inferred", "path")),
+        (DELETED, [{"command": "rm ./a.py"}], (0, "inferred", "path")),
+        (DELETED, [{"path": "../src/a.py"}, {"path": "/work/project/other.py"}], (0, "inferred", "path")),
+        (RENAMED, [{"from": "a.py", "to": "b.py"}], (0, "inferred", "path")),
+        # Another call may have done it.
+        (DELETED, [{"path": "a.py"}, {"command": "rm *.py"}], NONE),
+        (DELETED, [{"path": "a.py"}, {}], NONE),
+        (DELETED, [{"path": "a.py"}, {"path": "other.py", "directory": "."}], NONE),
+        (DELETED, [{"path": "a.py"}, {"path": "other.py", "in": "/work/project"}], NONE),
+        (DELETED, [{"path": "a.py"}, {"paths": ["a.py"]}], NONE),
+        # There is only one call.
+        (MODIFIED, [{"command": "make"}], (0, "inferred", "only_call")),
+        (MODIFIED, ["incomplete JSON"], (0, "inferred", "only_call")),
+        (MODIFIED, [{"path": "/work/project/other.py"}], NONE),
+        (MODIFIED, [], NONE),
+    ],
+)  # fmt: skip
+def test_rules(change: Change, inputs: list[Any], expected: tuple[Any, ...]) -> None:
+    """A change is attributed only if no other candidate can have made it."""
+    assert made_by(change, *inputs) == expected
+
+
+def test_only_calls_that_were_open_are_candidates() -> None:
+    """Calls before and after, of reading tools and of sub-agents that have own calls are not candidates."""
+    calls = [
+        call(1, {}, opened=1, closed=5),
+        call(2, {}, opened=1, closed=None),
+        call(3, {}, opened=6, closed=7),
+        call(4, {}, opened=9, closed=None),
+        call(5, {}, name="Grep"),
+        call(6, {}, opened=1, closed=None),
+        call(7, {}, opened=6, closed=7, lane="main/toolu_6"),
+    ]
+    found = candidates(calls, ["main", "main/toolu_6"], 5, 9)
+    assert [each.tool_use_id for each in found] == ["toolu_2", "toolu_3", "toolu_7"]

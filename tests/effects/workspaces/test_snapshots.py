@@ -1,0 +1,305 @@
+"""Snapshots of workspaces: exact bytes, an untouched repository, and what happens to files that cannot be captured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.effects import workspaces
+from agentobs.effects.workspaces.file_changes import changes, tree_size
+from agentobs.effects.workspaces.shadow_git import (
+    ShadowGit,
+    ShadowGitError,
+    open_shadow,
+    workspace_root,
+)
+from agentobs.effects.workspaces.snapshots import Snapshot, Snapshots, is_secret_name
+from agentobs.errors import UsageError
+from agentobs.recording.journal.home import Home, open_home
+from tests.effects.workspaces.trees import files_of, git, hostile_repository, write
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Return a home next to the workspace."""
+    return open_home(tmp_path / "home")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a workspace without a repository."""
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+def kept(home: Home, shadow: ShadowGit, snapshot: Snapshot, out: Path) -> Path:
+    """Keep a snapshot as a state, and return a directory into which it was restored from there."""
+    workspaces.keep_state(shadow, "a1", 1, snapshot)
+    read = workspaces.state(home, shadow.workspace_id, "a1", 1)
+    assert read == snapshot
+    workspaces.restore_state(home, shadow.workspace_id, read, out)
+    return out
+
+
+def test_every_byte_comes_back_and_the_repository_is_not_touched(
+    tmp_path: Path, home: Home
+) -> None:
+    """A repository with a submodule, filters, conversions, links, odd names and a rebase is restored byte for byte."""
+    root = tmp_path / "workspace"
+    hostile_repository(root)
+    hook = root / "hooks" / "post-index-change"
+    write(root, {"hooks/post-index-change": f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n"})
+    hook.chmod(0o755)
+    before, status = files_of(root, skipped=()), git(root, "status", "--porcelain")
+    (tmp_path / "hook-ran").unlink(missing_ok=True)
+    before = files_of(root, skipped=())
+    assert workspace_root(root / "src") == root
+    shadow = open_shadow(home, root)
+    snapshot = Snapshots(shadow).take()
+    assert (snapshot.is_stable, snapshot.uncaptured) == (True, ())
+    assert files_of(root, skipped=()) == before, (
+        "the index and everything else in .git have the same bytes"
+    )
+    assert not (tmp_path / "hook-ran").exists()
+    restored = files_of(kept(home, shadow, snapshot, tmp_path / "out"))
+    wanted = files_of(root)
+    del wanted[b"plain/nested/ignored.log"]
+    assert restored == wanted
+    assert b"caf\xe9.txt" in restored
+    assert b"vendor/library/deep/inner.txt" in restored
+    assert git(root, "status", "--porcelain") == status
+    assert tree_size(shadow, snapshot.tree)[0] == len(restored)
+
+
+def test_changes_between_two_states(home: Home, root: Path) -> None:
+    """Added, modified, deleted and renamed files are told apart, with their sizes and lines."""
+    write(
+        root,
+        {"a.txt": "1\n2\n", "b.txt": "b\n" * 9, "c.txt": "c\n", "d": b"\x00\x01", ".env": "KEY=1"},
+    )
+    shadow = open_shadow(home, root)
+    snapshots = Snapshots(shadow, skipped=home.path)
+    first = snapshots.take()
+    write(root, {"a.txt": "1\n3\n4\n", "new/e.txt": "e\n", "d": b"\x00\x01\x02", ".env": "KEY=22"})
+    (root / "b.txt").rename(root / "moved.txt")
+    (root / "c.txt").unlink()
+    (root / "c.txt").mkdir()
+    write(root, {"c.txt/inside": "c"})
+    second = snapshots.take()
+    found = [
+        (e.kind, e.path, e.old_path, e.old_bytes, e.new_bytes, e.lines_added, e.lines_removed)
+        for e in changes(shadow, first, second)
+    ]
+    assert found == [
+        ("modified", ".env", None, 5, 6, None, None),
+        ("modified", "a.txt", None, 4, 6, 2, 1),
+        ("deleted", "c.txt", None, 2, None, 0, 1),
+        ("added", "c.txt/inside", None, None, 1, 1, 0),
+        ("modified", "d", None, 2, 3, None, None),
+        ("renamed", "moved.txt", "b.txt", 18, 18, 0, 0),
+        ("added", "new/e.txt", None, None, 2, 1, 0),
+    ]
+    assert changes(shadow, second, second) == []
+    assert workspaces.file_content(home, shadow.workspace_id, second, "a.txt") == b"1\n3\n4\n"
+    assert workspaces.file_content(home, shadow.workspace_id, second, "c.txt") is None
+
+
+def test_files_that_are_not_captured_are_noted(home: Home, root: Path) -> None:
+    """Large, unreadable and secret files are noted with their size; ignored files and the home are not part of it."""
+    git(root, "init", "-q")
+    write(
+        root,
+        {
+            ".gitignore": "*.log\n",
+            "a.log": "x",
+            "kept.txt": "k",
+            ".env": "K=1",
+            ".env.example": "K=",
+        },
+    )
+    write(root, {".git/info/exclude": "local/\n", "local/x": "x", ".agentobs/segments/x": "x"})
+    (root / "large").write_bytes(b"")
+    os.truncate(
+        root / "large", 5 * 1024**3
+    )  # sparse: reading it would take longer than this test may
+    shadow = open_shadow(home, root)
+    snapshots = Snapshots(shadow, skipped=root / ".agentobs", file_bytes_max=100)
+    snapshot = snapshots.take()
+    listed = shadow.run("ls-tree", "-r", "--name-only", snapshot.tree).decode().split()
+    assert listed == [".env.example", ".gitignore", "kept.txt"]
+    assert [(e.path, e.size, e.reason) for e in snapshot.uncaptured] == [
+        (".env", 3, "secret"),
+        ("large", 5 * 1024**3, "too_large"),
+    ]
+    os.truncate(root / "large", 3)  # it becomes small, and a captured file becomes large
+    (root / "kept.txt").write_bytes(b"k" * 101)
+    later = snapshots.take()
+    assert [(e.path, e.reason) for e in later.uncaptured] == [
+        (".env", "secret"),
+        ("kept.txt", "too_large"),
+    ]
+    assert [(e.kind, e.path, e.new_blob is None) for e in changes(shadow, snapshot, later)] == [
+        ("modified", "kept.txt", True),
+        ("modified", "large", False),
+    ]
+
+
+def test_an_unreadable_file_is_noted(
+    home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, {"a": "1", "b": "2"})
+    monkeypatch.setattr(os, "access", lambda path, *_: not os.fsdecode(path).endswith("/b"))
+    snapshot = Snapshots(open_shadow(home, root)).take()
+    assert [(e.path, e.size, e.reason) for e in snapshot.uncaptured] == [("b", 1, "unreadable")]
+    assert snapshot.is_stable
+
+
+class Rewriting(ShadowGit):
+    """A shadow repository in whose workspace something happens after each update of the index."""
+
+    def __init__(self, shadow: ShadowGit, happens: Callable[[], None]) -> None:
+        """Call `happens` after each update."""
+        super().__init__(shadow.path, shadow.root)
+        self.happens = happens
+
+    def run(self, *arguments: str | os.PathLike[str], **options: Any) -> bytes:
+        """Run git, then change the files."""
+        result = super().run(*arguments, **options)
+        if arguments[0] == "update-index":
+            self.happens()
+        return result
+
+
+def test_a_tree_that_changes_while_it_is_read_is_marked(home: Home, root: Path) -> None:
+    """A file that changes each time gives an unstable snapshot; one that changes once gives its last content."""
+    write(root, {"log": "0"})
+    count = [0]
+
+    def append() -> None:
+        count[0] += 1
+        write(root, {"log": "x" * count[0]})
+
+    shadow = open_shadow(home, root)
+    assert not Snapshots(Rewriting(shadow, append)).take().is_stable
+
+    def append_once() -> None:
+        if count[0] < 100:
+            count[0] = 100
+            write(root, {"log": "last"})
+
+    write(root, {"log": "first"})
+    snapshot = Snapshots(Rewriting(shadow, append_once)).take()
+    assert snapshot.is_stable
+    assert workspaces.file_content(home, shadow.workspace_id, snapshot, "log") == b"last"
+
+
+def fake_git(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program in front of git: the script may pass on to `"$real" "$@"`."""
+    real = next(p for p in os.environ["PATH"].split(":") if (Path(p) / "git").exists())
+    directory.mkdir()
+    (directory / "git").write_text(f"#!/bin/sh\nreal={real}/git\n{script}\n")
+    (directory / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+
+def test_a_full_disk_and_a_missing_git_are_told_apart(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, {"a": "1"})
+    shadow = open_shadow(home, root)
+    full = 'case "$*" in *update-index*) echo "fatal: write error: No space left on device" >&2; exit 128;; esac'
+    with monkeypatch.context() as patch:
+        fake_git(tmp_path / "bin", f'{full}\nexec "$real" "$@"', patch)
+        with pytest.raises(ShadowGitError) as error:
+            Snapshots(shadow).take()
+        assert error.value.reason == "disk_full"
+    assert workspaces.file_content(home, shadow.workspace_id, Snapshots(shadow).take(), "a") == b"1"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="`git` was not found"):
+        workspaces.check_git()
+    with pytest.raises(ShadowGitError, match="`git` was not found"):
+        Snapshots(shadow).take()
+
+
+def test_the_index_of_a_killed_process_does_not_block(home: Home, root: Path) -> None:
+    write(root, {"a": "1"})
+    shadow = open_shadow(home, root)
+    (shadow.git_dir / "index.lock").write_text("")
+    assert Snapshots(shadow).take().is_stable
+
+
+def test_settings_of_the_user_have_no_effect(
+    home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables of git that a hook or a rebase sets, and the user's configuration, do not reach the shadow."""
+    write(root, {"a": "1\r\n"})
+    git(root, "init", "-q")
+    write(root, {"gitconfig": "[core]\n\tautocrlf = input\n"})
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
+        monkeypatch.setenv(name, str(root / ".git" / "nowhere"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(root / "gitconfig"))
+    shadow = open_shadow(home, root)
+    assert (
+        workspaces.file_content(home, shadow.workspace_id, Snapshots(shadow).take(), "a")
+        == b"1\r\n"
+    )
+    assert not (root / ".git" / "index").exists()
+
+
+def test_only_an_empty_directory_is_restored_into(home: Home, root: Path, tmp_path: Path) -> None:
+    write(root, {"a": "1"})
+    shadow = open_shadow(home, root)
+    snapshot = Snapshots(shadow).take()
+    for wrong, why in ((root, "is not empty"), (root / "a", "is not a directory")):
+        with pytest.raises(UsageError, match=why):
+            workspaces.restore_state(home, shadow.workspace_id, snapshot, wrong)
+    assert kept(home, shadow, snapshot, tmp_path / "new" / "deep").is_dir()
+    with pytest.raises(UsageError, match="state 7 of session a1"):
+        workspaces.state(home, shadow.workspace_id, "a1", 7)
+    with pytest.raises(UsageError, match="not in this home"):
+        workspaces.state(home, "0" * 24, "a1", 1)
+
+
+def test_forgotten_states_leave_no_content(home: Home, root: Path) -> None:
+    """Content that only belongs to forgotten sessions is deleted; that of other sessions stays."""
+    shadow = open_shadow(home, root)
+    snapshots = Snapshots(shadow)
+    blobs = []
+    for session_id, text in (("a1", "one"), ("b2", "two")):
+        write(root, {"only": text})
+        snapshot = snapshots.take()
+        workspaces.keep_state(shadow, session_id, 1, snapshot)
+        blobs.append(shadow.run("rev-parse", f"{snapshot.tree}:only").decode().strip())
+    assert workspaces.forget_states(home, {"a1", "other"}) == 1
+    assert workspaces.blob_content(home, shadow.workspace_id, blobs[1]) == b"two"
+    with pytest.raises(ShadowGitError):
+        workspaces.blob_content(home, shadow.workspace_id, blobs[0])
+    assert (
+        Snapshots(shadow).take().is_same_state(workspaces.state(home, shadow.workspace_id, "b2", 1))
+    )
+    assert workspaces.forget_states(home, {"b2"}) == 1
+    assert not shadow.git_dir.exists()
+
+
+def test_modes_and_places(home: Home, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory of the states is closed to others, and no home directory is recorded."""
+    shadow = open_shadow(home, root)
+    for path in (shadow.path, shadow.path.parent):
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert open_home(home.path) == home
+    monkeypatch.setenv("HOME", str(root))
+    for wrong in (root, Path("/")):
+        with pytest.raises(UsageError, match="home directory"):
+            workspace_root(wrong)
+
+
+def test_secret_names() -> None:
+    for name in (".env", ".ENV", ".env.local", "server.pem", "id_rsa", ".netrc"):
+        assert is_secret_name(name), name
+    for name in (".env.example", "env", "environment.py", "id_rsa.pub", "key.py"):
+        assert not is_secret_name(name), name
