@@ -19,8 +19,8 @@ from replay.fixture.format import FILE, Fixture, load, parse
 from replay.fixture.writer import redacted_in, with_key, write
 from replay.freeze.line_stability import stabilized
 from replay.freeze.pytest_template import generated_test
-from replay.workspace.bundle import BYTES_MAX, write_bundle
 from replay.workspace.recorded_workspace import BUNDLE, KEY, RecordedWorkspace
+from replay.workspace.tree_bundle import BYTES_MAX, write_bundle
 
 
 def versions() -> dict[str, str]:

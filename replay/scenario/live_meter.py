@@ -47,7 +47,7 @@ class LiveUse:
 
     def as_json(self) -> dict[str, Any]:
         """Return the use as a JSON value; the cost is a string."""
-        usd = None if self.usd is None else exact_money(self.usd)
+        usd = None if self.usd is None else f"{self.usd.normalize():f}"
         return {"turns": self.turns, "tokens": self.tokens, "usd": usd, "cost_status": self.status}
 
 
@@ -109,8 +109,8 @@ class LiveMeter:
             if used + bound > int(self.usd_max * PICODOLLARS):
                 shown = exact_money(to_usd(used))
                 raise self._refused(
-                    f"the limit of ${exact_money(self.usd_max)} does not allow another request: ${shown} is spent, and "
-                    f"the request could cost ${exact_money(to_usd(bound))}"
+                    f"the limit of {exact_money(self.usd_max)} does not allow another request: {shown} is spent, and "
+                    f"the request could cost {exact_money(to_usd(bound))}"
                 )
             self._bounds.append(bound)
 
@@ -141,8 +141,8 @@ def maximum(model: str, prompt_tokens: int, output_tokens: int) -> int | None:
 def fork_maximum(fixture: Fixture, turn: int, model: str | None) -> Decimal | None:
     """Return how much a fork may cost at most, in dollars; None if a model has no price.
 
-    This is `MARGIN` times the recorded part after the turn, without savings by the cache, at the prices of the model;
-    but at least the bound of the first live request.
+    This is `MARGIN` times the recorded part after the turn, without savings by the cache, and the highest possible cost
+    of one request; at the prices of the model. A meter with this limit stops a fork that would cost more.
 
     Args:
         fixture: the replayed fixture.
@@ -150,7 +150,7 @@ def fork_maximum(fixture: Fixture, turn: int, model: str | None) -> Decimal | No
         model: the model of the live requests; None for the recorded ones.
     """
     later = _requests_after(fixture, turn)
-    total, first = 0, 0
+    total = largest = 0
     for each in later:
         message = message_of(each.path, each.answer)
         body = fixture.body(each.number)
@@ -161,8 +161,8 @@ def fork_maximum(fixture: Fixture, turn: int, model: str | None) -> Decimal | No
         if bound is None or None in costs:
             return None
         total += sum(cost or 0 for cost in costs)
-        first = first or bound
-    return to_usd(max(MARGIN * total, first))
+        largest = max(largest, bound)
+    return to_usd(MARGIN * total + largest)
 
 
 def recorded_use(fixture: Fixture, turn: int) -> LiveUse:

@@ -185,6 +185,23 @@ class Scratch:
         return FileDifference(tuple(found), shown, len(text) > PATCH_BYTES)
 
 
+def changed_files(workspace: RecordedWorkspace, root: Path) -> FileDifference:
+    """Return how the files in a directory differ from those at the start of a session.
+
+    Raises:
+        UsageError: the recorded files cannot be read.
+        ShadowGitError: git failed.
+    """
+    repository = TreeRepository(workspace, root.resolve())
+    try:
+        repository.shadow.run("read-tree", workspace.start)
+        tree = Snapshots(repository.shadow).take().tree
+        current = repository.without(tree, workspace.left_out)
+        return FileDifference(tuple(tree_changes(repository.shadow, workspace.start, current)))
+    finally:
+        repository.close()
+
+
 @contextlib.contextmanager
 def temporary_scratch(workspace: RecordedWorkspace) -> Iterator[Scratch]:
     """Yield a scratch directory that is deleted at the end.
@@ -222,4 +239,4 @@ def _readable(source: Path) -> Iterator[None]:
         ) from error
 
 
-__all__ = ["Scratch", "TreeRepository", "temporary_scratch"]
+__all__ = ["Scratch", "TreeRepository", "changed_files", "temporary_scratch"]

@@ -120,7 +120,7 @@ def fork(
     from replay.scenario.live_meter import LiveMeter
 
     changes = dict(_option(each) for each in options)
-    loaded, workspace = _loaded(home_option(context), source, turn)
+    loaded, workspace = fork_source(home_option(context), source, turn)
     meter = LiveMeter(dollars(max_usd))
     result = ForkResult(result_file, meter)
     if in_place or workspace is None:
@@ -225,7 +225,9 @@ def _check_unused(options: Mapping[str, Any], *, in_place: bool) -> None:
             )
 
 
-def _loaded(home: str | None, source: str, turn: int) -> tuple[Fixture, RecordedWorkspace | None]:
+def fork_source(
+    home: str | None, source: str, turn: int
+) -> tuple[Fixture, RecordedWorkspace | None]:
     """Return the fixture to fork, with the original responses of its session if the provider requires them; and its
     recorded files, or those of the session.
 

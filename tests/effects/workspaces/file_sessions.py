@@ -22,7 +22,7 @@ from tests.effects.workspaces.trees import FileState, files_of, write
 
 AGENT = Path(__file__).with_name("file_agent.py")
 KEY = "sk-ant-made-up-0123456789"
-RECORDED, OTHER = "claude-sonnet-5", "claude-opus-5"
+RECORDED, OTHER, HALTING = "claude-sonnet-5", "claude-opus-5", "claude-haiku-4-5"
 Call = tuple[str, dict[str, str]]
 CHECK: Call = ("shell", {"command": "sh check.sh"})
 START = {

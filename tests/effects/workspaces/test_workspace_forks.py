@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import agentobs
 from tests.cli.test_commands import Shell
 from tests.effects.workspaces.file_sessions import (
+    HALTING,
     KEY,
     OTHER,
     OTHER_TURNS,
     RECORDED,
     RECORDED_TURNS,
     FileProvider,
-    record_python_session,
     record_session,
     serving,
 )
@@ -37,7 +38,7 @@ class Session(NamedTuple):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("forks")
-    scripts = {RECORDED: RECORDED_TURNS, OTHER: OTHER_TURNS}
+    scripts = {RECORDED: RECORDED_TURNS, OTHER: OTHER_TURNS, HALTING: OTHER_TURNS[:6]}
     with serving(FileProvider(scripts)) as provider:
         yield Session(folder, record_session(folder, provider), provider)
 
@@ -51,6 +52,7 @@ def session(recorded: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("ANTHROPIC_BASE_URL", recorded.provider.url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     recorded.provider.requests.clear()
+    recorded.provider.before_response = lambda model, turn: None
     return recorded
 
 
@@ -100,3 +102,112 @@ def test_a_fork_with_another_model_fixes_what_the_session_could_not(
         home=home,
     )
     assert states == [(1,)]
+
+
+def compared(shell: Shell, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Return the exit code, the rows and the messages of a comparison."""
+    ended = shell("compare", "fix", "--at", "5", "--verify", "sh check.sh", *arguments, "--json")
+    return ended.code, json.loads(ended.out)["rows"] if ended.out else [], ended.err
+
+
+def test_a_comparison_shows_which_model_passes(session: Session, shell: Shell) -> None:
+    """One row for each fork, also if a provider is down in the middle; each fork has its own directory and session."""
+    code, rows, messages = compared(shell, "--models", f"{OTHER},{HALTING},{RECORDED}", "--yes")
+    assert code == 1
+    shown = [(row["model"], row["run"], row["verdict"], row["turns"]) for row in rows]
+    assert shown == [
+        (RECORDED, None, "failed", 7),
+        (OTHER, 1, "passed", 3),
+        (HALTING, 1, "passed", 1),
+        (RECORDED, 1, "failed", 7),
+    ]
+    assert [row["files_changed"] for row in rows] == [3, 3, 3, 3]
+    assert [row["tokens"] for row in rows] == [770, 330, 110, 770]
+    assert [row["cost_status"] for row in rows] == ["exact"] * 4
+    assert rows[0]["usd"] == rows[3]["usd"]
+    assert [bool(row["problem"]) for row in rows] == [False, False, True, False]
+    assert "exit code 3" in rows[2]["problem"]
+    assert "plan     3 forks of fix after turn 5, one after another" in messages
+    assert "cost     at most $" in messages
+    directories = {row["directory"] for row in rows}
+    assert len(directories) == 4
+    for row in rows[1:]:
+        [forked] = query(
+            "SELECT relation, forked_turn FROM sessions WHERE session_id = $1",
+            row["session_ids"],
+            home=session.folder / "home",
+        )
+        assert forked == ("fork", 5)
+
+
+def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
+    session: Session, shell: Shell
+) -> None:
+    """Before each fork its maximum is compared with what is left; a fork that cannot be limited is not started."""
+    code, rows, messages = compared(shell, "--models", OTHER)
+    assert (code, rows) == (1, [])
+    assert "not started: pass --yes" in messages
+    refusals = (
+        (("--models", "no-such-model"), "no price is known for the model no-such-model"),
+        (("--models", OTHER, "--max-usd", "0.0001"), "the limit allows no fork"),
+        (("--models", OTHER, "--max-usd", "x"), "expected an amount of dollars above 0"),
+        (("--models", ","), "names no model"),
+        (("--models", OTHER, "--link", "node_modules"), "not an existing path"),
+    )
+    for arguments, why in refusals:
+        code, _, messages = compared(shell, *arguments, "--yes")
+        assert (code, why in messages) == (1, True), messages
+    assert session.provider.requests == []
+    most = fork_limit(shell, OTHER)
+    code, rows, _ = compared(shell, "--models", OTHER, "--runs", "2", "--max-usd", most, "--yes")
+    assert code == 1
+    assert rows[1]["verdict"] == "passed"
+    assert rows[2]["verdict"] is None
+    assert rows[2]["problem"].startswith("not started: $")
+
+
+def fork_limit(shell: Shell, model: str) -> str:
+    """Return the maximum of a fork, as the plan shows it."""
+    _, _, messages = compared(shell, "--models", model)
+    return messages.partition("at most $")[2].partition(" ")[0]
+
+
+def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
+    """The request that could exceed the limit is not sent; the command ends, and the error says what was spent."""
+    out = tmp_path / "out"
+    ended = shell(
+        "fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out), "--max-usd", "0.00001"
+    )
+    assert ended.code == 1
+    assert "does not allow another request: $0 is spent" in ended.err
+    assert session.provider.requests == []
+
+
+def test_bad_input_is_one_error_before_anything_is_sent(
+    session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "repository").mkdir()
+    git(tmp_path / "repository", "init", "-q")
+    for arguments, why in (
+        (("--at", "99"), "it has the files of turns 1 to 12"),
+        (("--at", "5", "-o", str(tmp_path / "full")), "the directory is not empty"),
+        (("--at", "5", "-o", str(tmp_path / "repository" / "x")), "inside a git repository"),
+        (("--at", "12", "--prompt", "Hint."), "calls no tool"),
+        (("--at", "5", "--in-place", "-o", str(tmp_path / "x")), "the fork runs in place"),
+    ):
+        ended = shell("fork", "fix", *arguments)
+        assert (ended.code, why in ended.err) == (1, True), ended.err
+    missing = shell(
+        "compare", "fix", "--at", "5", "--models", OTHER, "--verify", "no-such-program", "--yes"
+    )
+    assert (missing.code, "--verify: the command ended with exit code 127" in missing.err) == (
+        1,
+        True,
+    )
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "")
+    code, rows, _ = compared(shell, "--models", OTHER, "--yes")
+    assert code == 1
+    assert "sends no credentials" in rows[1]["problem"]
+    assert session.provider.requests == []
