@@ -71,15 +71,23 @@ class LiveMeter:
         self._bounds: list[int] = []
         """The maximum cost of each request that was sent, in picodollars."""
         self._ended = self._turns = 0
+        self._sessions: dict[str, None] = {}
 
     def __call__(self, written: WrittenFact) -> None:
         """Receive a fact."""
         fact = written.fact
         if isinstance(fact, UsageRow):
             self._meter.add_facts((fact,))
-        elif isinstance(fact, Attempt) and fact.origin == "live":
-            self._ended += 1
-            self._turns += fact.makes_turns and fact.outcome == "ok"
+        elif isinstance(fact, Attempt):
+            self._sessions[fact.session_id] = None
+            if fact.origin == "live":
+                self._ended += 1
+                self._turns += fact.makes_turns and fact.outcome == "ok"
+
+    @property
+    def session_ids(self) -> tuple[str, ...]:
+        """The IDs of the sessions of the fork, in the order of their first responses."""
+        return tuple(self._sessions)
 
     def admit(self, path: str, body: Mapping[str, Any], size: int) -> None:
         """Count a request that is about to be sent.

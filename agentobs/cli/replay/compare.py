@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from replay.workspace.recorded_workspace import RecordedWorkspace
 
 COLUMNS = ("model", "run", "verdict", "turns", "tokens", "cost", "time", "files", "problem")
+CENT_PARTS = Decimal("0.0001")
+"""Amounts are shown with this precision, so maxima are rounded up to it."""
 RUNS_MAX = 20
 """The maximum number of runs per model. Our choice."""
 
@@ -181,7 +183,7 @@ def _maxima(fixture: Fixture, turn: int, names: Sequence[str]) -> dict[str, Deci
                 where="--models",
                 todo="Correct the name, or give it a price in prices.toml",
             )
-        found[name] = most
+        found[name] = most.quantize(CENT_PARTS, ROUND_UP)
     if not any(found.values()):
         raise UsageError(
             f"the session has no request after turn {turn}, so a fork has nothing to continue",
@@ -302,9 +304,8 @@ def _print_plan(
     )
     click.echo(
         f"cost     at most {money(shown)} ({each} for each fork)\n"
-        f"         A fork may cost {MARGIN} times the recorded part after turn {turn}, without savings by the cache, and "
-        "one more request.\n"
-        "         It sends no request that could exceed this.",
+        f"         A fork may cost {MARGIN} times the recorded part after turn {turn}, without savings by the cache,\n"
+        "         and one more request. It sends no request that could exceed this.",
         err=True,
     )
 

@@ -68,7 +68,7 @@ class ForkResult:
     def _as_json(self) -> dict[str, Any]:
         return {
             **self.meter.use().as_json(),
-            "session_ids": self.session_ids,
+            "session_ids": self.session_ids or list(self.meter.session_ids),
             "restored": self.restored,
             "exit_code": self.exit_code,
             "problem": self.meter.refusal or self.problem,

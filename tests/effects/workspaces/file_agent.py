@@ -59,6 +59,8 @@ def run(name, value):
 def main():
     """Run until a response without calls."""
     extra = os.environ.get("FILE_AGENT_WRITES")
+    if early := os.environ.get("FILE_AGENT_EARLY"):
+        Path(early).write_text("early\n")
     messages: list[object] = [{"role": "user", "content": "Fix the tests."}]
     while True:
         content = ask(messages)

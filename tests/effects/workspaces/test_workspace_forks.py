@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.effects.workspaces.file_sessions import (
     RECORDED,
     RECORDED_TURNS,
     FileProvider,
+    record_python_session,
     record_session,
     serving,
 )
@@ -121,7 +124,7 @@ def test_a_comparison_shows_which_model_passes(session: Session, shell: Shell) -
         (HALTING, 1, "passed", 1),
         (RECORDED, 1, "failed", 7),
     ]
-    assert [row["files_changed"] for row in rows] == [3, 3, 3, 3]
+    assert [row["files_changed"] for row in rows] == [4, 4, 4, 4]
     assert [row["tokens"] for row in rows] == [770, 330, 110, 770]
     assert [row["cost_status"] for row in rows] == ["exact"] * 4
     assert rows[0]["usd"] == rows[3]["usd"]
@@ -211,3 +214,86 @@ def test_bad_input_is_one_error_before_anything_is_sent(
     assert code == 1
     assert "sends no credentials" in rows[1]["problem"]
     assert session.provider.requests == []
+
+
+def test_a_fork_of_a_fixture_needs_no_home(
+    session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture has the files of each turn; a link to a path that is not recorded is added and not compared."""
+    folder = tmp_path / "fix"
+    ended = shell("freeze", "fix", "--workspace", "--no-check", "-o", str(folder))
+    assert ended.code == 0, ended.err
+    (Path.cwd() / "node_modules").mkdir()
+    out, home = tmp_path / "out", tmp_path / "other-home"
+    ended = shell(
+        *("fork", str(folder), "--at", "7", "--model", OTHER, "-o", str(out)),
+        *("--link", "node_modules"),
+        home=home,
+    )
+    assert ended.code == 0, ended.err
+    assert (out / "node_modules").readlink() == Path.cwd() / "node_modules"
+    expected = {**session.at_turn[7], b"node_modules": ("link", bytes(Path.cwd() / "node_modules"))}
+    assert files_of(out) == expected
+    states = query("SELECT max(files) FROM workspace_states", home=home)
+    assert len(states) == 1
+
+
+def test_files_that_the_replay_did_not_produce_are_replaced(
+    session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent behaves differently in the replayed part, but the fork goes live from the recorded files."""
+    monkeypatch.setenv("FILE_AGENT_EARLY", "src/early.py")
+    out = tmp_path / "out"
+    ended = shell("fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out))
+    assert ended.code == 0, ended.err
+    assert "1 files differed from the recorded ones at turn 5, and were replaced" in ended.err
+    assert not (out / "src" / "early.py").exists()
+    assert passes(out)
+
+
+def test_a_python_agent_is_forked_from_the_files_of_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tools run in the new directory, and its own project does not change."""
+    scripts = {RECORDED: RECORDED_TURNS, OTHER: OTHER_TURNS}
+    with serving(FileProvider(scripts)) as provider:
+        record_python_session(tmp_path, provider, "py_fork_agent")
+        shell, project, out = (
+            Shell(tmp_path / "home", capsys),
+            tmp_path / "project",
+            tmp_path / "out",
+        )
+        monkeypatch.chdir(project)
+        monkeypatch.syspath_prepend(str(project))
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        before = files_of(project, skipped=("__pycache__",))
+        options = ("--models", OTHER, "--verify", "sh check.sh", "--yes", "--json")
+        ended = shell("compare", "py-fix", "--at", "5", "-o", str(out), *options)
+    assert ended.code == 0, ended.out + ended.err
+    rows = json.loads(ended.out)["rows"]
+    assert [row["verdict"] for row in rows] == ["failed", "passed"]
+    assert Path(rows[1]["directory"]).is_relative_to(out)
+    assert passes(Path(rows[1]["directory"]))
+    assert files_of(project, skipped=("__pycache__",)) == before
+    assert Path.cwd() == project
+
+
+def test_an_interrupted_comparison_shows_what_has_ended(session: Session, shell: Shell) -> None:
+    """Ctrl-C ends the fork and its session in order; the table has the forks before it, and later ones do not start."""
+
+    def interrupt(model: str, turn: int) -> None:
+        if (model, turn) == (HALTING, 6):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    session.provider.before_response = interrupt
+    code, rows, _ = compared(shell, "--models", f"{HALTING},{OTHER}", "--yes")
+    assert code == 130
+    assert [row["verdict"] for row in rows] == ["failed", None, None]
+    assert [row["problem"] for row in rows[1:]] == ["interrupted", "not started: interrupted"]
+    status = query(
+        "SELECT status FROM sessions WHERE session_id = $1",
+        rows[1]["session_ids"],
+        home=session.folder / "home",
+    )
+    assert status == [("interrupted",)]
