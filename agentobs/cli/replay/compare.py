@@ -121,8 +121,9 @@ def compare(
 ) -> None:
     """Fork a session with several models, and compare what a command says about their files.
 
-    FIXTURE is the folder of a fixture with files (`agentobs freeze --workspace`). SESSION is the ID of a session whose
-    files were recorded (`--effects files`), the start or end of the ID (4 characters or more), or its name.
+    FIXTURE is the folder of a fixture, or its recording.jsonl; it must have files (`agentobs freeze --workspace`).
+    SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Its files must have
+    been recorded (`--effects files`).
 
     Each fork runs in a directory of its own, one after another, and is recorded as a session. Shows first what all
     forks can cost at most, and asks before it starts. Exits with 1 if a fork did not run to its end.

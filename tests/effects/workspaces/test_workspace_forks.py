@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -282,12 +283,18 @@ def test_a_python_agent_is_forked_from_the_files_of_its_turn(
 def test_an_interrupted_comparison_shows_what_has_ended(session: Session, shell: Shell) -> None:
     """Ctrl-C ends the fork and its session in order; the table has the forks before it, and later ones do not start."""
 
+    has_ended = threading.Event()
+
     def interrupt(model: str, turn: int) -> None:
         if (model, turn) == (HALTING, 6):
             os.kill(os.getpid(), signal.SIGINT)
+            has_ended.wait()
 
     session.provider.before_response = interrupt
-    code, rows, _ = compared(shell, "--models", f"{HALTING},{OTHER}", "--yes")
+    try:
+        code, rows, _ = compared(shell, "--models", f"{HALTING},{OTHER}", "--yes")
+    finally:
+        has_ended.set()
     assert code == 130
     assert [row["verdict"] for row in rows] == ["failed", None, None]
     assert [row["problem"] for row in rows[1:]] == ["interrupted", "not started: interrupted"]
