@@ -3,7 +3,12 @@
 
 PYTHON ?= python3
 ARGS ?=
+SCALE ?= 1
+TARGETS ?=
+INPUTS ?= 100000
+SEED ?= 0
 PHOENIX_VERSION := 20.26.1
+MARIONETTE_VERSION := 3.7.1
 OPENINFERENCE_VERSION := 3.1.0
 OPENINFERENCE_SDK_VERSION := 2.14.0
 
@@ -24,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents test-programs \
+.PHONY: help demo test crash test-browser test-firefox check bench soak fuzz fuzz-coverage mutants docs clean test-phoenix test-agents test-programs \
   test-install compare-openinference
 
 help: ## list these targets
@@ -42,6 +47,14 @@ crash: $(READY) ## run the tests that kill processes, damage files and send burs
 test-browser: $(READY) ## run the tests of the dashboards in a real browser, which make test leaves out
 	$(BIN)/python -m pytest -m browser -n auto --dist loadgroup -q tests/browser $(ARGS)
 
+test-firefox: $(READY) .venv/firefox/.ready ## visit the main pages in Firefox, which make test leaves out; needs firefox-esr
+	PYTHONPATH=.venv/firefox $(BIN)/python -m pytest -m firefox -q tests/firefox $(ARGS)
+
+.venv/firefox/.ready: $(READY)
+	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(BIN)/pip install --quiet --disable-pip-version-check --target .venv/firefox \
+	  'marionette_driver==$(MARIONETTE_VERSION)'
+	@touch $@
+
 test-node: $(READY) ## run the tests with Node.js, which make test leaves out
 	$(BIN)/python -m pytest -m node -q tests/proxy $(ARGS)
 
@@ -55,8 +68,15 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## run the long tests, which make test leaves out
-	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 3600 $(ARGS)
+soak: $(READY) ## run the long tests and measure all figures, on two cores for up to three hours; writes docs/scorecard.md
+	$(BIN)/python -m tests.soak --scale $(SCALE) $(ARGS)
+
+fuzz: $(READY) ## read changed inputs of every format from outside; make fuzz TARGETS='har wire' INPUTS=1000000 SEED=7
+	$(BIN)/python -m tests.fuzzing $(TARGETS) --inputs $(INPUTS) --seed $(SEED) $(ARGS)
+
+fuzz-coverage: $(READY) ## the same, guided by coverage with atheris: make fuzz-coverage TARGETS=har INPUTS=100000
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzzing.coverage_guided $(TARGETS) --inputs $(INPUTS) $(ARGS)
 
 mutants: $(READY) ## change the source in 60 random places and print which changes the tests detect; takes about an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

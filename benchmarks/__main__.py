@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from benchmarks import (
     agent_loop,
     clients,
     dashboards,
     durability,
+    effects,
     events,
     export,
     freeze,
@@ -25,6 +27,7 @@ from benchmarks import (
     report,
     spans,
     startup,
+    workspaces,
 )
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
@@ -32,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "clients": clients.sections,
     "durability": durability.sections,
     "proxy": proxy.sections,
+    "effects": effects.sections,
     "ingest": ingest.sections,
     "importing": imports.sections,
     "loop": agent_loop.sections,
@@ -46,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "spans": spans.sections,
     "exporting": export.sections,
     "dashboards": dashboards.sections,
+    "workspaces": workspaces.sections,
 }
 
 
@@ -53,7 +58,9 @@ def main() -> None:
     """Run the named benchmarks, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    names: list[str] = parser.parse_args().names
+    parser.add_argument("--verdicts", type=Path, help="also write the targets as JSON to this file")
+    options = parser.parse_args()
+    names: list[str] = options.names
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(
             f"unknown benchmark {', '.join(sorted(unknown))}; expected one of {', '.join(BENCHMARKS)}"
@@ -64,6 +71,8 @@ def main() -> None:
             print(section.text(), flush=True, end="\n\n")
             results.append(section)
     print(report.targets(results))
+    if options.verdicts:
+        report.write_verdicts(results, options.verdicts)
     if not names:
         report.write(results)
         print(f"\nWritten to {report.RESULTS}")

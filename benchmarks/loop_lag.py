@@ -87,6 +87,7 @@ def _section(lags: dict[str, list[list[float]]]) -> Section:
                 added,
                 "{:.2f}",
                 "On a machine with two busy cores, threads wait for a core.",
+                ROUNDS,
             ),
         ),
     )

@@ -110,8 +110,10 @@ def _recall() -> Section:
             ("the same notations in streams", *_share(len(assigned), streamed_assigned)),
         ),
         (
-            Verdict("secrets with a form, missed", 0.01, missed_kinds / len(kinds)),
-            Verdict("passwords and keys, missed", 0.05, missed_assigned / len(assigned)),
+            Verdict("secrets with a form, missed", 0.01, missed_kinds / len(kinds), n=len(kinds)),
+            Verdict(
+                "passwords and keys, missed", 0.05, missed_assigned / len(assigned), n=len(assigned)
+            ),
         ),
     )
 
@@ -148,7 +150,7 @@ def _false_positives() -> Section:
         "Files of the installed packages, and /usr/share/doc.",
         ("texts", "size", "found", "per 100 KB", "cost per KB"),
         tuple(rows),
-        (Verdict("false positives per 100 KB", 1.0, worst, "{:.2f}"),),
+        (Verdict("false positives per 100 KB", 1.0, worst, "{:.2f}", n=len(rows)),),
     )
 
 

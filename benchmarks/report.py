@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,8 @@ class Verdict:
     """The format of both numbers, with their unit."""
     why: str = ""
     """The reason if the target is missed."""
+    n: int = 1
+    """The number of cases or rounds behind the measured value."""
 
     @property
     def is_met(self) -> bool:
@@ -54,6 +57,12 @@ def write(sections: Sequence[Section]) -> None:
     RESULTS.write_text(
         "\n\n".join([*parts, *(s.text() for s in sections)]) + "\n", encoding="utf-8"
     )
+
+
+def write_verdicts(sections: Sequence[Section], path: Path) -> None:
+    """Write the targets and the measured values as JSON, for docs/scorecard.md."""
+    verdicts = [asdict(verdict) for section in sections for verdict in section.verdicts]
+    path.write_text(json.dumps(verdicts), encoding="utf-8")
 
 
 def targets(sections: Sequence[Section]) -> str:

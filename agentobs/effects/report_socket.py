@@ -18,6 +18,8 @@ from typing import Protocol
 
 MESSAGE_MAX = 4 * 1024 * 1024
 """The longest message. Our choice: twice the longest list of arguments of Linux."""
+BACKLOG = 4096
+"""How many connections may wait to be accepted. Our choice: the default limit of Linux since 5.4."""
 _READ_BYTES = 1 << 18
 
 
@@ -55,7 +57,7 @@ class ReportSocket:
         self._connect = connect
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
-        self._listener.listen(128)
+        self._listener.listen(BACKLOG)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

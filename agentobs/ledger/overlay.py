@@ -203,6 +203,11 @@ def parse(data: bytes, where: str) -> Overlay:
         found = error.errors(include_url=False)
         first = min(found, key=lambda each: each["type"] != "extra_forbidden")
         raise _file_error(where, _line_number(text, first["loc"]), _describe(first)) from error
+    except (
+        ValueError,
+        ArithmeticError,
+    ) as error:  # Python refuses integers with thousands of digits
+        raise _file_error(where, None, "a number with too many digits") from error
 
 
 def _with_decimals(value: Any) -> Any:
@@ -220,8 +225,7 @@ def _as_decimal(key: str, value: Any) -> Any:
 def _describe(error: Any) -> str:
     """Describe the value that was found and the value that was expected, in one sentence."""
     name = _field(error["loc"], "the file") if error["loc"] else "the file"
-    found = repr(error["input"])
-    shown = found if len(found) <= 60 else found[:57] + "..."
+    shown = _shown(error["input"])
     match error["type"]:
         case "extra_forbidden":
             keys = ", ".join(_keys(error["loc"]))
@@ -234,6 +238,15 @@ def _describe(error: Any) -> str:
     if error["type"] == "value_error":
         return message
     return f"{name} is {shown}, which is not allowed: {message[:1].lower()}{message[1:]}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error message, shortened."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return "a number with too many digits"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _keys(location: tuple[Any, ...]) -> Iterator[str]:

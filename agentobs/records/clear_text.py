@@ -465,9 +465,6 @@ RULES: dict[type, dict[str, Rule]] = {
         "comment": _never,
         "tool_use_id": _provider_id,
     },
-    Command: {"lane": _lane, "program": _never, "signal": _never},
-    McpCall: {"lane": _lane, "server": _never, "method": _never, "tool": _tool},
-    EffectLink: {"lane": _lane, "tool_use_id": _provider_id},
     WorkspaceState: {
         "lane": _lane,
         "tree": _never,
@@ -488,6 +485,9 @@ RULES: dict[type, dict[str, Rule]] = {
         "mode": _file_mode,
         "tool_use_id": _provider_id,
     },
+    Command: {"lane": _lane, "program": _never, "signal": _never},
+    McpCall: {"lane": _lane, "server": _never, "method": _never, "tool": _tool},
+    EffectLink: {"lane": _lane, "tool_use_id": _provider_id},
     Pruning: {},
     Export: {"destination": _never, "profile": _never},
 }

@@ -89,20 +89,24 @@ def money(value: Decimal | None) -> str | None:
     """Format dollars with four decimal places, or with all digits if four places would show a small amount as zero."""
     if value is None:
         return None
-    return (
-        f"${value:,.4f}"
-        if value == 0 or abs(value) >= Decimal("0.0001")
-        else f"${value.normalize():f}"
+    sign, amount = "-" if value < 0 else "", abs(value)
+    digits = (
+        f"{amount:,.4f}" if not amount or amount >= Decimal("0.0001") else f"{amount.normalize():f}"
     )
+    return f"{sign}${digits}"
 
 
 COST_MARKS = {"lower_bound": "at least ", "estimated": "about "}
 """What precedes a cost that is not exact, by cost status."""
 
 
+COST_SIGNS = {"lower_bound": "≥ ", "estimated": "≈ "}
+"""What precedes a cost that is not exact in a column of a table, by cost status."""
+
+
 def exact_money(value: Decimal) -> str:
     """Format dollars with all digits."""
-    return f"${value.normalize():,f}"
+    return f"{'-' if value < 0 else ''}${abs(value).normalize():,f}"
 
 
 def pretty(column: str, value: Any) -> Any:

@@ -602,11 +602,11 @@ Fact = (
     | SessionTitle
     | GitState
     | Score
+    | WorkspaceState
+    | FileChange
     | Command
     | McpCall
     | EffectLink
-    | WorkspaceState
-    | FileChange
     | Pruning
     | Export
 )
@@ -633,11 +633,11 @@ TABLES: dict[type, str] = {
     SessionTitle: "session_titles",
     GitState: "git_states",
     Score: "scores",
+    WorkspaceState: "workspace_states",
+    FileChange: "file_changes",
     Command: "command_runs",
     McpCall: "mcp_requests",
     EffectLink: "effect_links",
-    WorkspaceState: "workspace_states",
-    FileChange: "file_changes",
     Pruning: "prunings",
     Export: "exports",
 }

@@ -35,10 +35,15 @@ def size_text(size: float) -> str:
     return f"{size / 1000:,.1f} GB"
 
 
+def bytes_in(variable: str, default: int) -> int:
+    """Return the number of bytes in an environment variable; the default if it is not a number of up to 18 digits."""
+    setting = world.environ(variable) or ""
+    return int(setting) if setting.isdecimal() and len(setting) <= 18 else default
+
+
 def warning(home: Home) -> str | None:
     """Return a warning if a home is larger than the limit, else None."""
-    setting = world.environ(VARIABLE) or ""
-    limit = int(setting) if setting.isdecimal() else WARN_BYTES
+    limit = bytes_in(VARIABLE, WARN_BYTES)
     size = home_bytes(home)
     if size <= limit:
         return None

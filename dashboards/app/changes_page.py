@@ -12,9 +12,9 @@ from starlette.routing import Route
 from dashboards.app.attempt_page import attempt_of
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
-from dashboards.app.edits import edits
 from dashboards.app.site import page_response, site_of
 from dashboards.app.store_view import Row, View
+from dashboards.content.edits import edits
 from dashboards.content.visible_text import body_of
 from dashboards.panels.session_outcomes import content_state
 from dashboards.panels.templates import segment

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -71,7 +72,18 @@ def _page(request: Request, views: list[View]) -> Response:
             invalid_dates=invalid_dates,
             days=DEFAULT_DAYS if is_default_range else None,
             has_sessions=last_ns is not None,
+            list_query=_list_query(texts, since_ns, is_default_range),
         )
+
+
+def _list_query(
+    texts: Mapping[str, str], since_ns: int | None, is_default_range: bool
+) -> dict[str, str]:
+    """Return the parameters with which the list contains the sessions of the range."""
+    if is_default_range:
+        day = None if since_ns is None else datetime.fromtimestamp(since_ns // 10**9, UTC).date()
+        return {"day_from": str(day)} if day else {}
+    return {name: text for name, text in texts.items() if day_ns(text, 0) is not None}
 
 
 @dataclass(frozen=True, slots=True)

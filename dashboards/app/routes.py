@@ -24,13 +24,14 @@ from dashboards.app import (
     changes_page,
     fleet_page,
     ledger_page,
-    pair_page,
     session_list,
     session_page,
-    sql_page,
     step_content,
     transcript_page,
 )
+from dashboards.app.commands import command_pages
+from dashboards.app.comparison import pair_page, pair_texts
+from dashboards.app.queries import sql_page
 from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
 from dashboards.app.store_view import BusyError, Reader, ReaderState
 
@@ -40,11 +41,13 @@ _PAGES = (
     sql_page,
     transcript_page,
     ledger_page,
+    command_pages,
     session_page,
     changes_page,
     step_content,
     attempt_page,
     pair_page,
+    pair_texts,
 )
 """IDs may contain slashes, so a route that ends with an ID must come after the routes that continue after the ID."""
 BODY_BYTES = 1024 * 1024

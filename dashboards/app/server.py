@@ -33,6 +33,7 @@ from dashboards.app.access_guard import (
     hosts_of,
     network_of,
 )
+from dashboards.app.commands.command_jobs import Commands, JobRunner
 from dashboards.app.routes import application
 from dashboards.app.site import Compare, Site
 from dashboards.app.store_view import Reader
@@ -59,6 +60,8 @@ SHUTDOWN_SECONDS = 2
 """How long running requests may continue after Ctrl-C."""
 NAME_BYTES = 8
 """The length of the random host name: 64 bits, too long for a page to guess."""
+SHARED = "this dashboard runs no commands, because others may have access to it"
+"""Why commands cannot be started with `--allow-remote` and `--loopback-address`."""
 LOOPBACK = ("127.0.0.1", "::1")
 """The addresses to which browsers resolve names under `localhost` (RFC 6761 6.3), without a DNS query."""
 
@@ -94,6 +97,8 @@ class Bound:
     origin: str
     """The URL without its token."""
     tls: ssl.SSLContext | None
+    is_shared: bool = False
+    """Whether others may have access: users with the password, or servers on other ports that receive the cookie."""
 
     @property
     def address(self) -> str:
@@ -129,7 +134,7 @@ def bind(options: DashboardOptions) -> Bound:
     )
     name = random_host if is_named else options.remote[0] if options.remote else local
     host = f"[{name}]" if ":" in name else name
-    return Bound(sockets, keys, f"{scheme}://{host}:{port}/", tls)
+    return Bound(sockets, keys, f"{scheme}://{host}:{port}/", tls, is_shared=not is_named)
 
 
 def serve(
@@ -137,6 +142,7 @@ def serve(
     home: Home,
     *,
     compare: Compare | None = None,
+    commands: Commands | None = None,
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
     opened: Callable[[], None] = lambda: None,
 ) -> None:
@@ -146,16 +152,23 @@ def serve(
         bound: the sockets and settings, from `bind`.
         home: the home to show.
         compare: the function that compares two sessions; None if sessions cannot be compared.
+        commands: the commands that session pages offer; None for none. They can only be copied, not started, if others
+            may have access.
         started: called once when the server accepts requests, with a function that stops the server.
         opened: called each time when the token was used; `bound.address` is then another URL.
     """
     with Reader(home) as reader:
         is_remote = bound.keys.password is not None
-        site = Site(home=home, reader=reader, compare=compare, is_remote=is_remote)
+        if commands is not None and bound.is_shared:
+            commands = commands.without_running(SHARED)
+        jobs = JobRunner(commands)
+        site = Site(home=home, reader=reader, compare=compare, is_remote=is_remote, jobs=jobs)
         server = _Server(_config(bound, site, opened), started, site)
         try:
             asyncio.run(_serve(server, bound.sockets))
         finally:
+            jobs.close()
+            jobs.wait()
             for each in bound.sockets:
                 each.close()
 
@@ -182,6 +195,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Interrupt running queries so that their requests end.
         self._site.queries.close()
+        self._site.jobs.close()
         self._site.reader.interrupt()
         await super().shutdown(sockets)
 

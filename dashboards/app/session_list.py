@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -24,6 +24,8 @@ from agentobs.records.labels import digest_label
 from agentobs.runtime import process
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.analysis.session_search import Found, SessionTexts
+from dashboards.app.queries.downloads import csv_download, json_download
+from dashboards.app.queries.saved_items import MOST_NAME, delete, save, shown_items
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 
@@ -31,6 +33,8 @@ PAGE_SIZE = 50
 """Sessions per page. Our choice."""
 MOST_MODELS = 100
 """The maximum number of models that the filter offers. Our choice."""
+MOST_WORDS = 10
+"""The maximum number of words that are searched separately; a longer text is searched as a whole. Our choice."""
 MOST_CHARACTERS = 200
 """The maximum length of an input, in characters. Our choice: IDs, names and tags have up to 128 characters."""
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2262, 4, 10)
@@ -55,6 +59,8 @@ class Column:
     """The label in the table header."""
     is_number: bool = True
     """Whether the column is aligned to the right and first sorted in descending order."""
+    is_default: bool = True
+    """Whether the column is shown if no columns are chosen."""
 
 
 COLUMNS = (
@@ -64,12 +70,17 @@ COLUMNS = (
     Column("duration", "Duration"),
     Column("model", "Models", is_number=False),
     Column("turns", "Turns"),
+    Column("requests", "Requests", is_default=False),
     Column("tools", "Tool calls"),
     Column("tokens", "Tokens"),
+    Column("input", "Uncached input", is_default=False),
+    Column("cache_read", "Cache read", is_default=False),
+    Column("cache_write", "Cache write", is_default=False),
+    Column("output", "Output tokens", is_default=False),
     Column("cost", "Cost"),
     Column("signatures", "Signatures"),
 )
-"""The columns, in order."""
+"""The columns, in order. The first one is always shown."""
 ATTENTION = "-attention"
 """The order in which failed sessions come first, then sessions with failure signatures, the most expensive first."""
 _SORTS = {*(column.name for column in COLUMNS), ATTENTION.removeprefix("-")}
@@ -115,18 +126,41 @@ class ListQuery:
     """The last day, UTC."""
     sort: str = "-started"
     """The column to sort by; the prefix `-` means descending order."""
+    columns: str = ""
+    """The names of the chosen columns, separated by commas; empty for the default columns."""
     page: int = 1
 
     def query_string(self, **changes: Any) -> str:
         """Return the query string, with some values replaced; defaults are omitted."""
         changed, defaults = replace(self, **changes), ListQuery()
         values = {name: getattr(changed, name) for name in self.__slots__}
-        return urlencode({name: v for name, v in values.items() if v != getattr(defaults, name)})
+        set_values = {name: v for name, v in values.items() if v != getattr(defaults, name)}
+        return urlencode(set_values, safe=",")
 
     @property
     def is_filtered(self) -> bool:
         """Whether a filter is set."""
-        return replace(self, sort="", page=1) != ListQuery(sort="")
+        return replace(self, sort="", columns="", page=1) != ListQuery(sort="")
+
+    @property
+    def cleared(self) -> str:
+        """The query string without filters: the order and the columns are kept."""
+        return ListQuery(sort=self.sort, columns=self.columns).query_string()
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The values other than columns and page that are not defaults, as fields of a form."""
+        return dict(parse_qsl(self.query_string(columns="", page=1)))
+
+    @property
+    def shown_columns(self) -> tuple[Column, ...]:
+        """The columns to show, in the order of COLUMNS."""
+        names = set(self.columns.split(","))
+        first, *others = COLUMNS
+        shown = (
+            each for each in others if (each.name in names if self.columns else each.is_default)
+        )
+        return (first, *shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +173,15 @@ class Filter:
 
 
 def list_query(parameters: Mapping[str, str]) -> ListQuery:
-    """Return the filters in a query string; unknown values are replaced by defaults."""
+    """Return the filters in a query string; unknown values are replaced by defaults.
+
+    Columns may be given as several parameters or as one, because a form without a script sends several.
+    """
     texts = {
         name: parameters.get(name, "").strip()[:MOST_CHARACTERS] for name in ListQuery.__slots__
     }
+    several = parameters.getlist("columns") if isinstance(parameters, ImmutableMultiDict) else ()
+    texts["columns"] = _known_columns(",".join(several) or texts["columns"])
     page = texts.pop("page")
     number = int(page) if page.isascii() and page.isdecimal() and len(page) < 8 else 1
     requested_sort = texts.pop("sort")
@@ -150,20 +189,22 @@ def list_query(parameters: Mapping[str, str]) -> ListQuery:
     return ListQuery(**texts, sort=sort_column, page=min(max(number, 1), MOST_PAGES))
 
 
-def filter_of(
-    query: ListQuery, name: str | None = None, found: Sequence[str] | None = None
-) -> Filter:
+def _known_columns(text: str) -> str:
+    """Return the known columns in a list of names, in the order of COLUMNS; empty if they are the default columns."""
+    names = set(text.split(","))
+    chosen = [each for each in COLUMNS[1:] if each.name in names]
+    is_default = chosen == [each for each in COLUMNS[1:] if each.is_default]
+    return "" if is_default else ",".join(each.name for each in chosen)
+
+
+def filter_of(query: ListQuery, search: Mapping[str, Any] = MappingProxyType({})) -> Filter:
     """Return the filter as parameters of the named queries.
 
     Args:
         query: the filters in the URL.
-        found: the IDs of the sessions in whose title or texts the search text occurs.
-        name: the digest of the search text. The store contains this digest if the text is a name or tag that is not a
-            label.
+        search: the parameters of the search text, see `_search_parameters`.
     """
-    values, input_errors = dict[str, Any](), list[str]()
-    if query.q:
-        values |= {"text": query.q.lower(), "digest": name, "found": found}
+    values, input_errors = dict[str, Any](search), list[str]()
     if query.model:
         values["model"] = query.model
     if query.status:
@@ -219,14 +260,20 @@ def filter_options(view: View) -> dict[str, list[Row]]:
 
 def sessions_page(request: Request) -> Response:
     """Respond with one page of the list."""
-    site = site_of(request)
     query = list_query(request.query_params)
+    if len(request.query_params.getlist("columns")) > 1:
+        return RedirectResponse(f"/?{query.query_string()}", 303)  # a shorter address to share
+    return _list_page(request, query)
+
+
+def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response:
+    """Respond with one page of the list; `notice` is an error of the button that was pressed."""
+    site = site_of(request)
+    saved = shown_items(site.home, "views")
     with site.reader.view() as view:
         texts = SessionTexts(view.store, view.texts)
         found = _search(texts, query, site.home)
-        chosen_filter = filter_of(
-            query, _digest(site.home, query.q), found.session_ids if found else None
-        )
+        chosen_filter = filter_of(query, _search_parameters(texts, query, site.home, found))
         all_totals = totals_of(view, Filter())
         totals = totals_of(view, chosen_filter) if query.is_filtered else all_totals
         pages = max(1, -(-totals["sessions"] // PAGE_SIZE))
@@ -237,8 +284,17 @@ def sessions_page(request: Request) -> Response:
             "sessions.html",
             nav_item="sessions",
             revision=view.revision,
+            status=409 if notice else 200,
             query=query,
             columns=COLUMNS,
+            shown={column.name for column in query.shown_columns},
+            views={
+                name: list_query(dict(parse_qsl(text))).query_string()
+                for name, text in saved.texts.items()
+            },
+            saved_error="" if notice else saved.error,
+            notice=notice,
+            most_name=MOST_NAME,
             rows=rows,
             titles=texts.titles([row["session_id"] for row in rows]),
             unsearched=found.unread if found else 0,
@@ -265,9 +321,9 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
     site = site_of(request)
     query = list_query(request.query_params)
     with site.reader.view() as view:
-        found = _search(SessionTexts(view.store, view.texts), query, site.home)
-        session_ids = found.session_ids if found else None
-        chosen = filter_of(query, _digest(site.home, query.q), session_ids)
+        texts = SessionTexts(view.store, view.texts)
+        found = _search(texts, query, site.home)
+        chosen = filter_of(query, _search_parameters(texts, query, site.home, found))
         total = totals_of(view, chosen)["sessions"]
         rows = view.store.rows(
             "listing/page",
@@ -286,31 +342,33 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
 def export_json(request: Request) -> Response:
     """Send the matching sessions as JSON."""
     rows, more = _exported(request)
-    # Amounts are exact decimals, so they are texts.
-    text = json.dumps({"sessions": rows, "not_included": more}, default=str, ensure_ascii=False)
-    return _export("json", "application/json", text)
+    return json_download("sessions", {"sessions": rows, "not_included": more})
 
 
 def export_csv(request: Request) -> Response:
-    """Send the matching sessions as CSV, which spreadsheets open without running formulas in it."""
+    """Send the matching sessions as CSV."""
     rows, _ = _exported(request)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(EXPORTED)
-    writer.writerows([_cell(value) for value in row.values()] for row in rows)
-    return _export("csv", "text/csv; charset=utf-8", text.getvalue())
+    return csv_download("sessions", EXPORTED, ([*row.values()] for row in rows))
 
 
-def _cell(value: Any) -> Any:
-    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    # Spreadsheets run texts that start with these signs, some also after white space.
-    is_formula = isinstance(text, str) and text.lstrip().startswith(("=", "+", "-", "@"))
-    return f"'{text}" if is_formula else text
+async def save_view(request: Request) -> Response:
+    """Save the filters, order and columns of the list under a name, or delete a saved view."""
+    async with request.form(max_files=0, max_fields=5) as form:
+        fields = {key: value for key, value in form.items() if isinstance(value, str)}
+    query = list_query(dict(parse_qsl(fields.get("query", ""))))
+    home, name = site_of(request).home, fields.get("name", "")
 
+    def respond() -> Response:
+        try:
+            if "delete" in fields:
+                delete(home, "views", name)
+            else:
+                save(home, "views", name, query.query_string(page=1))
+        except AgentobsError as error:
+            return _list_page(request, query, str(error))
+        return RedirectResponse(f"/?{query.query_string()}", 303)
 
-def _export(ending: str, media_type: str, text: str) -> Response:
-    headers = {"content-disposition": f'attachment; filename="sessions.{ending}"'}
-    return Response(text.encode("utf-8", "replace"), media_type=media_type, headers=headers)
+    return await run_in_threadpool(respond)
 
 
 def compare_selected(request: Request) -> Response:
@@ -329,6 +387,7 @@ routes = [
     Route("/sessions.csv", export_csv),
     Route("/sessions.json", export_json),
     Route("/compare/ticked", compare_selected),
+    Route("/views", save_view, methods=["POST"]),
 ]
 
 
@@ -358,13 +417,48 @@ def _search(texts: SessionTexts, query: ListQuery, home: Home) -> Found | None:
     return found
 
 
-def _digest(home: Home, text: str) -> str | None:
-    """Return the digest with which the store replaces a text that is not a declared name.
+def _search_parameters(
+    texts: SessionTexts, query: ListQuery, home: Home, found: Found | None
+) -> dict[str, Any]:
+    """Return the parameters of the search text for the named queries; empty without a text.
 
-    Return None if the text is empty or the home has no key.
+    A session matches if it contains the whole text, or each of its words. The store contains digests of names and tags
+    that are not labels.
     """
-    key = known_key(home) if text else None
-    return None if key is None else str(digest_label(text, key))
+    if not query.q:
+        return {}
+    values: dict[str, Any] = {
+        "text": query.q.lower(),
+        "digests": _digests(home, query.q),
+        "found": found.session_ids if found else None,
+    }
+    words = query.q.split()
+    if not 1 < len(words) <= MOST_WORDS:
+        return values
+    try:
+        titled = texts.titled(words)
+    except (AgentobsError, OSError):
+        titled = []  # the index cannot be used, for example because the home is read-only
+    pairs = [(each, number) for number, ids in enumerate(titled, 1) for each in ids]
+    return values | {
+        "words": [word.lower() for word in words],
+        "word_digests": [_digests(home, word) for word in words],
+        "titled_ids": [session_id for session_id, _ in pairs],
+        "titled_words": [number for _, number in pairs],
+    }
+
+
+def _digests(home: Home, text: str) -> list[str]:
+    """Return the digests with which the store replaces a text that is not a declared name, as a name and as a tag.
+
+    Return an empty list if the home has no key.
+    """
+    key = known_key(home)
+    if key is None:
+        return []
+    tag, has_value, value = text.partition("=")
+    tags = [f"{tag.lower()}={digest_label(value, key)}"] if has_value else []
+    return [str(digest_label(text, key)), *tags]
 
 
 def _usd(text: str) -> Decimal | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,20 +11,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from agentobs.store.analysis.failure import Failure, explain_failure
 from agentobs.store.analysis.session_search import SessionTexts
+from dashboards.app.commands.command_pages import command_values, diverged_steps
+from dashboards.app.comparison.pair_page import previous_of
+from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import number_in, page_of
-from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
+    ShownNode,
     matching_nodes,
     selected_number,
     shown_nodes,
     shown_step,
-    tree_of,
+    step_of_turn,
 )
-from dashboards.panels.panels import rows_of, session_panels
+from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
     scores_of,
@@ -52,6 +54,7 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "time": ("Time", ("time", "tools", "waits")),
     "context": ("Context", ("context",)),
     "steps": ("Steps", ()),
+    "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
 WINDOW_TURNS = 25
@@ -68,6 +71,10 @@ def session(request: Request) -> Response:
         opened = open_session(request, view, session_id)
         query = request.query_params
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
+        if tab == TRACE and query.get("turn") and "step" not in query:
+            step_id = step_of_turn(opened.tree, query["turn"])
+            path = f"/sessions/{segment(session_id)}?{urlencode({'step': step_id})}"
+            return RedirectResponse(path, 303)
         return page_response(
             request,
             "session.html",
@@ -81,57 +88,19 @@ def session(request: Request) -> Response:
             failing=None
             if opened.tree.failing is None
             else opened.tree.node(opened.tree.failing).step_id,
+            last_failed=_last_failed(opened),
             failed_steps=_failed_counts(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(opened.cached_rows("internal/session_git")),
             spent=first_of(opened.cached_rows("cost_by_session")),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),
+            previous=previous_of(view, session_id),
             link=_link,
             most=MOST_ROWS,
             **(_TAB_VALUES[tab](opened, query) if tab in _TAB_VALUES else {}),
             **_panel_values(opened, TABS[tab][1], query),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedSession:
-    """A session as its pages need it."""
-
-    request: Request
-    view: View
-    session_id: str
-    about: Row
-    """Its row of `sessions`."""
-    cache: SessionCache
-    failure: Failure | None
-    tree: TraceTree
-
-    def cached_rows(self, name: str) -> list[Row]:
-        """Return the rows of a named query about the session, with the original texts.
-
-        Texts are read each time, because they may be deleted while the rows are cached.
-        """
-        rows = self.cache.get(
-            name, lambda: rows_of(self.view.store, name, session_id=self.session_id)
-        )
-        return list(self.view.texts.replace_in_dicts(rows))
-
-
-def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
-    """Return a session with its tree."""
-    cache = SessionCache.of(site_of(request).home, view, session_id)
-    key = {"session_id": session_id}
-    rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))
-    [about] = view.texts.replace_in_dicts(rows)
-    failure = None
-    if about["status"] != "running":
-        failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
-    waterfall = cache.get(
-        "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
-    )
-    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure))
-    return OpenedSession(request, view, session_id, about, cache, failure, tree)
 
 
 def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
@@ -156,6 +125,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "only_failed": only_failed,
         "selected": number,
         "shown": shown_step(view, tree, number, lambda: opened.cached_rows("session_errors")),
+        "diverged": diverged_steps(opened),
         "failures": tree.adjacent_failures(number),
         "parameters": parameters,
     }
@@ -222,6 +192,14 @@ def _panel_values(
     }
 
 
+def _last_failed(opened: OpenedSession) -> ShownNode | None:
+    """Return the step that failed last, if the session failed and no step is known to have caused it."""
+    number = opened.tree.last_failed
+    if number is None:
+        return None
+    return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
+
+
 def _failed_counts(tree: TraceTree) -> dict[str, int]:
     """Return the numbers of failed requests and tool calls."""
     failed = [tree.node(number) for number in tree.failed]
@@ -261,6 +239,7 @@ def step_part(request: Request) -> Response:
             "failures": opened.tree.adjacent_failures(number),
             "about": opened.about,
             "content_state": kept,
+            "diverged": diverged_steps(opened),
         }
         return HTMLResponse(page("step.html", **values))
 
@@ -279,6 +258,7 @@ _TAB_VALUES = {
     "trace": _trace_values,
     "overview": _overview_values,
     "steps": _step_values,
+    "commands": command_values,
 }
 
 

@@ -14,7 +14,8 @@ from starlette.responses import HTMLResponse
 from agentobs.recording.journal.home import Home
 from agentobs.records.canonical_json import digest
 from agentobs.store.session_lookup import find_session
-from dashboards.app.query_processes import QueryRunner
+from dashboards.app.commands.command_jobs import JobRunner
+from dashboards.app.queries.query_processes import QueryRunner
 from dashboards.app.store_view import Reader, Row, View
 from dashboards.panels.templates import page, plotly_script
 
@@ -48,6 +49,8 @@ class Site:
     """The runner of SQL queries."""
     is_remote: bool = False
     """Whether other machines can connect."""
+    jobs: JobRunner = field(default_factory=lambda: JobRunner(None))
+    """The runner of the commands that session pages start."""
 
 
 def site_of(request: Request) -> Site:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -19,6 +19,8 @@ from dashboards.app.site import site_of
 from dashboards.app.store_view import Row, View
 from dashboards.content.message_view import (
     Block,
+    Message,
+    NewInput,
     called,
     message,
     messages_of,
@@ -29,6 +31,8 @@ from dashboards.content.message_view import (
 from dashboards.content.visible_text import body_of, message_of, shown, visible
 from dashboards.panels.templates import segment
 
+MOST_RETRIES = 20
+"""The maximum number of attempts of a request that are skipped to find the previous request. Our choice."""
 _Part = tuple[Block | Withheld, str | None]
 """A block of content, and the attempt from which its full text can be downloaded."""
 
@@ -37,9 +41,35 @@ def messages(request: Request, fields: Fields) -> Response:
     """Show the new messages of a request, and its response."""
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
-        previous = previous_attempt(view, about)
+        read = request_parts_of(view, about)
     with CONTENT_SLOTS:
-        content = Content(site_of(request).home)
+        added, response = read(Content(site_of(request).home))
+        return content_response(
+            request,
+            "messages.html",
+            title="Messages",
+            back=f"/attempts/{segment(about['attempt_id'])}",
+            about=about,
+            new_input=added,
+            response=response,
+            is_raw=bool(fields.get("raw")),
+        )
+
+
+def request_parts_of(
+    view: View, about: Row
+) -> Callable[[Content], tuple[NewInput | Withheld, Message | Withheld | None]]:
+    """Return the function that reads the new messages of a request, and its response.
+
+    They are new since the previous request of the lane; a retry sends the same messages as the failed attempt.
+    """
+    previous = previous_attempt(view, about)
+    for _ in range(MOST_RETRIES):
+        if previous is None or previous["llm_request_id"] != about["llm_request_id"]:
+            break
+        previous = previous_attempt(view, previous)
+
+    def read(content: Content) -> tuple[NewInput | Withheld, Message | Withheld | None]:
         old_question = content.question(previous) if previous else None
         old_answer = content.answer(previous) if previous else None
         question, answer = content.question(about), content.answer(about)
@@ -53,18 +83,25 @@ def messages(request: Request, fields: Fields) -> Response:
             if isinstance(question, Withheld)
             else new_input(previous_body, previous_response, body_of(question))
         )
-        return content_response(
-            request,
-            "messages.html",
-            title="Messages",
-            back=f"/attempts/{segment(about['attempt_id'])}",
-            about=about,
-            new_input=added,
-            response=answer
-            if isinstance(answer, Withheld)
-            else response_message(message_of(answer)),
-            is_raw=bool(fields.get("raw")),
-        )
+        response = answer if isinstance(answer, Withheld) else response_message(message_of(answer))
+        return added, response
+
+    return read
+
+
+def call_blocks_of(
+    view: View, about: Row, ordinal: str
+) -> Callable[[Content], list[Block | Withheld]]:
+    """Return the function that reads the input and the result of a tool call.
+
+    Raises:
+        UsageError: the response has no such call.
+    """
+    row = _call_row(view, about, ordinal)
+    recorded, following = _result_rows(view, about, row)
+    return lambda content: [
+        each for each, _ in _call_blocks(content, about, row, recorded, following)
+    ]
 
 
 def call(request: Request, fields: Fields) -> Response:

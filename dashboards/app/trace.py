@@ -80,7 +80,7 @@ def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:
         raise UsageError("no step with this number", where=number[:80])
     step_id = query.get("step")
     if not step_id:
-        return tree.failing
+        return tree.important
     if step_id not in tree.by_id:
         raise UsageError(
             "no step with this ID",
@@ -88,6 +88,23 @@ def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:
             todo="The step may belong to another session; open the session without ?step=",
         )
     return tree.by_id[step_id]
+
+
+def step_of_turn(tree: TraceTree, text: str) -> str:
+    """Return the ID of the request of a turn of the main agent.
+
+    Raises:
+        UsageError: the session has no such turn.
+    """
+    requests = [
+        node
+        for node in map(tree.node, tree.order)
+        if node.kind == "request" and node.lane == "main" and str(node.turn) == text.strip()
+    ]
+    # The last attempt of a turn got its response.
+    if requests:
+        return requests[-1].step_id
+    raise UsageError("the main agent has no such turn", where=f"turn {text[:20]}")
 
 
 def shown_nodes(view: View, nodes: Sequence[Node], expanded: set[int]) -> list[ShownNode]:

@@ -43,7 +43,7 @@
     if (place) place.textContent = `Times: ${local.resolvedOptions().timeZone}`;
   }
 
-  // Replacing a region keeps its state: open details, selected checkboxes, the focus, and scroll positions.
+  // Replacing a region keeps its state: open details, selected checkboxes, typed text, the focus, and scroll positions.
   function keyOf(element, region) {
     if (element.id) return `#${element.id}`;
     const name = element.getAttribute("name");
@@ -56,9 +56,10 @@
   function stateOf(region) {
     const open = new Map([...region.querySelectorAll("details")].map((each) => [keyOf(each, region), each.open]));
     const checked = new Map([...region.querySelectorAll("input[type=checkbox], input[type=radio]")].map((each) => [keyOf(each, region), each.checked]));
+    const typed = new Map([...region.querySelectorAll("input[type=text][id]")].filter((each) => each.value !== each.defaultValue).map((each) => [each.id, each.value]));
     const scrolled = [...region.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
     const focus = region.contains(document.activeElement) && document.activeElement !== region ? keyOf(document.activeElement, region) : null;
-    return { open, checked, scrolled, focus };
+    return { open, checked, typed, scrolled, focus };
   }
 
   function restore(region, state) {
@@ -69,6 +70,10 @@
     for (const each of region.querySelectorAll("input[type=checkbox], input[type=radio]")) {
       const wasChecked = state.checked.get(keyOf(each, region));
       if (wasChecked !== undefined) each.checked = wasChecked;
+    }
+    for (const [id, value] of state.typed) {
+      const input = region.querySelector(`#${CSS.escape(id)}`);
+      if (input) input.value = value;
     }
     [...region.querySelectorAll(".scroll")].forEach((each, at) => {
       if (state.scrolled[at]) [each.scrollLeft, each.scrollTop] = state.scrolled[at];
@@ -297,6 +302,23 @@
       area.addEventListener("keydown", (event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); }
       });
+      // Enter in the field of the name saves the query; without this, it would run it.
+      const saving = form.querySelector("#save-query");
+      saving?.querySelector("input").addEventListener("keydown", (event) => {
+        if (event.key === "Enter") { event.preventDefault(); form.requestSubmit(saving.querySelector("button")); }
+      });
+    }
+  }
+
+  // A menu closes with Escape, and when another part of the page is clicked or focused.
+  function setUpMenus() {
+    const open = () => document.querySelectorAll("details.menu[open]");
+    addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      for (const menu of open()) { menu.open = false; menu.querySelector("summary").focus(); }
+    });
+    for (const kind of ["pointerdown", "focusin"]) {
+      addEventListener(kind, (event) => { for (const menu of open()) if (!menu.contains(event.target)) menu.open = false; });
     }
   }
 
@@ -308,12 +330,29 @@
     choice.addEventListener("change", () => { settings.set("agentobs-theme", choice.value); applyTheme(choice.value); });
   }
 
+  // Buttons that copy a text or a link. Without this script, they are hidden.
+  function setUpCopying() {
+    document.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-copy], [data-copy-link]");
+      if (!button) return;
+      const text = button.dataset.copy ?? new URL(button.dataset.copyLink, location.href).href;
+      navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not copied"; });
+    });
+    const show = (within) => { for (const each of within.querySelectorAll("[data-copy], [data-copy-link]")) each.hidden = false; };
+    show(document);
+    document.addEventListener("agentobs:replaced", (event) => show(event.target));
+    document.addEventListener("agentobs:part", (event) => show(event.detail));
+    document.addEventListener("agentobs:step", (event) => show(event.detail));
+  }
+
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    setUpCopying();
     showTimeZone();
     document.addEventListener("agentobs:replaced", (event) => localTimes(event.target));
     document.addEventListener("agentobs:part", (event) => localTimes(event.detail));
     setUpTheme();
+    setUpMenus();
     setUpFilters();
     setUpStatement();
     followUpdates();

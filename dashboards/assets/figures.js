@@ -36,6 +36,25 @@
     for (const each of place.querySelectorAll("a, button, [tabindex]")) each.tabIndex = -1;
   }
 
+  // On a page about many sessions, a click on a bar opens the list of its sessions. The table has the same links.
+  function listOf(place, point) {
+    const meta = place.layout?.meta ?? {};
+    const query = new URLSearchParams(place.dataset.list);
+    const days = meta.days?.[point.x];
+    const value = meta.rows?.[point.y];
+    const filters = { ...point.data.meta, ...(days && { day_from: days[0], day_to: days[1] }), ...(value != null && { [meta.parameter]: value }) };
+    for (const [name, text] of Object.entries(filters)) query.set(name, text);
+    return Object.keys(filters).length ? `/?${query}` : null;
+  }
+  function linkBars(place) {
+    place.on("plotly_click", (clicked) => {
+      const url = listOf(place, clicked.points[0]);
+      if (url) location.assign(url);
+    });
+    place.on("plotly_hover", (hovered) => place.classList.toggle("opens", listOf(place, hovered.points[0]) !== null));
+    place.on("plotly_unhover", () => place.classList.remove("opens"));
+  }
+
   function draw(place, dark) {
     const text = textOf(place);
     const theme = dark ? "dark" : "light";
@@ -45,6 +64,7 @@
     // As long as `uirevision` stays the same, plotly keeps the user's zoom and hidden traces.
     Plotly.react(place, figure.data, { ...figure.layout, uirevision: "kept" }, config);
     if (!place.dataset.drawn) place.on("plotly_afterplot", () => hideFromKeyboard(place));
+    if (!place.dataset.drawn && place.dataset.list !== undefined) linkBars(place);
     hideFromKeyboard(place);
     places.set(place, text);
     place.dataset.drawn = theme;

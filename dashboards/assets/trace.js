@@ -5,14 +5,6 @@
   const TYPING_MS = 250;
   const trace = document.getElementById("trace");
 
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-copy], [data-copy-link]");
-    if (!button) return;
-    const text = button.dataset.copy ?? new URL(button.dataset.copyLink, location.href).href;
-    navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not copied"; });
-  });
-  const showCopyButtons = (within) => { for (const each of within.querySelectorAll("[data-copy], [data-copy-link]")) each.hidden = false; };
-  showCopyButtons(document);
   if (!trace) return;
 
   const base = trace.dataset.session;
@@ -123,7 +115,6 @@
       const failures = found.querySelector("#new-failures");
       if (failures) { links.replaceChildren(failures.content); failures.remove(); }
       step.replaceChildren(found);
-      showCopyButtons(step);
       step.scrollTop = 0;
       const id = selectedId();
       if (push && id) {
@@ -270,6 +261,10 @@
     if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
   });
   resetTabStop();
-  tree.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
+  // Near the top of the tree, because its end may be below the window.
+  const initial = tree.querySelector("[aria-selected=true]");
+  if (initial) tree.scrollTop += initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - 72;
   scrollTo(0, 0);
+  // A link to a step leads to the step.
+  if (!location.hash && new URLSearchParams(location.search).has("step")) trace.scrollIntoView({ block: "start" });
 })();

@@ -19,6 +19,7 @@ from dashboards.figures.phrases import (
     amount,
     count,
     empty_figure,
+    filter_rows,
     lane_of,
     money,
     name_of,
@@ -53,7 +54,9 @@ def cost_by_model(rows: Sequence[Row]) -> go.Figure:
     Args:
         rows: the rows of the query `cost_by_model`; money in US dollars, None if a price is unknown.
     """
-    return _cost_bars(rows, [str(row["model"] or "an unnamed model") for row in rows], "models")
+    figure = _cost_bars(rows, [str(row["model"] or "an unnamed model") for row in rows], "models")
+    filter_rows(figure, "model", [row["model"] for row in rows[:MOST_AGENTS]])
+    return figure
 
 
 def cost_by_agent(rows: Sequence[Row]) -> go.Figure:
@@ -71,7 +74,9 @@ def cost_by_name(rows: Sequence[Row]) -> go.Figure:
     Args:
         rows: the rows of the query `cost_by_name`.
     """
-    return _cost_bars(rows, [name_of(row, NAME_LENGTH) for row in rows], "names")
+    figure = _cost_bars(rows, [name_of(row, NAME_LENGTH) for row in rows], "names")
+    filter_rows(figure, "q", [row["name"] for row in rows[:MOST_AGENTS]])
+    return figure
 
 
 def cost_by_day(rows: Sequence[Row]) -> go.Figure:
@@ -96,6 +101,7 @@ def cost_by_day(rows: Sequence[Row]) -> go.Figure:
         _add_days(figure, axis, bars, part, column)
     _mark_inexact(figure, axis, bars)
     draw_days(figure, axis)
+    figure.update_layout(meta={"days": axis.periods(bars)})
     figure.update_yaxes(title_text="US dollars", **_DOLLARS)
     return figure
 
@@ -141,6 +147,7 @@ def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
     ]
     _annotate_ends(figure, notes)
     named_rows(figure, names)
+    filter_rows(figure, "q", [row.get("name") for row in rows[:MOST_AGENTS]])
     note_share = min(max(len(text) for _, text in notes) * NOTE_SHARE, 0.55)
     figure.update_xaxes(
         title_text="share of input tokens, %", range=[0, 100 / (1 - note_share)], tickvals=_SHARES

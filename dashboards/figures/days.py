@@ -53,6 +53,15 @@ class Calendar:
         """Return the position of the bar of a period. The bar of a day is exactly above its date."""
         return _days_later(start, _ABOUT[self.unit] // 2).isoformat()
 
+    def periods(self, starts: Iterable[date]) -> dict[str, list[str]]:
+        """Return the first and the last day of periods, by the position of their bars."""
+        found = {}
+        for start in starts:
+            following = self.start(_days_later(start, _DAYS[self.unit]))
+            last = start if following <= start else _days_later(following, -1)
+            found[self.middle(start)] = [start.isoformat(), last.isoformat()]
+        return found
+
     @property
     def width_ms(self) -> float:
         """The width of a bar in milliseconds."""

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from agentobs.records.display import seconds
 from agentobs.store.analysis.wall_time import PARTS, Part
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
-from dashboards.figures.phrases import Row, count, empty_figure, named_rows, plain
+from dashboards.figures.phrases import Row, count, empty_figure, filter_rows, named_rows, plain
 from dashboards.style import (
     BLUE,
     GREEN,
@@ -204,6 +204,7 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
             )
         )  # fmt: skip
     named_rows(figure, names, above=48, below=56)
+    filter_rows(figure, "model", [row["model"] for row in shown])
     figure.update_xaxes(title_text=f"time to first chunk, {word}", rangemode="tozero")
     return figure
 

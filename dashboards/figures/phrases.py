@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -57,13 +57,8 @@ def count(number: int | float | None, word: str) -> str:
 
 
 def money(value: Decimal | float | None) -> str:
-    """Return US dollars as text: amounts from one dollar with cents, smaller amounts with significant digits."""
-    if value is None:
-        return "no price"
-    exact = Decimal(value)
-    if abs(exact) >= 1:
-        return f"{'-' * (exact < 0)}${abs(exact):,.2f}"
-    return str(display.money(exact)).replace("$-", "-$")
+    """Return US dollars as text, as everywhere: `$1.2000`, `-$0.0300`; `no price` for None."""
+    return "no price" if value is None else str(display.money(Decimal(value)))
 
 
 def amount(row: Row) -> str:
@@ -112,6 +107,29 @@ def empty_figure(text: str = "nothing to show") -> go.Figure:
         text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font_color=FAINT
     )
     return figure
+
+
+def filter_rows(figure: go.Figure, parameter: str, values: Sequence[Any]) -> None:
+    """Note which filter of the list of sessions each row of a figure stands for, so that a page can open the list.
+
+    Args:
+        figure: a figure with named rows.
+        parameter: the parameter of the list, such as `model`.
+        values: the value of each row from the top; None if a row stands for no filter.
+    """
+    rows = [address_text(value) for value in values]
+    figure.update_layout(meta={"parameter": parameter, "rows": rows})
+
+
+def address_text(value: object) -> str | None:
+    """Return a value as text for an address; None if it is None, or not valid Unicode, as recorded names may be."""
+    if value is None:
+        return None
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return None
+    return str(value)
 
 
 def named_rows(figure: go.Figure, names: list[str], *, above: int = 48, below: int = 48) -> None:

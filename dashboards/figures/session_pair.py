@@ -13,8 +13,17 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from agentobs.records.cost_difference import Cost, cost_difference
 from agentobs.records.display import seconds
-from dashboards.figures.phrases import Row, certainty_prefix, count, empty_figure, money, plain
+from dashboards.figures.phrases import (
+    Row,
+    certainty_prefix,
+    count,
+    empty_figure,
+    money,
+    plain,
+    uncertainties,
+)
 from dashboards.style import (
     BLUE,
     FAINT,
@@ -279,7 +288,8 @@ def _side_text(part: Row, pair: Row) -> str:
     if pair.get("change") in ("added", "removed"):
         differs = [name for name in ("outcome", "stop_reason") if part.get(name)]
     texts = [_PROPERTIES[name].format(_value(part.get(name))) for name in differs]
-    texts += ["different content"] if "texts" in _differs(pair) else []
+    is_different = any(name not in _PROPERTIES for name in _differs(pair))
+    texts += ["different content"] if is_different else []
     if part.get("input_tokens") is not None:
         texts.append(f"{_measure(part, 'input_tokens')} in, {_measure(part, 'output_tokens')} out")
     if (cost := _amount(part, "cost_usd")) is not None:
@@ -346,10 +356,14 @@ def _measure(one: Row, key: str) -> str:
 
 
 def _difference(key: str, a: Row, b: Row) -> str:
-    """Return how a total of B differs from that of A; empty if a value is unknown or not exact."""
+    """Return how a total of B differs from that of A; empty if a value is unknown."""
     old, new = _amount(a, key), _amount(b, key)
-    if old is None or new is None or (key == "cost_usd" and certainty_prefix([a, b])):
+    if old is None or new is None:
         return ""
+    if key == "cost_usd" and certainty_prefix([a, b]):
+        found = cost_difference(Cost(old, *uncertainties(a)), Cost(new, *uncertainties(b)))
+        is_known = found is not None and found.bound != "unknown"
+        return found.words(money(abs(found.usd))) if found is not None and is_known else ""
     if old == new:
         return "identical"
     word = "more" if new > old else "less"

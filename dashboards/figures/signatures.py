@@ -31,6 +31,8 @@ class _Row:
     name: str
     sessions: dict[date, int] = field(default_factory=dict)
     """The number of sessions, by the first day of each period of the axis."""
+    filters: Mapping[str, str] = field(default_factory=dict)
+    """The parameters with which the list of sessions shows these sessions, in addition to the days."""
 
     @property
     def peak(self) -> int:
@@ -70,6 +72,8 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
         )
     low = min(bases) if lines else -top - 1
     draw_days(figure, axis)
+    starts = {axis.start(day) for row in (*rows, *days) if (day := day_of(row["day"])) is not None}
+    figure.update_layout(meta={"days": axis.periods(sorted(starts))})
     figure.update_layout(
         height=round(_ROW_HEIGHT * -low) + 90,
         margin_r=136,
@@ -105,7 +109,8 @@ def _signature_rows(rows: Sequence[Row], axis: Calendar) -> list[_Row]:
     order = sorted(sessions, key=lambda name: (-sum(sessions[name].values()), name))
     most = MOST_SIGNATURES if len(order) <= MOST_SIGNATURES else MOST_SIGNATURES - 1
     signature_rows = [
-        _Row(plain(name, 28).replace("_", " "), sessions[name]) for name in order[:most]
+        _Row(plain(name, 28).replace("_", " "), sessions[name], {"signature": name})
+        for name in order[:most]
     ]
     if rest := order[most:]:
         signature_rows.append(_Row(f"{len(rest):,} more"))
@@ -142,7 +147,7 @@ def _draw(figure: go.Figure, row: _Row, axis: Calendar, base: float, *, is_first
 
 def _draw_sessions(figure: go.Figure, days: Sequence[Row], axis: Calendar) -> None:
     """Draw stacked bars of the numbers of failed and other sessions."""
-    failed_row, other_row = _Row("failed"), _Row("others")
+    failed_row, other_row = _Row("failed", filters={"sort": "-attention"}), _Row("others")
     for row in days:
         day = day_of(row["day"])
         if day is None:
@@ -204,6 +209,7 @@ def _bars(
         y=[_share(row.sessions[start], peak or row.peak, row_heights) for start in starts],
         base=[base[start] if isinstance(base, Mapping) else base for start in starts],
         width=axis.width_ms,
+        meta=dict(row.filters),
         customdata=[row.sessions[start] for start in starts],
         marker=bar(mark),
         hovertext=[hover_texts[start] for start in starts],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from agentobs.records.display import seconds
-from dashboards.figures.phrases import Row, count, empty_figure, named_rows, plain
+from dashboards.figures.phrases import Row, count, empty_figure, filter_rows, named_rows, plain
 from dashboards.style import BLUE, FAINT, GRID, ORANGE, PURPLE, RED, STEEL, layout
 
 MOST_TOOLS = 40
@@ -62,6 +62,7 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
     if rest := len(rows) - len(shown):
         names.append(f"and {count(rest, 'more tool')}")
     named_rows(figure, names)
+    filter_rows(figure, "q", [row["name"] for row in shown])
     low, high = _scale(figure, timed)
     for at, row in enumerate(shown):
         if row["p50_ns"] is None:
@@ -123,6 +124,7 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
     if rest := len(rated) - len(shown):
         names.append(f"and {count(rest, 'more tool')}")
     named_rows(figure, names, above=8)
+    filter_rows(figure, "q", [row["name"] for row, _, _ in shown])
     most = max(100 * high for _, _, high in shown)
     figure.update_xaxes(
         title_text="failed calls, % (lines: 95% confidence interval)",

@@ -11,7 +11,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentobs.records import display
-from dashboards.figures.phrases import certainty_prefix
+from agentobs.records.cost_difference import Cost, cost_difference
+from dashboards.figures.phrases import certainty_prefix, uncertainties
 
 _TOTALS = (
     ("cost_usd", "Cost"),
@@ -31,6 +32,17 @@ _CHANGES = {
     "added": ("+", "only in B"),
 }
 """The sign and the label of each kind of change."""
+_CONTENT = {
+    "system_prompt": "system prompt",
+    "tools": "tool definitions",
+    "parameters": "tool choice or thinking",
+    "beta_headers": "beta headers",
+    "response": "text of the response",
+    "input": "input",
+    "result": "result",
+    "texts": "content",
+}
+"""The parts of a step whose content is compared, but not shown, as in `replay.divergence.session_diff.DIGESTED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,8 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
             continue
         prefixes = _certainty(key, a), _certainty(key, b)
         before, now = (_shown(key, *each) for each in zip((old, new), prefixes, strict=True))
-        found.append(Total(name, before, now, _difference(key, old, new, any(prefixes))))
+        words = _cost_difference(a, b) if key == "cost_usd" else _difference(key, old, new)
+        found.append(Total(name, before, now, words))
     return found
 
 
@@ -64,12 +77,10 @@ def changes(steps: Sequence[Mapping[str, Any]]) -> str:
     return f"Steps: {listed}."
 
 
-def _difference(key: str, old: Any, new: Any, is_inexact: bool) -> str:
-    """Return the difference in words; it is unknown if a value is not exact."""
+def _difference(key: str, old: Any, new: Any) -> str:
+    """Return the difference in words."""
     if old is None or new is None:
         return "unknown (a value is missing)"
-    if is_inexact:
-        return "unknown (a value is not exact)"
     if old == new:
         return "no difference"
     more = "more" if new > old else "less"
@@ -77,8 +88,23 @@ def _difference(key: str, old: Any, new: Any, is_inexact: bool) -> str:
     return f"{_shown(key, abs(new - old), '')} {more} in B{share}"
 
 
+def _cost_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    """Return the difference of two costs in words. It is a bound if one of them is a lower bound."""
+    found = cost_difference(_cost(a), _cost(b))
+    if found is None:
+        return "unknown (a value is missing)"
+    words = found.words(_shown("cost_usd", abs(found.usd), ""), of=" in B")
+    old = _number("cost_usd", a.get("cost_usd"))
+    has_share = found.usd and old and found.bound in ("exact", "at_least") and ", or " not in words
+    return f"{words}{_share(abs(found.usd) / old)}" if has_share else words
+
+
+def _cost(side: Mapping[str, Any]) -> Cost:
+    return Cost(_number("cost_usd", side.get("cost_usd")), *uncertainties(side))
+
+
 def _share(part: float | Decimal) -> str:
-    return f" ({part:,.0%})" if part >= 0.01 else " (under 1%)"
+    return f" ({part:,.0%})" if part >= 0.01 else " (<1%)"
 
 
 def _shown(key: str, value: Any, prefix: str) -> str:
@@ -120,8 +146,9 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
         "differs": [
             (name.replace("_", " "), *(_value(side, name) for side in (a, b)))
             for name in step.get("differs", ())
-            if name != "texts"
+            if name not in _CONTENT
         ],
+        "contents": [_CONTENT[name] for name in step.get("differs", ()) if name in _CONTENT],
     }
 
 

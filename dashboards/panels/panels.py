@@ -18,7 +18,7 @@ from agentobs.records.display import money, printable, seconds
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
-from dashboards.figures.phrases import certainty_prefix
+from dashboards.figures.phrases import address_text, certainty_prefix
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -43,6 +43,8 @@ class Panel:
     """The number of rows that are not included."""
     is_wide: bool = False
     """Whether the figure needs the full width of the page; narrow screens scroll it."""
+    filters: Sequence[Mapping[str, str]] = ()
+    """For each row, the parameters with which the list of sessions shows its sessions; empty if there are none."""
 
     def json(self) -> Markup:
         """Return the figure as JSON for a page."""
@@ -58,10 +60,27 @@ def panel(
     rows: Sequence[Row],
     *,
     is_wide: bool = False,
+    listed_by: Mapping[str, str] = MappingProxyType({}),
 ) -> Panel:
-    """Return a panel whose table has at most SHOWN rows."""
-    more = max(0, len(rows) - SHOWN)
-    return Panel(name, title, printable(summary), figure, columns, rows[:SHOWN], more, is_wide)
+    """Return a panel whose table has at most SHOWN rows.
+
+    `listed_by` contains the columns that filter the list of sessions, and the parameter of each; the parameter `day`
+    means one day.
+    """
+    more, shown = max(0, len(rows) - SHOWN), rows[:SHOWN]
+    filters = [_filters(row, listed_by) for row in shown] if listed_by else ()
+    return Panel(name, title, printable(summary), figure, columns, shown, more, is_wide, filters)
+
+
+def _filters(row: Row, listed_by: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of the list of sessions for a row; empty if a value cannot be a filter."""
+    found: dict[str, str] = {}
+    for column, parameter in listed_by.items():
+        if (value := address_text(row[column])) is None:
+            return {}
+        names = ("day_from", "day_to") if parameter == "day" else (parameter,)
+        found |= dict.fromkeys(names, value)
+    return found
 
 
 SESSION_PANELS = (
@@ -224,7 +243,7 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
-    summary = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}."
+    summary = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}{_most_expensive(rows)}."
     columns = (
         "lane",
         "turn",
@@ -238,6 +257,17 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
     )
     figure = figures.session_turns(rows)
     return panel("turns", "Tokens and cost per turn", summary, figure, columns, rows, is_wide=True)
+
+
+def _most_expensive(rows: Sequence[Row]) -> str:
+    """Return which turn cost the most, in words; empty if there are few turns or no costs."""
+    priced = [row for row in rows if row["cost_usd"]]
+    if len(priced) < 3:
+        return ""
+    most = max(priced, key=lambda row: row["cost_usd"])
+    share = most["cost_usd"] / sum(row["cost_usd"] for row in priced)
+    where = "" if most["lane"] == "main" else f" of {most['lane']}"
+    return f"; turn {most['turn']:,}{where} cost the most, {money(most['cost_usd'])} ({share:.0%})"
 
 
 def _context(rows: Sequence[Row]) -> Panel | None:
@@ -258,9 +288,15 @@ def _split(splits: Sequence[Split]) -> Panel | None:
     if not splits:
         return None
     rows = [dataclasses.asdict(split) for split in splits]
-    waited = sum(split.person_ns for split in splits)
-    wait_note = f" Waiting for the user: {seconds(waited)}." if waited else ""
-    summary = f"Time along the critical path; all parts add up to the wall time.{wait_note}"
+    wall = sum(split.wall_ns for split in splits)
+    spent = {part: sum(row[f"{part}_ns"] for row in rows) for part in PARTS}
+    largest_first = sorted((part for part in PARTS if spent[part]), key=lambda each: -spent[each])
+    parts = [
+        f"{_PARTS[part]} {seconds(spent[part])} ({_share(spent[part], wall)})"
+        for part in largest_first
+    ]
+    listed = f": {', '.join(parts)}" if parts else ""
+    summary = f"Of {seconds(wall)}{listed}. All parts of the critical path add up to this time."
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
 
@@ -271,7 +307,14 @@ def _days(rows: Sequence[Row]) -> Panel | None:
     summary = f"Calls on {_count(len(rows), 'day')} cost {_sum(rows)}. Days are in UTC."
     figure = figures.cost_by_day(rows)
     return panel(
-        "cost-by-day", "Cost by day", summary, figure, _cost_columns("day"), rows, is_wide=True
+        "cost-by-day",
+        "Cost by day",
+        summary,
+        figure,
+        _cost_columns("day"),
+        rows,
+        is_wide=True,
+        listed_by={"day": "day"},
     )
 
 
@@ -285,7 +328,16 @@ def _models(rows: Sequence[Row]) -> Panel | None:
     )
     summary = f"{_count(len(rows), 'model')} cost {_sum(rows)}{most_expensive}."
     figure = figures.cost_by_model(rows)
-    return panel("cost-by-model", "Cost by model", summary, figure, _cost_columns("model"), rows)
+    columns = _cost_columns("model")
+    return panel(
+        "cost-by-model",
+        "Cost by model",
+        summary,
+        figure,
+        columns,
+        rows,
+        listed_by={"model": "model"},
+    )
 
 
 def _agents(rows: Sequence[Row]) -> Panel | None:
@@ -308,7 +360,8 @@ def _names(rows: Sequence[Row]) -> Panel | None:
     summary = f"{sessions} cost {_sum(rows)}, including sub-agents."
     columns = _cost_columns("name", "sessions")
     figure = figures.cost_by_name(rows)
-    return panel("cost-by-name", "Cost by session name", summary, figure, columns, rows)
+    title = "Cost by session name"
+    return panel("cost-by-name", title, summary, figure, columns, rows, listed_by={"name": "q"})
 
 
 def _efficiency(rows: Sequence[Row]) -> Panel | None:
@@ -329,7 +382,7 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
         "cost_status",
     )
     figure = figures.cache_efficiency(rows)
-    return panel("cache", "Cache savings", summary, figure, columns, rows)
+    return panel("cache", "Cache savings", summary, figure, columns, rows, listed_by={"name": "q"})
 
 
 def _waste(rows: Sequence[Row]) -> Panel | None:
@@ -354,7 +407,8 @@ def _latency(rows: Sequence[Row]) -> Panel | None:
     or_more = "" if median.startswith("less") else " or more"
     summary = f"The slowest tool is {slowest['name'] or 'unnamed'}: half of its calls took {median}{or_more}."
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
-    return panel("tools", "Tool latency", summary, figures.tool_latency(rows), columns, rows)
+    figure = figures.tool_latency(rows)
+    return panel("tools", "Tool latency", summary, figure, columns, rows, listed_by={"name": "q"})
 
 
 def _errors(rows: Sequence[Row]) -> Panel | None:
@@ -363,8 +417,9 @@ def _errors(rows: Sequence[Row]) -> Panel | None:
     calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
     summary = f"{errors:,} of {calls:,} calls failed ({errors / calls:.1%})."
     figure = figures.tool_errors(rows)
+    columns = ("name", "calls", "errors")
     return panel(
-        "tool-errors", "Tool error rate", summary, figure, ("name", "calls", "errors"), rows
+        "tool-errors", "Tool error rate", summary, figure, columns, rows, listed_by={"name": "q"}
     )
 
 
@@ -400,7 +455,8 @@ def _first_token(rows: Sequence[Row]) -> Panel | None:
     summary = f"Half of the responses of {model} started within {seconds(rows[0]['p50_ns'])}."
     columns = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
     figure = figures.first_token(rows)
-    return panel("first-token", "Time to first chunk", summary, figure, columns, rows)
+    title = "Time to first chunk"
+    return panel("first-token", title, summary, figure, columns, rows, listed_by={"model": "model"})
 
 
 def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
@@ -414,7 +470,10 @@ def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
     columns = ("day", "signature", "sessions")
     figure = figures.failure_signatures(rows, days)
     title = "Failures by signature"
-    return panel("signatures", title, summary, figure, columns, rows, is_wide=True)
+    listed_by = {"day": "day", "signature": "signature"}
+    return panel(
+        "signatures", title, summary, figure, columns, rows, is_wide=True, listed_by=listed_by
+    )
 
 
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
@@ -456,6 +515,10 @@ def _saved(rows: Sequence[Row]) -> str:
     if saved < 0:
         return f"Cache writes cost {money(-saved)} more than cache reads saved{unpriced_note}"
     return f"Caching saved {money(saved)} net of cache writes{unpriced_note}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if part >= whole / 100 else "<1%"
 
 
 def _wasted(rows: Sequence[Row]) -> str:

@@ -71,6 +71,13 @@ class TraceTree:
     by_id: Mapping[str, int]
     failing: int | None
     """The number of the step that failed the session; None if the session did not fail, or no step did."""
+    last_failed: int | None
+    """If the session failed and no step is known to have caused it, the number of the step that failed last."""
+
+    @property
+    def important(self) -> int | None:
+        """The number of the step that is selected at first; None for no step."""
+        return self.last_failed if self.failing is None else self.failing
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -100,7 +107,7 @@ class TraceTree:
         """Return the numbers of the nodes that are expanded at first: all, or those on the way to what matters."""
         if len(self.order) <= FEW_NODES:
             return {number for number in self.order if self.node(number).children}
-        important = [each for each in (self.failing, selected) if each is not None]
+        important = [each for each in (self.important, selected) if each is not None]
         found = {number for each in important for number in self.path(each)}
         # Without anything to lead to, the first interaction is expanded.
         return found or {number for number in self.roots[:1] if self.node(number).children}
@@ -175,7 +182,14 @@ def trace_tree(rows: Sequence[Row], steps: Sequence[Row], failure: Row | None = 
         [number for number, each in shown if each.is_failed],
         {each.step_id: number for number, each in reversed(shown)},
         failing,
+        _last_failed(shown) if failure is not None and failing is None else None,
     )
+
+
+def _last_failed(nodes: Sequence[tuple[int, Node]]) -> int | None:
+    """Return the number of the request or tool call that failed last."""
+    failed = [each for _, each in nodes if each.is_failed and each.step is not None]
+    return max(failed, key=lambda each: each.started_ns or 0).number if failed else None
 
 
 def _step_key(step: Row) -> str:

@@ -104,6 +104,27 @@ def without_content(report: Mapping[str, Any]) -> dict[str, Any]:
     return stripped
 
 
+def divergence_facts(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a page shows of a divergence, without content.
+
+    Args:
+        report: the divergence: the parsed output of `agentobs replay --json`.
+    """
+    bare = without_content(report)
+    progress, cause = bare["progress"], bare["cause"] or {}
+    return {
+        "kind": _KINDS.get(str(bare["kind"]), str(bare["kind"])),
+        "lane": bare["lane"],
+        "turn": bare["turn"],
+        "number": bare["number"],
+        "of": bare["of"],
+        "requests": (progress["requests_matched"], progress["requests"]),
+        "tools": (progress["tools_matched"], progress["tools"]),
+        "cause": _cause(cause),
+        "sites": _sites(bare, cause),
+    }
+
+
 def comparison_report(
     comparison: Mapping[str, Any],
     lines: Sequence[Sequence[str]],

@@ -101,6 +101,16 @@ class ChildProgram:
         for output in (self.stdout, self.stderr):
             output.close()
 
+    def interrupt(self) -> None:
+        """End the program and its process group: by SIGINT, so that it can end its own children, then as `stop` does.
+
+        A program that has ended by itself is not signaled, but the rest of its process group is ended.
+        """
+        if self._process.poll() is None and self._signal(signal.SIGINT):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_SECONDS)
+        self.stop()
+
     def _is_gone(self, seconds: float) -> bool:
         """Wait until the process group has no process; return whether that was so within a number of seconds."""
         deadline = world.monotonic() + int(seconds * 1e9)

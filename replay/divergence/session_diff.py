@@ -1,22 +1,29 @@
 """Session diff: the comparison of two sessions step by step, with the time, tokens and cost of each step.
 
-Steps are aligned by facts: their kind, their tool calls, and their sizes. So sessions without content can be compared,
-and sessions with different texts are still aligned. If texts are given, they decide which of several similar steps are
-aligned, and their differences are included.
+Steps are aligned by what they do, not by their position: identical steps first, then steps with the same calls and
+inputs, then steps of the same kind and name. So an inserted or removed step shifts no other step. Facts are enough for
+this, so that sessions without content can be compared. If texts or their digests are given, they decide which of
+several similar steps are aligned, and differences of texts are included.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal
 
 from agentobs.provider.dialect import Block, Turn
 from agentobs.provider.registry import dialect_of_body, history
-from agentobs.records.canonical_json import digest
-from agentobs.records.differences import Difference, differences, shortened, unequal_spans
+from agentobs.records.canonical_json import canonical, digest
+from agentobs.records.differences import (
+    CELLS_MAX,
+    Difference,
+    differences,
+    shortened,
+    unequal_spans,
+)
 from replay.comparison.placeholders import bare
 
 StepKind = Literal["request", "tool_call", "decision"]
@@ -47,6 +54,13 @@ COMPARED = (
 """The facts that are compared: if one of them differs, the step has changed."""
 TEXTS_SHOWN = 3
 """The maximum number of differences of two texts that are shown."""
+DIGESTED = ("system_prompt", "tools", "parameters", "beta_headers", "response", "input", "result")
+"""The parts of a step that can be compared by digest. The first four are parts of the prompt."""
+PROMPT = DIGESTED[:4]
+WINDOW = 150
+"""The number of steps of each session that are aligned at once if a long part of both has no step in common. Our
+choice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,10 @@ class Part:
     cost_status: str | None = None
     """The certainty of the cost: `exact`, `lower_bound` or `estimated`; None if there is none."""
     duration_ns: int | None = None
+    id: str | None = None
+    """The ID of the attempt, or of the tool call; None in a fixture."""
+    digests: Mapping[str, str] | None = field(default=None, repr=False)
+    """The digests of the parts in `DIGESTED`, if known. They are compared, but never shown or written."""
     texts: dict[str, Any] | None = field(default=None, repr=False)
     """The texts, if content is compared: `input` and `result` of a call; `asked` (see `new_in_request`) and `answer` of
     a request.
@@ -91,7 +109,9 @@ class Pair:
     a: Part | None
     b: Part | None
     differs: tuple[str, ...] = ()
-    """The names of the facts that differ, from `COMPARED`; also `texts` if the texts differ."""
+    """The names of the facts that differ, from `COMPARED`; those in `DIGESTED` whose digests differ; `texts` if the
+    texts differ.
+    """
     differences: tuple[Difference, ...] = field(default=(), repr=False)
     """The first differences of the texts."""
 
@@ -142,7 +162,7 @@ class Comparison:
             "a": {**a, **asdict(self.a)},
             "b": {**b, **asdict(self.b)},
             "content": self.has_texts,
-            "steps": [_without_none(asdict(pair)) for pair in self.pairs],
+            "steps": [_without_none(_step_of(pair)) for pair in self.pairs],
         }
         return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
@@ -152,9 +172,10 @@ def compared(a: Sequence[Part], b: Sequence[Part]) -> Comparison:
     lanes = list(dict.fromkeys(part.lane for part in (*a, *b)))
     pairs: list[Pair] = []
     for lane in lanes:
-        pairs += _aligned(
+        in_lane = _aligned(
             [part for part in a if part.lane == lane], [part for part in b if part.lane == lane]
         )
+        pairs += _with_prompt_changes(list(in_lane))
     return Comparison(tuple(pairs), totals(a), totals(b))
 
 
@@ -259,43 +280,111 @@ def stable_lane_names(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, 
     return names
 
 
-def _aligned(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
-    """Yield aligned steps: identical steps are aligned first; between them, steps of the same kind and name."""
+def content_digest(value: Any) -> str:
+    """Return a digest of content that does not depend on which secrets were redacted.
+
+    It is a digest without a key, so it must not be written or shown.
+    """
+    text = canonical(_with_equal_placeholders(value))
+    return digest(text.encode("utf-8", "surrogatepass"))
+
+
+_Parts = Sequence[Part]
+_Align = Callable[[_Parts, _Parts], Iterator[Pair]]
+
+
+def _aligned(a: _Parts, b: _Parts) -> Iterator[Pair]:
+    """Yield aligned steps: identical steps are aligned first."""
+    yield from _aligned_by(_key, a, b, _aligned_by_action)
+
+
+def _aligned_by_action(a: _Parts, b: _Parts) -> Iterator[Pair]:
+    """Yield aligned steps: first steps that do the same with different results."""
+    yield from _aligned_by(_action, a, b, _aligned_by_kind)
+
+
+def _aligned_by_kind(a: _Parts, b: _Parts) -> Iterator[Pair]:
+    """Yield aligned steps of the same kind and name. Long sequences are aligned window by window."""
+    count = -(-max(len(a), len(b)) // WINDOW) if len(a) * len(b) > CELLS_MAX else 1
+    for at in range(count):
+        part_a, part_b = (x[len(x) * at // count : len(x) * (at + 1) // count] for x in (a, b))
+        yield from _aligned_by(_kind, part_a, part_b, _not_aligned)
+
+
+def _not_aligned(a: _Parts, b: _Parts) -> Iterator[Pair]:
+    yield from (Pair("removed", part, None) for part in a)
+    yield from (Pair("added", None, part) for part in b)
+
+
+def _aligned_by(
+    key: Callable[[Part], Hashable], a: _Parts, b: _Parts, align_rest: _Align
+) -> Iterator[Pair]:
+    """Yield aligned steps: steps with equal keys; the steps between them are aligned by another function."""
     at_a = at_b = 0
-    for a1, a2, b1, b2 in unequal_spans([_key(x) for x in a], [_key(x) for x in b]):
+    for a1, a2, b1, b2 in unequal_spans([key(x) for x in a], [key(x) for x in b]):
         yield from map(_pair, a[at_a:a1], b[at_b:b1])
-        yield from _aligned_by_kind(a[a1:a2], b[b1:b2])
+        yield from align_rest(a[a1:a2], b[b1:b2])
         at_a, at_b = a2, b2
     yield from map(_pair, a[at_a:], b[at_b:])
 
 
-def _aligned_by_kind(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
-    at_a = at_b = 0
-    for a1, a2, b1, b2 in unequal_spans([_kind(x) for x in a], [_kind(x) for x in b]):
-        yield from map(_pair, a[at_a:a1], b[at_b:b1])
-        yield from (Pair("removed", part, None) for part in a[a1:a2])
-        yield from (Pair("added", None, part) for part in b[b1:b2])
-        at_a, at_b = a2, b2
-    yield from map(_pair, a[at_a:], b[at_b:])
-
-
-def _kind(part: Part) -> tuple[str, ...]:
+def _kind(part: Part) -> Hashable:
     return part.kind, part.name
 
 
-def _key(part: Part) -> tuple[Any, ...]:
+def _action(part: Part) -> Hashable:
+    """Return what a step does, without its result and its size."""
+    known = part.digests or {}
+    sent = known.get("input", part.input_bytes)
+    return part.kind, part.name, part.calls, sent
+
+
+def _key(part: Part) -> Hashable:
     texts = json.dumps(part.texts, sort_keys=True, default=str) if part.texts else ""
     facts = (getattr(part, name) for name in COMPARED)
-    return part.kind, *facts, digest(texts.encode("utf-8", "surrogatepass"))
+    known = part.digests or {}
+    parts = (known.get(name) for name in DIGESTED if name not in PROMPT)
+    return part.kind, *facts, *parts, digest(texts.encode("utf-8", "surrogatepass"))
+
+
+def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
+    """Return the pairs of a lane with the changed parts of the prompt, at its first request.
+
+    Later requests repeat the prompt, so they would all be reported.
+    """
+    for at, pair in enumerate(pairs):
+        if pair.a is None or pair.b is None or pair.a.kind != "request":
+            continue
+        found = _differing_digests(pair.a, pair.b, PROMPT)
+        if found:
+            pairs[at] = replace(pair, change="changed", differs=(*pair.differs, *found))
+        break
+    return pairs
+
+
+def _differing_digests(a: Part, b: Part, names: Sequence[str]) -> list[str]:
+    if a.digests is None or b.digests is None:
+        return []
+    return [name for name in names if a.digests.get(name) != b.digests.get(name)]
 
 
 def _pair(a: Part, b: Part) -> Pair:
     differs = [name for name in COMPARED if getattr(a, name) != getattr(b, name)]
+    differs += _differing_digests(a, b, [name for name in DIGESTED if name not in PROMPT])
     found = differences(a.texts, b.texts) if a.texts is not None and b.texts is not None else []
     if found:
         differs.append("texts")
     shown = tuple(map(shortened, found[:TEXTS_SHOWN]))
     return Pair("changed" if differs else "same", a, b, tuple(differs), shown)
+
+
+def _step_of(pair: Pair) -> dict[str, Any]:
+    """Return a pair as a mapping, without digests."""
+    step = asdict(pair)
+    for side in (step["a"], step["b"]):
+        if side is not None:
+            del side["digests"]
+    return step
 
 
 def _without_none(value: Any) -> Any:

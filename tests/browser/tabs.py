@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -44,12 +45,12 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(home: Home, *arguments: str) -> Iterator[Served]:
+def serving(home: Home, *arguments: str, directory: Path = ROOT) -> Iterator[Served]:
     """Run `agentobs dashboard` for a home, in a separate process."""
     command = [sys.executable, "-m", "agentobs", "--home", str(home.path)]
     process = subprocess.Popen(
         [*command, "dashboard", "--port", "0", *arguments],
-        cwd=ROOT,
+        cwd=directory,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -57,10 +57,10 @@ def test_typing_a_part_of_an_id_finds_the_session(listed: Tab, query) -> None:
 def test_filters_are_combined_and_in_the_url(listed: Tab, query) -> None:
     """Filters by status, model, cost and day can be combined, and the URL contains them."""
     page = listed.page
-    page.locator("[name=status]").select_option("failed")
-    page.locator("[name=model]").select_option("claude-opus-5-5")
-    page.locator("[name=cost_from]").fill("0.1")
-    page.locator("[name=day_from]").fill("2026-10-01")
+    page.locator("#filters [name=status]").select_option("failed")
+    page.locator("#filters [name=model]").select_option("claude-opus-5-5")
+    page.locator("#filters [name=cost_from]").fill("0.1")
+    page.locator("#filters [name=day_from]").fill("2026-10-01")
     page.wait_for_url(re.compile("day_from=2026-10-01"))
     [(expected,)] = query("""
         SELECT count(*) FROM sessions WHERE status = 'failed' AND cost_usd >= 0.1
@@ -73,10 +73,10 @@ def test_filters_are_combined_and_in_the_url(listed: Tab, query) -> None:
     found = _ids(listed)
     page.goto(page.url)
     assert _ids(listed) == found
-    page.locator("[name=status]").select_option("")
-    page.locator("[name=model]").select_option("")
-    page.locator("[name=cost_from]").fill("")
-    page.locator("[name=day_from]").fill("")
+    page.locator("#filters [name=status]").select_option("")
+    page.locator("#filters [name=model]").select_option("")
+    page.locator("#filters [name=cost_from]").fill("")
+    page.locator("#filters [name=day_from]").fill("")
     listed.wait_for_text(f"1 – 50 of {SESSIONS:,}")
 
 
@@ -86,9 +86,9 @@ def test_a_failure_signature_narrows_the_list(listed: Tab) -> None:
     page.wait_for_function(
         "() => [...document.querySelectorAll('[name=signature] option')].some((o) => /\\([1-9]/.test(o.text))"
     )
-    result = page.locator("[name=signature] option").all_inner_texts()
+    result = page.locator("#filters [name=signature] option").all_inner_texts()
     chosen = next(each for each in result if re.search(r"\([1-9]", each))
-    page.locator("[name=signature]").select_option(label=chosen)
+    page.locator("#filters [name=signature]").select_option(label=chosen)
     page.wait_for_url(re.compile("signature="))
     listed.wait_for_text(f"of {chosen.partition('(')[2].rstrip(')')}")
     rows = page.locator(ROWS).all_inner_texts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -259,7 +260,7 @@ def test_long_facts_are_wrapped_below_their_beginning(
 def test_the_cost_of_a_session_that_is_not_exact_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A session with a response that ended early has a cost that is a lower bound."""
+    """A session with a response that ended early has a cost that is a lower bound, in `show` and in the list."""
     home = a_home(tmp_path)
     whole = attempt(1, 1)
     events = (
@@ -268,5 +269,16 @@ def test_the_cost_of_a_session_that_is_not_exact_is_marked(
     )
     answer = Answer(200, {"content-type": "text/event-stream"}, (Chunk(events, 2_000_000),), "cut")
     record(home, [start(1), replace(whole, answer=answer), end(1)])
+    record(home, [start(2), attempt(2, 1), end(2)])
     main(["--home", str(home.path), "show", session_id(1)])
     assert re.search(r"^cost +at least \$0\.\d+$", capsys.readouterr().out, re.MULTILINE)
+    main(["--home", str(home.path), "sessions"])
+    for line in capsys.readouterr().out.splitlines()[2:]:
+        assert ("≥ $0." in line) == line.startswith(session_id(1)), line
+    cells = "\n".join(on_terminal(home.path, "sessions").lines)
+    assert re.search(r" ≥ \$0\.\d+ *$", cells, re.MULTILINE)
+    main(["--home", str(home.path), "sessions", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["session_id"]: row["cost_status"] for row in rows} == {
+        session_id(1): "lower_bound", session_id(2): "exact",
+    }  # fmt: skip

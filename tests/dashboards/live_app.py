@@ -22,6 +22,7 @@ from agentobs.recording.options import Options as Recorded
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.store.duckdb.connection import connect
+from dashboards.app.commands.command_jobs import Commands
 from dashboards.app.server import DashboardOptions, bind, serve
 from tests.provider_script import script
 from tests.replay.agents import Agent, answers
@@ -112,16 +113,18 @@ class Client:
 
 
 @contextmanager
-def serving(home: Home) -> Iterator[Client]:
+def serving(
+    home: Home, commands: Commands | None = None, options: DashboardOptions | None = None
+) -> Iterator[Client]:
     """Serve a home, and yield a client that has signed in."""
-    bound = bind(DashboardOptions(port=0))
+    bound = bind(options or DashboardOptions(port=0))
     ready, stops = threading.Event(), []
 
     def started(stop: Any) -> None:
         stops.append(stop)
         ready.set()
 
-    result = {"compare": comparison_of, "started": started}
+    result = {"compare": comparison_of, "commands": commands, "started": started}
     thread = threading.Thread(target=serve, args=(bound, home), kwargs=result, daemon=True)
     thread.start()
     assert ready.wait(30)

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from agentobs.recording.journal.home import Home
-from dashboards.app.edits import MOST_CHARACTERS, MOST_EDITS, MOST_LINES, Line, edits, text_lines
+from dashboards.content.edits import (
+    MOST_CHARACTERS,
+    MOST_EDITS,
+    MOST_LINES,
+    Line,
+    edits,
+    text_lines,
+)
 from tests.dashboards.live_app import Client, attempts, record_weather_agent, serving
 from tests.exporters.sample_session import sample_home
 

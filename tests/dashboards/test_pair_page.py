@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -12,10 +15,13 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
-from dashboards.app.pair_page import PAGE_SIZE
+from dashboards.app.comparison.pair_page import PAGE_SIZE
 from dashboards.figures import two_sessions
 from dashboards.panels.pair_summary import row, totals
-from tests.dashboards.live_app import Client, serving
+from replay.divergence.session_diff import Part, compared
+from tests.browser.store_builders import recording
+from tests.browser.synthetic_sessions import SyntheticSession, text
+from tests.dashboards.live_app import Client, query_rows, serving
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -140,19 +146,22 @@ def test_differences_are_in_words() -> None:
     }
     found = {each.name: (each.a, each.b, each.difference) for each in totals(a, b)}
     assert found == {
-        "Cost": ("$0.3000", "at least $0.1500", "unknown (a value is not exact)"),
+        "Cost": ("$0.3000", "at least $0.1500", "at most $0.1500 less in B, or more"),
         "Total step time": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
         "Requests": ("2", "2", "no difference"),
         "Input tokens": ("10", "15", "5 more in B (50%)"),
     }
     exact = {**a, "cost_status": "exact"}
     assert totals(exact, {**exact, "cost_usd": "0.15"})[0].difference == "$0.1500 less in B (50%)"
-    for status in ("lower_bound", "estimated"):
-        for pair in (
-            (exact, {**exact, "cost_status": status}),
-            ({**exact, "cost_status": status},) * 2,
-        ):
-            assert totals(*pair)[0].difference == "unknown (a value is not exact)"
+    low = {**exact, "cost_status": "lower_bound"}
+    more = {**exact, "cost_usd": "0.45"}
+    assert totals(exact, {**more, "cost_status": "lower_bound"})[0].difference == (
+        "at least $0.1500 more in B (50%)"
+    )
+    assert totals(low, more)[0].difference == "at most $0.1500 more in B, or less"
+    assert totals(low, low)[0].difference == "unknown (both costs are lower bounds)"
+    about = {**more, "cost_status": "estimated"}
+    assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
     unknown = totals({**a, "cost_usd": None}, b)[0]
     assert (unknown.a, unknown.difference) == ("unknown", "unknown (a value is missing)")
 
@@ -170,6 +179,119 @@ def test_each_step_shows_the_certainty_of_its_cost() -> None:
     hover = figure.data[-1].hovertext[0]
     assert ", at least $0.5000<br>B: " in hover
     assert hover.endswith(", about $0.5000")
+
+
+class Runs(NamedTuple):
+    """A home with two runs of an agent."""
+
+    home: Home
+    client: Client
+    first: str
+    second: str
+
+
+CALLS = ("Bern", "Basel", "Thun", "Chur")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Two runs of an agent with content: the second makes an additional call, and writes another answer."""
+    home = a_home(tmp_path_factory.mktemp("runs"))
+    with recording(home) as emit:
+        for cities, answer in (
+            (CALLS, "It rains in Bern."),
+            (("Genf", *CALLS), "It snows in Bern."),
+        ):
+            run = SyntheticSession(
+                emit, "weather", T0 + len(cities) * 60 * SECOND, seed=len(answer)
+            )
+            with run.interaction("How is the weather?"):
+                for number, city in enumerate(cities):
+                    call = {
+                        "type": "tool_use",
+                        "id": run.call_id(),
+                        "name": "find_order",
+                        "input": {"order": city},
+                    }
+                    run.turn(call)
+                    run.results(run.run_call(call, f"{city}: {number} degrees"))
+                run.turn(text(answer))
+            run.end()
+    ids = [
+        str(row[0])
+        for row in query_rows(home, "SELECT session_id FROM sessions ORDER BY started_ns")
+    ]
+    with serving(home) as made:
+        yield Runs(home, made, *ids)
+
+
+def test_an_additional_step_shifts_no_other_step(runs: Runs) -> None:
+    """Steps are aligned by what they do: the additional call is found, and the same calls stay aligned."""
+    home, client, first, second = runs
+    comparison = comparison_of(home, first, second)
+    found = [
+        (step["change"], (step.get("a") or step.get("b"))["name"], step.get("differs"))
+        for step in comparison["steps"]
+        if step["change"] != "same"
+    ]
+    assert found == [
+        ("added", "/v1/messages", []),
+        ("added", "find_order", []),
+        *[("changed", "find_order", ["result"])] * len(CALLS),
+        ("changed", "/v1/messages", ["response"]),
+    ]
+    assert "digest" not in json.dumps(comparison)
+    words = client.get(f"/compare?a={first}&b={second}").words
+    assert "7 of 11 steps differ." in words
+    assert "First difference: request /v1/messages only in B" in words
+
+
+def test_texts_are_compared_word_by_word_on_demand(runs: Runs) -> None:
+    """The page contains no text. After a click, the changed words of the selected step are marked."""
+    _, client, first, second = runs
+    page = client.get(f"/compare?a={first}&b={second}&step=11")
+    assert "rains" not in page.html
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page.html))
+    shown = client.press("/compare/texts", **fields)
+    assert "It <del>rains</del> in Bern." in shown.html
+    assert "It <ins>snows</ins> in Bern." in shown.html
+    refused = client.post(
+        "/compare/texts", {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    )
+    assert (refused.status, "rains" in refused.html) == (403, False)
+    assert "rains" not in client.get("/compare/texts").html
+
+
+def test_texts_of_another_session_are_not_shown(runs: Runs) -> None:
+    """A step that does not belong to the session in the form is rejected."""
+    _, client, first, second = runs
+    page = client.get(f"/compare?a={first}&b={second}&step=11")
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page.html))
+    fields["a"] = second
+    assert client.press("/compare/texts", **fields).status == 404
+
+
+def test_a_session_is_compared_with_the_previous_run_of_its_name(
+    runs: Runs,
+) -> None:
+    """The page of a session links to the comparison with the previous session of the same name, if there is one."""
+    _, client, first, second = runs
+    assert f"/compare?a={first}&b={second}" in client.get(f"/sessions/{second}").links("/compare")
+    found = client.get(f"/compare/previous?b={second}")
+    assert (found.status, found.headers["location"]) == (303, f"/compare?a={first}&b={second}")
+    assert client.get(f"/compare/previous?b={first}").status == 404
+
+
+def test_long_sessions_without_a_common_step_are_aligned() -> None:
+    """Long sessions whose steps all differ are aligned by their calls, in bounded time."""
+    long = [
+        Part("tool_call", "main", turn, "bash", input_bytes=turn % 7, result_bytes=turn)
+        for turn in range(2_000)
+    ]
+    other = [replace(part, result_bytes=-1, input_bytes=9) for part in long]
+    changes = [pair.change for pair in compared(long, other[:5] + other).pairs]
+    assert changes.count("changed") == len(long)
+    assert changes.count("added") == 5
 
 
 def test_an_empty_home_has_an_empty_form(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
+from agentobs.records import display
 from agentobs.sink import Record
 from agentobs.store.analysis.wall_time import PARTS, Part, Split, TimeSlice
 from agentobs.store.backend import Store, open_store
+from dashboards.figures import tool_errors
+from dashboards.figures.days import Calendar
 from dashboards.figures.durations import BUCKETS
+from dashboards.figures.phrases import money
 from dashboards.panels import panels
 from dashboards.panels.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
 from dashboards.panels.templates import _environment, cell, cost
@@ -135,6 +140,61 @@ def test_the_panels_of_a_fleet(store: Store) -> None:
     [day] = [p for p in fleet_panels(store, until_ns=T0 + DAY) if p.name == "cost-by-name"]
     assert day.summary.startswith("The sessions all have the same name and cost $")
     assert fleet_panels(store, since_ns=T0 + 9 * DAY) == []
+
+
+def test_rows_and_bars_open_the_same_list(store: Store) -> None:
+    """The rows of a table, and the bars with their names, stand for the same filters of the list of sessions."""
+    found = {each.name: each for each in fleet_panels(store)}
+    for name, parameter in (
+        ("cost-by-model", "model"),
+        ("cost-by-name", "q"),
+        ("cache", "q"),
+        ("tools", "q"),
+        ("tool-errors", "q"),
+    ):
+        meta, labels = found[name].figure.layout.meta, found[name].figure.layout.yaxis.ticktext
+        assert meta["parameter"] == parameter
+        assert [{parameter: value} for value in meta["rows"]] == list(found[name].filters)
+        assert [label.startswith(row) for label, row in zip(labels, meta["rows"], strict=True)] == [
+            True
+        ] * len(labels)
+    days = found["cost-by-day"]
+    opened = sorted([each["day_from"], each["day_to"]] for each in days.filters)
+    assert opened == list(days.figure.layout.meta["days"].values())
+    assert set(days.figure.data[0].x) == set(days.figure.layout.meta["days"])
+    # A report has no list.
+    assert '<a href="/' not in range_report(store, since_ns=None, until_ns=None, made_ns=0)
+
+
+def test_a_bar_of_a_period_opens_all_of_its_days() -> None:
+    """If a figure groups days by week, month or year, a bar stands for all days of its period."""
+    weeks = Calendar("week", date(2026, 1, 5), date(2026, 3, 2))
+    assert weeks.periods([date(2026, 1, 5)]) == {"2026-01-08": ["2026-01-05", "2026-01-11"]}
+    months = Calendar("month", date(2026, 2, 1), date(2026, 3, 1))
+    assert months.periods([date(2026, 2, 1)]) == {"2026-02-16": ["2026-02-01", "2026-02-28"]}
+    years = Calendar("year", date(2024, 1, 1), date(2026, 1, 1))
+    assert list(years.periods([date(2024, 1, 1)]).values()) == [["2024-01-01", "2024-12-31"]]
+
+
+def test_a_name_that_is_not_unicode_opens_no_list() -> None:
+    """A name that cannot be in an address is no filter."""
+    rows = [{"name": name, "calls": 1, "errors": 0} for name in ("a", None, "\ud800")]
+    shown = panel("x", "X", "", go.Figure(), ("name",), rows, listed_by={"name": "q"})
+    assert shown.filters == [{"q": "a"}, {}, {}]
+    assert set(tool_errors(rows).layout.meta["rows"]) == {"a", None}
+
+
+def test_money_is_written_in_one_way() -> None:
+    """Figures, texts and the terminal show the same digits of an amount; the sign precedes the currency."""
+    for value, text in (
+        ("1.7102", "$1.7102"),
+        ("1234.5", "$1,234.5000"),
+        ("-2", "-$2.0000"),
+        ("0.00001", "$0.00001"),
+        ("0", "$0.0000"),
+    ):
+        assert money(Decimal(value)) == display.money(Decimal(value)) == text
+    assert money(None) == "no price"
 
 
 def test_the_table_of_a_panel_is_bounded() -> None:

@@ -24,7 +24,9 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
 from dashboards.app import fleet_page, session_list, store_view
-from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, _cell, filter_of, list_query
+from dashboards.app.queries.downloads import csv_cell
+from dashboards.app.queries.saved_items import read_saved
+from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
 from tests.dashboards.live_app import Client, serving
 from tests.marks import mark_all_but_first
@@ -406,11 +408,10 @@ def test_inputs_are_parameters() -> None:
         ListQuery(
             q="q'x", model="m'x", status="s'x", signature="f'x", cost_from="1", day_to="2026-10-02"
         ),
-        "d'x",
-        ["i'x"],
+        {"text": "q'x", "digests": ["d'x"], "found": ["i'x"]},
     )
     assert choice.parameters == {
-        "text": "q'x", "digest": "d'x", "found": ["i'x"],
+        "text": "q'x", "digests": ["d'x"], "found": ["i'x"],
         "model": "m'x", "status": "s'x", "signature": "f'x", "cost_from": Decimal(1),
         "until_ns": 1_790_985_600_000_000_000,
     }  # fmt: skip
@@ -533,16 +534,43 @@ def test_filters_are_one_click_away(client: Client) -> None:
     ("text", "where"),
     [
         ("team=t3", "tags['team'] = 't3'"),
+        ("look", "session_id IN (SELECT session_id FROM tool_calls WHERE name = 'look')"),
+        ("LOOK Go.", "session_id IN (SELECT session_id FROM tool_calls WHERE name = 'look')"),
         ("claude-opus", "session_id IN (SELECT session_id FROM attempts WHERE model LIKE 'claude-opus%')"),
         ("t3 coder", "tags['team'] = 't3' AND name = 'coder'"),
         ("coder  nothing", "false"),
     ],
 )  # fmt: skip
 def test_several_words_tags_and_models_are_found(
-    client: Client, store: duckdb.DuckDBPyConnection, text: str, where: str
+    home: Home, client: Client, store: duckdb.DuckDBPyConnection, text: str, where: str
 ) -> None:
-    """A search finds a tag with its value, a part of a model, and sessions that contain all of several words."""
-    assert sorted(all_listed(client, q=text)) == says(store, where)
+    """A search finds a tag with its value, a part of a model, a tool, and sessions with all of several words."""
+    where = where.replace("'t3'", f"'{digest_label('t3', home.key())}'")  # the value of a tag
+    expected = says(store, where)
+    assert sorted(all_listed(client, q=text)) == expected
+    assert bool(expected) == (where != "false")
+
+
+def test_words_are_found_in_titles_and_tags(tmp_path: Path) -> None:
+    """A session is found if one word is in its title and another one in a tag, also on a list that is filtered."""
+    home = open_home(tmp_path / "home")
+    records: list[Record] = []
+    for number, branch, prompt in (
+        (1, "main", "Where is order 7?"),
+        (2, "other", "Cancel order 7"),
+    ):
+        talk = WireConversation(number)
+        talk.records[:] = [start(number, branch=branch)]
+        talk.messages[0]["content"] = prompt
+        talk.says("done")
+        records += talk.whole()
+    record(home, records)
+    with serving(home) as client:
+        assert len(listed(client)) == 2
+        assert listed(client, q="branch=main") == [session_id(1)]
+        assert sorted(listed(client, q="order 7")) == [session_id(1), session_id(2)]
+        assert listed(client, q="cancel branch=other") == [session_id(2)]
+        assert listed(client, q="cancel branch=main") == []
 
 
 def test_relative_time_ranges(client: Client) -> None:
@@ -584,6 +612,54 @@ def test_a_bounded_export_is_announced(client: Client, monkeypatch: pytest.Monke
 
 def test_an_exported_text_is_no_formula() -> None:
     """Spreadsheets do not run a text of an export."""
-    assert [_cell(text) for text in ("=1+1", "\t=1+1", "@x", "name", 5, ["a", "b"])] == [
+    assert [csv_cell(text) for text in ("=1+1", "\t=1+1", "@x", "name", 5, ["a", "b"])] == [
         "'=1+1", "'\t=1+1", "'@x", "name", 5, "a b",
     ]  # fmt: skip
+
+
+def test_columns_are_chosen_in_the_address(client: Client) -> None:
+    """The address contains the shown columns, and each link and the filter form keep them; unknown ones are ignored."""
+    got = client.get("/?columns=cost,status,nonsense&q=coder")
+    heads = re.findall(r'<th scope="col"[^>]*>\s*<a [^>]*>(.*?)(?:<|$)', got.html)
+    assert heads == ["Session", "Status", "Cost"]
+    assert '<input type="hidden" name="columns" value="status,cost">' in got.html
+    links = [link for link in got.links("/?") if link.startswith("/?q=coder")]
+    assert len(links) > 10
+    # One link sets the default columns.
+    assert [link for link in links if "columns=status,cost" not in link] == ["/?q=coder"]
+    by_form = client.get("/?q=coder&columns=status&columns=cost")
+    assert (by_form.status, by_form.headers["location"]) == (303, "/?q=coder&columns=status,cost")
+    every = ",".join(column.name for column in COLUMNS)
+    wide = client.get(f"/?columns={every}")
+    assert wide.html.count('<th scope="col"') == len(COLUMNS) + 1
+    row = wide.html.partition("<tbody>")[2].partition("</tr>")[0]
+    assert row.count("<td") == len(COLUMNS) + 1
+    assert client.get("/").html.count('<th scope="col"') == 1 + sum(c.is_default for c in COLUMNS)
+
+
+def test_a_view_is_saved_and_shared(home: Home, client: Client) -> None:
+    """A saved view has a name and contains filters, order and columns; everyone who opens the home sees it."""
+    evil = "<b>x</b>"
+    saved = client.press(
+        "/views", part=False, name=evil, query="status=failed&columns=cost&sort=-cost&page=2&x=1"
+    )
+    assert saved.status == 303
+    with serving(home) as colleague:
+        page = colleague.get("/")
+        assert "/?status=failed&sort=-cost&columns=cost" in page.links("/?")
+        assert "&lt;b&gt;x&lt;/b&gt;</a>" in page.html
+        assert evil not in page.html
+        again = colleague.press("/views", part=False, name=evil, query="q=1")
+        assert again.status == 409
+        assert "the name “<b>x</b>” is used" in again.words
+        assert colleague.press("/views", part=False, name=evil, query="", delete="1").status == 303
+    assert "Views (" not in client.get("/").words
+    assert (home.path / "saved.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_view_is_saved_only_from_a_page_of_the_dashboard(home: Home, client: Client) -> None:
+    """A page of another origin, or a link, saves nothing."""
+    headers = {"content-type": "application/x-www-form-urlencoded", "origin": "http://evil.example"}
+    assert client.post("/views?name=x&query=", headers).status == 403
+    assert client.get("/views?name=x&query=").status in (404, 405)
+    assert read_saved(home)["views"] == {}

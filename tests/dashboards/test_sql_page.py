@@ -5,11 +5,14 @@ No process outlives the application.
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,17 +23,18 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits
 from agentobs.store.named_queries import query_names
-from dashboards.app import query_processes
-from dashboards.app.query_processes import (
+from dashboards.app.queries import query_processes, sql_page
+from dashboards.app.queries.query_processes import (
     LIMITS,
     MOST_CHARACTERS,
     MOST_QUERIES,
     MOST_SHOWN,
     QueryRunner,
 )
-from dashboards.app.sql_page import parameter_value
+from dashboards.app.queries.sql_page import parameter_value
 from tests.dashboards.live_app import Client, Response, serving
 from tests.store.recordings import conversation, record, session_id
+from tests.store.wire_conversations import WireConversation
 
 pytestmark = pytest.mark.xdist_group("dashboards_asking")
 
@@ -265,3 +269,76 @@ def test_long_statements_and_links_with_statements_run_nothing(client: Client) -
     assert 'id="result"' not in client.get(f"/sql?sql={quote('SELECT 42')}").html
     assert client.press("/sql", part=False, sql="x" * 2_000_000).status == 413
     assert query_processes.LIMITS.rows == 200
+
+
+def test_ids_are_links(tmp_path: Path) -> None:
+    """IDs of sessions and attempts are links to their pages, and a tool call to its step; other texts are not links."""
+    home = open_home(tmp_path / "home")
+    talk = WireConversation(5)
+    [call] = talk.calls(("look", {}))
+    talk.result(call)
+    talk.says("done")
+    record(home, talk.whole())
+    with serving(home) as client:
+        got = run_query(
+            client,
+            "SELECT session_id, attempt_id, ordinal, tool_use_id, interaction_id, name, 'x' AS my_id FROM tool_calls",
+        )
+        links = [
+            html.unescape(each) for each in re.findall(r'<td[^>]*><a href="([^"]*)"', got.html)
+        ]
+        assert [link.partition("/")[2].partition("/")[0] for link in links] == [
+            "sessions", "attempts", "sessions", "sessions",
+        ]  # fmt: skip
+        assert all("?step=" in link for link in links[2:])
+        pages = [client.get(link) for link in links]
+        assert [page.status for page in pages] == [200] * 4
+        assert "look" in pages[2].words
+        hostile = run_query(
+            client,
+            "SELECT '../\"><script>' AS session_id, 5 AS attempt_id, repeat('x', 500) AS parent_session_id",
+        )
+        assert hostile.links("/sessions/") == ["/sessions/..%2F%22%3E%3Cscript%3E"]
+        assert hostile.links("/attempts/") == []
+
+
+def test_a_result_is_exported(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result is a CSV or a JSON file. A file with a part of the rows says so, and no file is sent for an error."""
+    sql = "SELECT name, 1.50 AS usd, '=1+1' AS formula, NULL AS none, 'nan'::DOUBLE AS n, 2 AS n "
+    sql += "FROM sessions ORDER BY name"
+    got = client.press("/sql/query.json", part=False, sql=sql)
+    assert got.headers["content-disposition"] == 'attachment; filename="query.json"'
+    found = json.loads(got.body)
+    assert found["is_complete"]
+    assert found["rows"][0] == {
+        "name": "first", "usd": "1.50", "formula": "=1+1", "none": None, "n": "nan", "n_2": 2,
+    }  # fmt: skip
+    assert len(found["rows"]) == 3
+    text = client.press("/sql/query.csv", part=False, sql=sql).body.decode()
+    assert text.splitlines()[:2] == ["name,usd,formula,none,n,n_2", "first,1.50,'=1+1,,nan,2"]
+    monkeypatch.setattr(sql_page, "EXPORT_LIMITS", replace(LIMITS, rows=2))
+    part = client.press("/sql/query.json", part=False, sql=sql)
+    assert part.headers["content-disposition"] == 'attachment; filename="query-first-2-rows.json"'
+    assert "more than 2 rows" in json.loads(part.body)["note"]
+    failed = client.press("/sql/query.csv", part=False, sql="SELECT nothing")
+    assert "content-disposition" not in failed.headers
+    assert "Query failed" in failed.words
+
+
+def test_a_query_is_saved_and_shared(home: Home, client: Client) -> None:
+    """A saved query can be opened by its address, by everyone who opens the home, and opening it runs nothing."""
+    evil = "a/b <i>?&"
+    saved = client.press("/sql/queries", part=False, name=evil, sql="SELECT 42\r\nAS x")
+    assert saved.status == 303
+    with serving(home) as colleague:
+        [link] = colleague.get("/sql").links("/sql?saved=")
+        page = colleague.get(link)
+        assert "SELECT 42\nAS x</textarea>" in page.html
+        assert "<i>" not in page.html
+        assert 'id="result"' not in page.html
+        used = colleague.press("/sql/queries", part=False, name=evil, sql="SELECT 43")
+        assert used.status == 409
+        assert "SELECT 43" in used.words
+        assert colleague.press("/sql/queries", part=False, name=evil, delete="1").status == 303
+        assert colleague.get(link).status == 404
+    assert client.get("/sql").links("/sql?saved=") == []

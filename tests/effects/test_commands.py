@@ -13,6 +13,7 @@ import pytest
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.exchanges import Answer
+from tests.cli.test_commands import Shell
 from tests.effects.provider_answers import message
 from tests.provider_script import call, text
 from tests.queries import query
@@ -99,3 +100,27 @@ def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
     assert all(
         SECRET.encode() not in each.read_bytes() for each in home.rglob("*") if each.is_file()
     )
+
+
+def test_commands_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` lists each command under its tool call, with `--content` also what it wrote; `tail` has one line each."""
+    shell = Shell(home, capsys)
+    [(session_id,)] = query("SELECT session_id FROM sessions", home=home)
+    shown = shell("show", session_id, "--content").out
+    lines = [line.split() for line in shown.splitlines()]
+    what = [line[2:4] for line in lines if line[2:3] in (["tool"], ["command"])]
+    assert what == [
+        ["tool", "Bash"], ["command", "bash"], ["tool", "Bash"], ["command", "bash"], ["tool", "Wrapped"],
+        ["command", "bash"], ["command", "sh"], ["tool", "Bash"], ["command", "bash"],
+    ]  # fmt: skip
+    assert "  stderr  problem\n" in shown
+    assert "$ sh -c 'echo inner'\n" in shown
+    assert SECRET not in shown
+    followed = shell("tail", session_id, "--no-follow", "-n", "100").out
+    steps = [line.split()[2:5] for line in followed.splitlines() if "command  " in line]
+    assert steps == [
+        ["bash", "exited", "3"],
+        ["bash", "signaled", "SIGTERM"],
+        ["bash", "exited", "0"],
+        ["bash", "exited", "0"],
+    ]

@@ -111,3 +111,19 @@ def test_a_command_of_a_tool_belongs_to_its_call(tmp_path: Path) -> None:
         ("t1", "main", 1, "observed", "same_span", True),
         ("t2", "main", 1, "observed", "same_span", True),
     ]
+
+
+def test_without_content_nothing_of_a_command_is_written(tmp_path: Path) -> None:
+    """With the content mode `off`, there are facts only, and a program that nobody declares is a digest."""
+    program = tmp_path / "secretive-program"
+    program.write_text("#!/bin/sh\necho confidential-output\n")
+    program.chmod(0o700)
+    home = tmp_path / "home"
+    with agentobs.session("s", home=str(home), content="off", effects=["commands"]):
+        subprocess.run([str(program), "confidential-argument"], capture_output=True)
+    assert agentobs.flush()
+    columns = "program LIKE 'digest:%', argument_count, stdout_bytes, content"
+    assert query(f"SELECT {columns} FROM commands", home=home) == [(True, 1, 20, None)]
+    texts = b"".join(each.read_bytes() for each in home.rglob("*") if each.is_file())
+    assert b"confidential" not in texts
+    assert b"secretive" not in texts

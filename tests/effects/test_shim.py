@@ -186,6 +186,7 @@ def test_a_command_runs_without_a_recorder(tmp_path: Path) -> None:
     command = ["bash", "-c", "echo $0 ran; exit 4"]
     done = subprocess.run(command, env=environment, capture_output=True)
     assert (done.returncode, done.stdout) == (4, b"bash ran\n")
+    assert files.missed() == 1
     files.remove()
     done = subprocess.run(command, env=environment, capture_output=True)
     assert (done.returncode, done.stdout) == (4, b"bash ran\n")

@@ -14,6 +14,7 @@ from agentobs import Options
 from agentobs.errors import UsageError
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.backend import ALL_KINDS, Receiving, WrittenFact, backend_kind
+from agentobs.records.effect_facts import Command, EffectLink, McpCall
 from agentobs.records.facts import (
     TABLES,
     Event,
@@ -107,9 +108,9 @@ def test_wrong_kinds_are_rejected_where_they_are_passed() -> None:
 def test_every_fact_of_a_session_has_a_kind_that_the_default_names(tmp_path: Path) -> None:
     facts: list[Any] = [object.__new__(fact) for fact in TABLES if fact is not Event]
     named = {backend_kind(fact) for fact in facts}
-    # These are written by commands, not while an agent runs, or they are about texts that are not exported.
-    kinds = (Export, Pruning, GitState, SessionTitle, WorkspaceState, FileChange)
-    others = {TABLES[each] for each in kinds}
+    # These are written by commands, not while an agent runs, or they are not exported.
+    effects = (Command, McpCall, EffectLink, WorkspaceState, FileChange)
+    others = {TABLES[each] for each in (Export, Pruning, GitState, SessionTitle, *effects)}
     assert named - others <= set(ALL_KINDS)
     assert perfetto.trace_file(tmp_path).kinds == ALL_KINDS
 

@@ -86,11 +86,11 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
             "session_titles": 0,
             "git_states": 0,
             "scores": 0,
+            "workspace_states": 0,
+            "file_changes": 0,
             "command_runs": 0,
             "mcp_requests": 0,
             "effect_links": 0,
-            "workspace_states": 0,
-            "file_changes": 0,
             "prunings": 0,
             "exports": 0,
         }

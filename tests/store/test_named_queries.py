@@ -67,6 +67,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "diagnoses_by_session",
         "failed_summaries",
         "failures",
+        "file_changes",
         "first_token_by_model",
         "full_contexts",
         "hook_outcomes",
@@ -104,6 +105,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "unused_summaries",
         "usage_by_model_day",
         "waits_for_people",
+        "workspace_states",
     ]
     for name in query_names():
         first = query_text(name).partition("\n")[0]

@@ -59,6 +59,13 @@ PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
     help="Private key of the TLS certificate, in PEM format, without a passphrase.",
 )
 @click.option(
+    "--fixtures",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("fixtures"),
+    show_default=True,
+    help="The folder into which the button Freeze of a session page writes.",
+)
+@click.option(
     "--loopback-address",
     is_flag=True,
     help="Print an address with 127.0.0.1, for browsers that cannot resolve names under "
@@ -75,6 +82,7 @@ def dashboard(
     password_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    fixtures: Path,
     loopback_address: bool,
 ) -> None:
     """Show recordings in a browser, live.
@@ -90,6 +98,7 @@ def dashboard(
     home = existing_home(home_option(context))
     with needed_packages("the dashboard", "dashboards"):
         from dashboards.app import server
+    from agentobs.cli.inspection.dashboard_commands import dashboard_commands
     from agentobs.cli.inspection.diff import comparison_of
 
     password = _password(password_file) if remote else None
@@ -111,7 +120,14 @@ def dashboard(
             click.echo(f"The dashboard was opened. For another browser: {bound.address}")
 
     with tempfile.TemporaryDirectory(prefix="agentobs-") as folder:
-        server.serve(bound, home, compare=comparison_of, started=started, opened=opened)
+        server.serve(
+            bound,
+            home,
+            compare=comparison_of,
+            commands=dashboard_commands(home.path, fixtures),
+            started=started,
+            opened=opened,
+        )
 
 
 def _password(file: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
-from agentobs.errors import UsageError
+from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.display import money, printable, seconds, text
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ def diff(
 
 
 def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
-    """Return the comparison of the facts of two sessions, in the form that `--json` prints.
+    """Return the comparison of two sessions, in the form that `--json` prints, without content.
+
+    Steps also differ if their content does. For this, the content is read if it exists, but not returned.
 
     Args:
         home: the home in which both sessions were recorded.
@@ -111,7 +114,8 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
     with open_store(home) as store:
         labels = LabelTexts(store)
         (about_a, parts_a), (about_b, parts_b) = (
-            _facts_of(store, session_id, labels=labels) for session_id in (a, b)
+            _facts_of(store, session_id, labels=labels, digests=_digests(store, session_id))
+            for session_id in (a, b)
         )
         about_a, about_b = labels.replace_in_dicts([about_a, about_b])
     found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
@@ -193,6 +197,7 @@ def _facts_of(
     session_id: str,
     texts: _Texts | None = None,
     labels: LabelTexts | None = None,
+    digests: _Digests | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
     """Return a session's description and its steps.
 
@@ -201,6 +206,7 @@ def _facts_of(
         session_id: the session.
         texts: the content of the steps, if content is compared.
         labels: the texts that replace digests in the steps; None keeps the digests.
+        digests: the digests of the content of the steps, if they are compared.
     """
     from replay.divergence.session_diff import Part, stable_lane_names
 
@@ -219,6 +225,7 @@ def _facts_of(
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
+            digests=None if digests is None else digests.get((row["kind"], row["id"])),
             texts=None if texts is None else texts.get((row["kind"], row["id"])),
         )
         for row in rows
@@ -235,6 +242,40 @@ def _facts_of(
 
 _Texts = dict[tuple[str, str], dict[str, Any]]
 """Content, by kind and ID of the step."""
+_Digests = dict[tuple[str, str], dict[str, str]]
+"""Digests of parts of the content, by kind and ID of the step."""
+
+
+def _digests(store: Store, session_id: str) -> _Digests:
+    """Return the digests of the parts of a session's content; without its content, only those of its prompts."""
+    zones = store.rows("internal/prompt_zones", session_id=session_id).dicts()
+    found = {
+        ("request", row.pop("attempt_id")): {name: value for name, value in row.items() if value}
+        for row in zones
+    }
+    with contextlib.suppress(AgentobsError, OSError):
+        for exchange in store.content(session_id).exchanges:
+            _add_digests(found, exchange)
+    return found
+
+
+def _add_digests(found: _Digests, exchange: Exchange) -> None:
+    """Add the digests of a response with its calls, or of a tool that ran."""
+    from agentobs.provider.registry import message_of
+    from agentobs.records.exchanges import ModelExchange, ToolExchange
+    from replay.divergence.session_diff import content_digest, response_parts
+
+    if isinstance(exchange, ModelExchange):
+        message = message_of(exchange.question.path, exchange.answer)
+        known = found.setdefault(("request", exchange.attempt_id), {})
+        known["response"] = content_digest(response_parts(message))
+        for call in message.calls:
+            inputs = found.setdefault(("tool_call", str(call.id)), {})
+            inputs["input"] = content_digest(call.value)
+    elif isinstance(exchange, ToolExchange):
+        known = found.setdefault(("tool_call", exchange.question.tool_use_id), {})
+        known["input"] = content_digest(exchange.question.input)
+        known["result"] = content_digest(exchange.answer.content)
 
 
 def _texts(context: click.Context, session_id: str) -> _Texts:
@@ -395,12 +436,13 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
         a, b = getattr(found.a, key), getattr(found.b, key)
         if a or b:
             qualifiers = [_QUALIFIERS[side.cost_status] for side in (found.a, found.b)]
+            is_cost = key == "cost_usd"
             rows.append(
                 (
                     name,
                     _measure(key, a, qualifiers[0]),
                     _measure(key, b, qualifiers[1]),
-                    _difference(key, a, b, qualifiers),
+                    _cost_difference(found) if is_cost else _difference(key, a, b),
                 )
             )
     show_table(["", "A", "B", "B - A"], rows)
@@ -417,16 +459,31 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
     return str(seconds(value)) if key == "duration_ns" else text(value)
 
 
-def _difference(key: str, a: Any, b: Any, qualifiers: Sequence[str]) -> str:
-    """Return the difference B - A as text: `unknown` if a cost is not exact, empty if a value is missing."""
-    if a is None or b is None:
-        return ""
-    if key == "cost_usd" and any(qualifiers):
-        return "unknown"
-    if a == b:
+def _difference(key: str, a: Any, b: Any) -> str:
+    """Return the difference B - A as text; empty if there is none."""
+    if a is None or b is None or a == b:
         return ""
     sign = "+" if b > a else "-"
     return f"{sign}{_measure(key, abs(b - a))}"
+
+
+def _cost_difference(found: Comparison) -> str:
+    """Return the difference of the costs as text. It is a bound if one of them is a lower bound."""
+    from agentobs.records.cost_difference import Cost, cost_difference
+
+    difference = cost_difference(
+        *(
+            Cost(
+                each.cost_usd,
+                bool(each.unpriced) or each.cost_status == "lower_bound",
+                each.cost_status == "estimated",
+            )
+            for each in (found.a, found.b)
+        )
+    )
+    if difference is None or (difference.bound == "exact" and not difference.is_estimated):
+        return _difference("cost_usd", found.a.cost_usd, found.b.cost_usd)
+    return difference.words(_measure("cost_usd", abs(difference.usd)))
 
 
 _SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}

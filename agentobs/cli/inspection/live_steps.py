@@ -129,6 +129,10 @@ class LiveSteps:
                 yield self._result(value)
             case "permissions" if value["approval_requested"] or value["behavior"] == "deny":
                 yield _permission(value)
+            case "command_runs" if value["parent_command_id"] is None:
+                yield _command(value)
+            case "mcp_requests" if value["method"] == "tools/call":
+                yield _mcp_call(value)
             case "gaps":
                 text = f"{value['records']:,} records were not written: {value['reason']}"
                 yield _step(value, value["at_ns"], "lost", text, "failed")
@@ -224,9 +228,28 @@ def _permission(value: dict[str, Any]) -> Step:
     return _step(value, value["at_ns"], "permission", text, state)
 
 
+def _command(value: dict[str, Any]) -> Step:
+    ending = value["signal"] or value["exit_code"]
+    outcome = value["outcome"] if ending is None else f"{value['outcome']} {ending}"
+    took = f"  {seconds(value['duration_ns'])}" if value["duration_ns"] is not None else ""
+    sizes = [value[name] for name in ("stdout_bytes", "stderr_bytes") if value[name] is not None]
+    size = f"  {sum(sizes):,} bytes" if sizes else ""
+    state = "failed" if ending else ""
+    at_ns = value["ended_ns"] or value["started_ns"]
+    return _step(value, at_ns, "command", f"{value['program']}  {outcome}{took}{size}", state)
+
+
+def _mcp_call(value: dict[str, Any]) -> Step:
+    took = f"  {seconds(value['duration_ns'])}" if value["duration_ns"] is not None else ""
+    text = f"{value['server']} {value['tool']}  {value['outcome']}{took}"
+    state = "" if value["outcome"] == "ok" else "failed"
+    return _step(value, value["ended_ns"] or value["started_ns"], "mcp", text, state)
+
+
 _KINDS = frozenset(
     ("session_starts", "session_ends", "attempts", "usage", "tool_uses", "tool_results", "provider_tool_uses",
-     "provider_tool_results", "permissions", "gaps")
+     "provider_tool_results", "permissions", "gaps",
+     "command_runs", "mcp_requests")
 )  # fmt: skip
 """The tables whose facts are steps, or belong to one."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.inspection.effect_content import effect_lines
 from agentobs.cli.inspection.failure_output import failure_of, print_failure
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Progress, Spinner
@@ -153,8 +154,12 @@ def show(context: click.Context, session: str, content: bool) -> None:
         print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
         print_rows(_timeline(store, session_id), _TIMELINE, "table")
         _print_scores(rows_of(store, "session_scores", session_id=session_id))
+        effects = as_dicts(rows_of(store, "internal/effect_contents", session_id=session_id))
+        home = store.home
     if content:
         _show_content(context, session_id)
+        for line in effect_lines(home, session_id, effects):
+            click.echo(line)
 
 
 TITLE_WIDTH = 50
@@ -281,7 +286,12 @@ def _is_shown(row: dict[str, Any]) -> bool:
 
 
 def _name(row: dict[str, Any]) -> str:
-    prefix = {"tool_call": "tool ", "permission": "permission "}.get(row["kind"], "")
+    prefix = {
+        "tool_call": "tool ",
+        "permission": "permission ",
+        "command": "command ",
+        "mcp_call": "MCP ",
+    }.get(row["kind"], "")
     return f"{prefix}{row['name']}"
 
 

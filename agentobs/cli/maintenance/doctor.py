@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -89,6 +90,7 @@ def doctor(context: click.Context, since: int, modules: tuple[str, ...], as_json
         *content(os.environ),
         *claude_code_logs(locate(home_option(context)), os.environ, world.now()),
         *instrumentation(os.environ, sys.modules),
+        *effects(os.environ),
     ]
     found = _with_texts(context, found)
     if as_json:
@@ -98,6 +100,15 @@ def doctor(context: click.Context, since: int, modules: tuple[str, ...], as_json
         _print_findings(found)
     if any(each.level == "wrong" for each in found):
         sys.exit(1)
+
+
+def effects(variables: Mapping[str, str]) -> Iterator[Finding]:
+    """Report whether the commands of recorded programs can be observed."""
+    if shutil.which("perl", path=variables.get("PATH")) is None:
+        yield _finding(
+            "effects", "note", "`--effects commands` needs Perl, which is not installed", "PATH",
+            "Install Perl 5.10 or later to observe the commands of recorded programs",
+        )  # fmt: skip
 
 
 def content(variables: Mapping[str, str]) -> Iterator[Finding]:

@@ -307,8 +307,8 @@ def _pytest_command(where: str) -> str:
 def _folders(recordings: list[Recording], output: Path | None) -> list[Path]:
     """Return the folder of each session. If names repeat, a suffix of the session ID makes them unique."""
     if len(recordings) == 1:
-        return [output or Path("fixtures") / _folder_name(recordings[0].name)]
-    names = [_folder_name(each.name) for each in recordings]
+        return [output or Path("fixtures") / folder_name(recordings[0].name)]
+    names = [folder_name(each.name) for each in recordings]
     return [
         (output or Path("fixtures"))
         / (name if names.count(name) == 1 else f"{name}-{each.session_id[-8:]}")
@@ -316,7 +316,8 @@ def _folders(recordings: list[Recording], output: Path | None) -> list[Path]:
     ]
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
+    """Return the name of the folder of a fixture, for the name of a session."""
     name = re.sub(r"\[redacted:[a-z0-9_]+(:[0-9a-f]+)?\]", " redacted ", name)
     safe = "".join(c if c.isalnum() or c in "-_." else " " for c in name)
     return "-".join(safe.split())[:80].strip("-.") or "session"

@@ -14,7 +14,7 @@ from agentobs.cli.terminal.instants import local_instant, zone_name
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import pretty
+from agentobs.records.display import COST_SIGNS, pretty
 from exporters.row_text import write_csv, write_json
 
 if TYPE_CHECKING:
@@ -93,7 +93,10 @@ def as_dicts(rows: Rows) -> list[dict[str, Any]]:
 
 
 def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
-    """Print rows: JSON and CSV get all columns unchanged; a table gets the `shown` columns in readable form."""
+    """Print rows: JSON and CSV get all columns unchanged; a table gets the `shown` columns in readable form.
+
+    In a table without the column `cost_status`, the sign of a cost shows that it is a lower bound or an estimate.
+    """
     columns, values = rows
     if form == "json":
         write_json(sys.stdout, columns, values)
@@ -102,6 +105,11 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
     else:
         positions = [columns.index(name) for name in shown]
         cells = [[readable(columns[at], row[at]) for at in positions] for row in values]
+        if "cost_usd" in shown and "cost_status" in columns and "cost_status" not in shown:
+            place, status = list(shown).index("cost_usd"), columns.index("cost_status")
+            for cell, row in zip(cells, values, strict=True):
+                if cell[place] is not None:
+                    cell[place] = f"{COST_SIGNS.get(row[status], '')}{cell[place]}"
         show_table([heading(name) for name in shown], cells, keys=shown, ids=_short_ids())
 
 

@@ -16,7 +16,7 @@ from agentobs.cli.terminal.tables import STYLES
 from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.session_data import FAILED, Listed, SessionData
 from agentobs.cli.tui.session_screen import SessionScreen
-from agentobs.records.display import money, printable
+from agentobs.records.display import COST_SIGNS, money, printable
 
 REFRESH_SECONDS = 2.0
 """The pause between two checks for new records. Our choice: a turn of an agent takes seconds."""
@@ -242,7 +242,7 @@ def _words(session: Listed) -> str:
 
 def _text_widths(width: int) -> tuple[int, int]:
     """Return the widths of the title and of the cause, which share the width that the other columns leave."""
-    left = max(width - 10 - 16 - 9 - 2 * 5 - 2, 24)
+    left = max(width - 10 - 16 - 11 - 2 * 5 - 2, 24)
     return left - left // 2, left // 2
 
 
@@ -251,10 +251,12 @@ def _cells(session: Listed, title: int, why: int) -> list[Text]:
     name.truncate(title, overflow="ellipsis")
     cause = Text(printable(session.why))
     cause.truncate(why, overflow="ellipsis")
+    cost = money(session.cost_usd)
+    sign = COST_SIGNS.get(session.cost_status or "", "") if cost else ""
     return [
         Text(session.status, style=STYLES.get(session.status, "")),
         name,
         cause,
         Text(str(local_instant(session.started_ns))[:16]),
-        Text(money(session.cost_usd) or "-", justify="right"),
+        Text(f"{sign}{cost or '-'}", justify="right"),
     ]

@@ -43,6 +43,8 @@ class Listed:
     started_ns: int
     cost_usd: Decimal | None
     signatures: int = 0
+    cost_status: str | None = None
+    """The certainty of the cost, as in `cost_by_session`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class SessionData:
                 row["started_ns"],
                 row["cost_usd"],
                 len(signatures.get(row["session_id"], ())),
+                row["cost_status"],
             )
             for row in rows
         ]
@@ -232,6 +235,11 @@ def _state(row: Row) -> str:
 
 
 def _text(row: Row) -> str:
-    prefix = {"tool_call": "tool ", "permission": "permission "}.get(str(row["kind"]), "")
+    prefix = {
+        "tool_call": "tool ",
+        "permission": "permission ",
+        "command": "command ",
+        "mcp_call": "MCP ",
+    }.get(str(row["kind"]), "")
     label = row["label"] if row["kind"] in ("attempt", "span") and row["label"] else ""
     return f"{prefix}{row['name']} {label}".rstrip()

@@ -7,7 +7,7 @@ from agentobs.effects.commands.process_commands import leave_process, observe_pr
 from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
 from agentobs.effects.commands.shim_reports import CommandReport, ShimReports
 from agentobs.effects.observation import Scope
-from agentobs.errors import UsageError
+from agentobs.errors import UsageError, warn_once
 from agentobs.sink import sink
 
 PROGRAMS_VARIABLE = "AGENTOBS_COMMANDS"
@@ -60,6 +60,10 @@ class CommandObserver:
         """Record what has arrived, and remove the shims; commands that run later are not observed."""
         if self._reports is not None and self._files is not None:
             self._reports.stop()
+            if missed := self._files.missed():
+                warn_once(
+                    f"{missed:,} commands were not recorded: the recorder did not answer in time"
+                )
             self._files.remove()
             self._emit_waiting()
         elif self._scope is not None:

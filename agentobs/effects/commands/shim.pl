@@ -77,6 +77,8 @@ $is_connected &&= report('S', 1, $name, $real, join(',', @ancestors), join(',', 
     defined $directory ? $directory : '', @argv);
 if (!$is_connected) {
     close $connection if $connection;
+    # Counted at the end; without the directory, nobody observes any more.
+    if ($is_observable && open my $missed, '>', "$bin/missed/$$") { close $missed }
     $SIG{PIPE} = defined $wanted_signal ? $wanted_signal : 'DEFAULT';
     run_real();
 }

@@ -2,6 +2,7 @@
 
     path/sh, path/bash ...  in front of PATH
     shell/bash              the value of SHELL
+    missed/1234             a command that could not be reported, by its process
     socket                  the socket of the recorder
 
 A shim is a Perl program without modules, because it starts in 1 ms; Python needs about 10 ms. It is the parent of the
@@ -56,6 +57,10 @@ class ShimFiles:
         if shell.name and (self.directory / "shell" / shell.name).exists():
             environment["SHELL"] = str(self.directory / "shell" / shell.name)
 
+    def missed(self) -> int:
+        """Return how many commands could not be reported, because the recorder did not answer in time."""
+        return len(list((self.directory / "missed").glob("*")))
+
     def remove(self) -> None:
         """Delete the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -97,7 +102,7 @@ def write_shims(
     text = _head(perl, directory, programs, shell, KEPT_BYTES if keeps_content else 0) + (
         Path(__file__).with_name("shim.pl").read_text("utf-8")
     )
-    for folder in ("path", "shell"):
+    for folder in ("path", "shell", "missed"):
         (directory / folder).mkdir(mode=0o700)
     for name in programs:
         _write_program(directory / "path" / name, text)
@@ -132,6 +137,8 @@ def check_shims(files: ShimFiles, environment: dict[str, str]) -> None:
         is_working = done.returncode == 7
     except (OSError, subprocess.SubprocessError) as error:
         problem, is_working = str(error), False
+    for each in (files.directory / "missed").glob("*"):
+        each.unlink()  # nobody listens yet
     if not is_working:
         raise UsageError(
             f"the program that observes commands does not work: {problem.strip()[:200]}",

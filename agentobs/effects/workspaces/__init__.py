@@ -1,10 +1,12 @@
 """The files of a session's workspace, at each of its turns.
 
-    found = recorded_states(store, session_id)              # one for each request, oldest first
-    at = state_at(found, turn=5)                            # the workspace when turn 5 was requested
-    snapshot = state(home, at.workspace_id, session_id, at.state)
+    from agentobs.store.recorded_workspaces import recorded_states, snapshot_of, state_at
+
+    found = recorded_states(store, session_id)  # one for each request, oldest first
+    at = state_at(found, turn=5)  # before the tools of turn 5 ran; without a turn, the last state
+    snapshot = snapshot_of(home, at)  # or state(home, workspace_id, session_id, number)
     restore_state(home, at.workspace_id, snapshot, Path("out"))
-    state_changes(home, at.workspace_id, earlier, snapshot)  # `Change`: kind, path, blobs, sizes, lines
+    state_changes(home, at.workspace_id, earlier, snapshot)  # a list of `Change`: kind, path, blobs, sizes, lines
     file_content(home, at.workspace_id, snapshot, "src/a.py")
     blob_content(home, at.workspace_id, change.new_blob)
 

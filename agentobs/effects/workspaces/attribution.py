@@ -38,9 +38,17 @@ COMMAND_KEYS = frozenset(
 )
 """Keys of inputs with which a tool can do anything, whatever else the input names. Our choice."""
 READING_TOOLS = frozenset(
-    ("Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite")
+    (
+        *("Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite"),
+        *("read_file", "read_files", "view_file", "list_files", "list_dir", "list_directory"),
+        *("search_files", "grep", "glob", "grep_search", "file_search", "find_files"),
+    )
 )
-"""Tools that change no file. Source: the tools of Claude Code 2.1."""
+"""Tools that change no file. Source: the tools of Claude Code 2.1, and common names of other agents' tools."""
+EDITOR_COMMANDS = frozenset(("view", "create", "str_replace", "insert", "undo_edit"))
+"""The commands of the provider's text editor, which only changes the file that its input names. Source: the tools
+`text_editor_20250728` and earlier ones, platform.claude.com/docs, 2026-11.
+"""
 EDIT_KEYS = (
     ("old_string", "new_string"),
     ("old_str", "new_str"),
@@ -134,7 +142,7 @@ def candidates(
         call
         for call in calls
         if call.was_open(start_ns, end_ns)
-        and call.name not in READING_TOOLS
+        and not _only_reads(call)
         and not _started_lane(call, lanes)
     ]
 
@@ -171,6 +179,11 @@ def attribute(
     return Attribution(None)
 
 
+def _only_reads(call: Call) -> bool:
+    is_view = isinstance(call.input, dict) and call.input.get("command") == "view"
+    return call.name in READING_TOOLS or (is_view and "path" in call.input)
+
+
 def _started_lane(call: Call, lanes: Sequence[str]) -> bool:
     own = child_lane(call.lane, call.tool_use_id)
     return any(lane == own or lane.startswith((f"{own}/", f"{own}.")) for lane in lanes)
@@ -184,7 +197,7 @@ def _names(value: Any, workspace: Workspace) -> _Names:
         if 0 < len(text) <= PATH_CHARACTERS and "\n" not in text
         for path in workspace.relative(text)
     }
-    commands = [text for key, text in texts if key in COMMAND_KEYS]
+    commands = [text for key, text in texts if key in COMMAND_KEYS and text not in EDITOR_COMMANDS]
     words = {
         path
         for text in commands

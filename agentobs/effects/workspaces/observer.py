@@ -11,6 +11,7 @@ because only then all calls of that time are known.
 
 from __future__ import annotations
 
+import _thread
 import queue
 import threading
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ from agentobs.records.exchanges import ModelExchange, ToolExchange
 from agentobs.runtime import process
 from agentobs.sink import sink
 
+PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
+"""The environment variable that allows to store files without encryption although content is encrypted."""
 STOP_SECONDS = 60.0
 """How long the end of an agent waits for its last snapshot, in seconds. Our choice."""
 FLUSH_SECONDS = 10.0
@@ -66,7 +69,8 @@ class FileObserver:
     def __init__(self) -> None:
         """Prepare to observe."""
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._is_running = False
+        self._has_ended = threading.Event()
         self._process_id = 0
         self._tracks: dict[str, Track] = {}
         self._calls = KnownCalls()
@@ -83,13 +87,21 @@ class FileObserver:
         """Start to take snapshots of the workspace of the agent's working directory.
 
         Raises:
-            UsageError: there is no git, content is not recorded, or the directory cannot be a workspace.
+            UsageError: there is no git, content is not recorded or is encrypted, or the directory cannot be a
+                workspace.
         """
         if not scope.keeps_content:
             raise UsageError(
                 "files are content, and this session records no content",
                 where="effects: files",
                 todo="Record content, or leave out `files`",
+            )
+        is_encrypted = getattr(process.exchange_observer, "is_sealed", False)
+        if is_encrypted and world.environ(PLAIN_VARIABLE) != "1":
+            raise UsageError(
+                "content is encrypted, but recorded files cannot be",
+                where="effects: files",
+                todo=f"Leave out `files`, or set {PLAIN_VARIABLE}=1 to store them without encryption",
             )
         check_git()
         root = workspace_root(scope.directory)
@@ -108,22 +120,25 @@ class FileObserver:
         place = scope.place()
         self._owner = place.session_id if scope.environment is None and place is not None else None
         """The only session whose files are observed; None for all sessions of a recorded command."""
+        self._scope = scope
         self._put(("start", place.session_id if place is not None else None))
         process.request_listeners += (self._request_sent,)
         process.record_listeners += (self._recorded,)
-        self._thread = threading.Thread(target=self._work, name="agentobs-files", daemon=True)
-        self._thread.start()
+        # Not `threading.Thread`, because threads of the program are counted as its jobs.
+        _thread.start_new_thread(self._work, ())
+        self._is_running = True
 
     def stop(self) -> None:
         """Take the last snapshot, and emit the remaining facts; waits for this at most a minute."""
         process.request_listeners = _without(process.request_listeners, self._request_sent)
-        thread, self._thread = self._thread, None
-        if thread is None or self._process_id != world.process_id():
+        was_running, self._is_running = self._is_running, False
+        if not was_running or self._process_id != world.process_id():
             return
-        self._put(("stop", None))
-        thread.join(STOP_SECONDS)
+        place = self._scope.place()
+        self._put(("stop", place.session_id if place is not None else None))
+        in_time = self._has_ended.wait(STOP_SECONDS)
         process.record_listeners = _without(process.record_listeners, self._recorded)
-        if thread.is_alive():
+        if not in_time:
             warn_once(
                 "the last state of the workspace is not recorded: git takes too long",
                 about="files end",
@@ -175,6 +190,7 @@ class FileObserver:
                 self._pending -= sum(kind != "record" for kind, _ in items)
                 self._idle.notify_all()
             if is_over:
+                self._has_ended.set()
                 return
 
     def _handle(self, items: Sequence[tuple[str, Any]], is_over: bool) -> None:
@@ -189,7 +205,10 @@ class FileObserver:
             if kind == "record":
                 self._calls.record(*item)
         if is_over:
-            self._snapshot([(each, "end", None) for each in self._tracks], [])
+            # A command that sent no request has one session, which starts at its end.
+            last = [item for kind, item in items if kind == "stop" and item is not None]
+            ended = [*self._tracks] or last
+            self._snapshot([(each, "end", None) for each in ended], [])
             sink.flush(FLUSH_SECONDS)
             if (recorder := process.exchange_observer) is not None:
                 recorder.wait(FLUSH_SECONDS)

@@ -39,6 +39,10 @@ PACKED_FILES = 500
 """Above this number of new files, blobs are written to one pack instead of one file each, which takes a tenth of the
 time. Our choice.
 """
+PACK_FILES_MAX = 10_000
+"""The maximum number of files that one command writes to a pack. Our choice: git 2.39 compares each new blob with all
+earlier ones of the pack, so that 100,000 files take a minute.
+"""
 FULL_DISK = (b"No space left on device", b"Disk quota exceeded", b"unable to write file")
 """Parts of git's messages if the disk is full. Source: strerror(3), and object-file.c of git 2.39."""
 

@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Literal
 
 from agentobs import world
-from agentobs.effects.workspaces.shadow_git import PACKED_FILES, ShadowGit, ShadowGitError
+from agentobs.effects.workspaces.shadow_git import (
+    PACK_FILES_MAX,
+    PACKED_FILES,
+    ShadowGit,
+    ShadowGitError,
+)
 
 FILE_BYTES_MAX = 50 * 1024 * 1024
 """Larger files are not read. Our choice."""
@@ -313,9 +318,16 @@ class Snapshots:
                 work_tree=directory,
                 index=index,
             )
-        pending = found.added
         # With this setting, git writes all blobs to one pack.
-        packed = {"core.bigFileThreshold": "1"} if len(pending) > PACKED_FILES else {}
+        is_packed = len(found.added) > PACKED_FILES
+        settings = {"core.bigFileThreshold": "1"} if is_packed else {}
+        for start in range(0, len(found.added), PACK_FILES_MAX):
+            self._add(directory, index, found.added[start : start + PACK_FILES_MAX], settings)
+
+    def _add(
+        self, directory: Path, index: Path, pending: list[bytes], settings: dict[str, str]
+    ) -> None:
+        """Add files to an index; a file that cannot be read is remembered, and left out."""
         while pending:
             try:
                 self._shadow.run(
@@ -323,7 +335,7 @@ class Snapshots:
                     text=b"".join(path + b"\0" for path in pending),
                     work_tree=directory,
                     index=index,
-                    settings=packed,
+                    settings=settings,
                 )
                 return
             except ShadowGitError as error:

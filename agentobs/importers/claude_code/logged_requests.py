@@ -102,7 +102,7 @@ def _with_breakpoints(body: dict[str, Any], breakpoints: Any) -> dict[str, Any]:
         if isinstance(path, list) and path:
             try:
                 body = _changed(body, path, {ANTHROPIC.breakpoint_key: each.get("value")})
-            except (KeyError, IndexError, TypeError):
+            except (KeyError, IndexError, TypeError, ValueError):
                 continue
     return body
 

@@ -45,7 +45,7 @@ from agentobs.records.facts import (
     UsageRow,
     WorldAnswer,
 )
-from agentobs.records.labels import Label, constant_label
+from agentobs.records.labels import Label, constant_label, is_label
 from agentobs.records.usage import Usage
 
 Labeller = Callable[[str], Label]
@@ -481,10 +481,13 @@ class SessionView:
 
     def _parameters(self, found: Mapping[str, bool | int | float | str]) -> dict[str, Label] | None:
         """Return the parameters of a request as labels; a text that cannot be a label becomes a digest."""
-        return {
-            Label(name): self.label(value) if isinstance(value, str) else Label(json.dumps(value))
-            for name, value in found.items()
-        } or None
+        return {Label(name): self._parameter(value) for name, value in found.items()} or None
+
+    def _parameter(self, value: bool | int | float | str) -> Label:
+        if isinstance(value, str):
+            return self.label(value)
+        text = json.dumps(value).replace("+", "")  # `1e+18` is not a label
+        return Label(text) if is_label(text) else self.label(text)
 
     def _optional_label(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None

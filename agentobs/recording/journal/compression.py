@@ -200,14 +200,16 @@ def read_block(file: BinaryIO, index: Index, block: Block) -> bytes:
 
 def salvage(data: bytes) -> Iterator[bytes]:
     """Yield the readable part of each block of a damaged file, up to the first byte that cannot be decompressed."""
-    at = 0
-    while (at := data.find(_FRAME, at)) != -1:
+    at, left = 0, _size_limit(len(data))
+    view = memoryview(data)
+    while left > 0 and (at := data.find(_FRAME, at)) != -1:
         try:
-            block, used = _decompressed(data[at:], BLOCK_BYTES_MAX)
+            block, used = _decompressed(view[at:], BLOCK_BYTES_MAX)
         except DamagedError:
-            block, used = _readable_part(data[at:]), len(_FRAME)
+            block, used = _readable_part(view[at:], left), len(_FRAME)
         yield block
         at += used
+        left -= len(block)
 
 
 def _index_frame(index: Index, seed: int) -> bytes:
@@ -259,25 +261,58 @@ def _index(file: BinaryIO, path: Path, segment_id: str) -> Index:
         index = _parsed(value)
         if index.segment_id != segment_id or _blocks_end(index) != place:
             raise ValueError
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError, DamagedError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        struct.error,
+        RecursionError,
+        DamagedError,
+    ) as error:
         raise DamagedError("its index cannot be read", where=str(path)) from error
     return index
 
 
 def _parsed(value: dict[str, Any]) -> Index:
+    """Return the index in a JSON value.
+
+    Raises:
+        ValueError, KeyError, TypeError: it has another form.
+    """
     blocks: list[Block] = []
     for row in value["blocks"]:
-        start, size, at, compressed_bytes, checksum, first, last, kinds, sessions, contents = row
-        summary = Summary(first, last, kinds, tuple(sessions), tuple(contents))
+        *numbers, kinds, sessions, contents = row
+        start, size, at, compressed_bytes, checksum, first, last = map(_count, numbers)
+        counts = {_text(name): _count(count) for name, count in kinds.items()}
+        summary = Summary(first, last, counts, _texts(sessions), _texts(contents))
         blocks.append(Block(start, size, at, compressed_bytes, checksum, summary))
     return Index(
-        value["segment_id"],
-        value["bytes"],
-        value["digest"],
-        value["torn"],
+        _text(value["segment_id"]),
+        _count(value["bytes"]),
+        _text(value["digest"]),
+        _count(value["torn"]),
         tuple(blocks),
-        value["rewritten"],
+        bool(value["rewritten"]),
     )
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise TypeError
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError
+    return tuple(map(_text, values))
 
 
 def _blocks_end(index: Index) -> int:
@@ -334,7 +369,7 @@ def _size_limit(compressed_bytes: int) -> int:
     return max(ANY_RATIO_BYTES, compressed_bytes * RATIO_MAX)
 
 
-def _decompressed(data: bytes, size: int) -> tuple[bytes, int]:
+def _decompressed(data: bytes | memoryview, size: int) -> tuple[bytes, int]:
     """Return the decompressed first frame of some bytes, at most `size` bytes, and the length of that frame."""
     decompressor = zstd.ZstdDecompressor()
     limit = min(size, _size_limit(len(data)))
@@ -349,11 +384,10 @@ def _decompressed(data: bytes, size: int) -> tuple[bytes, int]:
     return found, len(data) - len(decompressor.unused_data)
 
 
-def _readable_part(data: bytes) -> bytes:
-    """Return the decompressed bytes of a frame up to the first byte that cannot be decompressed."""
+def _readable_part(data: memoryview, limit: int) -> bytes:
+    """Return the start of a frame that can be decompressed, at most about `limit` bytes."""
     decompressor = zstd.ZstdDecompressor()
     found = bytearray()
-    limit = _size_limit(len(data))
     try:
         part = decompressor.decompress(data, max_length=65536)
         while part and len(found) < limit:

@@ -38,6 +38,8 @@ FORMAT = 1
 """The version of the line format; a reader rejects newer versions."""
 
 Side = Literal["facts", "content"]
+_DIGITS_MAX = 18
+"""The maximum length of a sequence number; it then fits in 64 bits."""
 REPLACED_KINDS = ("pruned", "lost")
 """The kinds of lines that replace several records."""
 
@@ -62,7 +64,7 @@ class Line:
             return self.sequence
         try:
             return int(self.value()["from"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return self.sequence
 
     def value(self) -> dict[str, Any]:
@@ -578,7 +580,10 @@ def line_of(seed: int, sequence: int, kind: str, value: bytes | dict[str, Any]) 
 
 def _check_format(path: Path, first: Line) -> None:
     """Reject a newer format. Future formats must keep this form of the first line, or they would look like damage."""
-    version = first.value().get("format")
+    try:
+        version = first.value()["format"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
     if isinstance(version, int) and version > FORMAT:
         raise ForeignError(
             f"a segment of format {version}; this version of agentobs reads up to {FORMAT}",
@@ -594,7 +599,11 @@ def _parse(line: bytes, seed: int, start: int, end: int) -> Line | Damage:
     check, sequence, kind, payload = fields
     if b"%08x" % zlib.crc32(line[len(check) + 1 :], seed) != check:
         return Damage(start, end, "its checksum does not match")
-    if not sequence.isdigit() or not kind.replace(b"_", b"").isalpha():
+    if (
+        not sequence.isdigit()
+        or len(sequence) > _DIGITS_MAX
+        or not kind.replace(b"_", b"").isalpha()
+    ):
         return Damage(start, end, "not a record")
     return Line(int(sequence), kind.decode("ascii"), payload, start, end)
 

@@ -10,11 +10,11 @@ Responses can be sent in other chunks, at the recorded pace, and with injected f
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import socket
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -264,6 +264,24 @@ class ServedProvider:
             self._server.server_close()
 
 
+BODY_BYTES_MAX = 64 * 1024 * 1024
+"""The longest body of a request, before and after decompression. Our choice: twice the limit of the provider."""
+LINE_BYTES_MAX = 4096
+"""The longest line between the chunks of a body. Our choice."""
+TRAILERS_MAX = 100
+"""How many header fields may follow a body. Our choice, as for the fields before it (`http.client`)."""
+_DECIMAL = re.compile(r"[0-9]{1,15}")
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,15}")
+
+
+class _BadBody(Exception):
+    """The body of a request cannot be read; the message contains nothing of it."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     provider: ServedProvider
@@ -289,7 +307,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         provider = self.server.provider
-        question = self._question()
+        try:
+            question = self._question()
+        except _BadBody as error:
+            # The start of the next request is unknown.
+            self.close_connection = True
+            self._send(_error(error.status, None, str(error), None, self.path), None)
+            return
         number = provider.script.count()
         fault = next((f for f in provider.options.faults if f.at == number), None)
         if fault and fault.status:
@@ -336,21 +360,55 @@ class _Handler(BaseHTTPRequestHandler):
         return Question(self.command, self.path, headers | recorded_request_headers(sent), body)
 
     def _read_body(self) -> bytes:
-        """Return the body of the request, decompressed if it is sent with gzip."""
+        """Return the body of the request, decompressed if it is sent with gzip.
+
+        Raises:
+            _BadBody: its framing or its compression is not valid, or it is too long.
+        """
         body = self._read_raw_body()
         if self.headers.get("content-encoding", "").strip().lower() == "gzip":
-            return gzip.decompress(body)
+            return _decompressed(body)
         return body
 
     def _read_raw_body(self) -> bytes:
-        if self.headers.get("transfer-encoding", "").lower() == "chunked":
-            chunks = []
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                chunks.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(chunks)
-        return self.rfile.read(int(self.headers.get("content-length", 0)))
+        lengths = set(self.headers.get_all("content-length", []))
+        codings = self.headers.get_all("transfer-encoding", [])
+        if codings:
+            # A request with both could be read in two ways (RFC 9112, section 6.3).
+            if lengths or [each.strip().lower() for each in codings] != ["chunked"]:
+                raise _BadBody("the framing of the body is not valid")
+            return self._read_chunks()
+        if not lengths:
+            return b""
+        length = lengths.pop().strip()
+        if lengths or _DECIMAL.fullmatch(length) is None:
+            raise _BadBody("content-length is not valid")
+        return self._read_exactly(int(length))
+
+    def _read_chunks(self) -> bytes:
+        body = bytearray()
+        while size := self._chunk_size():
+            body += self._read_exactly(size, len(body))
+            if self.rfile.readline(3) not in (b"\r\n", b"\n"):
+                raise _BadBody("a chunk of the body is not valid")
+        for _ in range(TRAILERS_MAX):
+            if self.rfile.readline(LINE_BYTES_MAX) in (b"\r\n", b"\n", b""):
+                return bytes(body)
+        raise _BadBody("the body has too many trailers")
+
+    def _chunk_size(self) -> int:
+        size = self.rfile.readline(LINE_BYTES_MAX).partition(b";")[0].strip()
+        if _HEXADECIMAL.fullmatch(size) is None:
+            raise _BadBody("the size of a chunk of the body is not valid")
+        return int(size, 16)
+
+    def _read_exactly(self, size: int, before: int = 0) -> bytes:
+        if before + size > BODY_BYTES_MAX:
+            raise _BadBody(f"the body is longer than {BODY_BYTES_MAX:,} bytes", 413)
+        data = self.rfile.read(size)
+        if len(data) < size:
+            raise _BadBody("the body is cut off")
+        return data
 
     def _send(self, answer: Answer, cut_after: int | None) -> None:
         if answer.status is None:
@@ -383,6 +441,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Write no access log."""
+
+
+def _decompressed(body: bytes) -> bytes:
+    decompressor = zlib.decompressobj(wbits=31)
+    try:
+        plain = decompressor.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise _BadBody("the body is not valid gzip") from error
+    if len(plain) > BODY_BYTES_MAX:
+        raise _BadBody(f"the decompressed body is longer than {BODY_BYTES_MAX:,} bytes", 413)
+    if not decompressor.eof:
+        raise _BadBody("the compressed body is cut off")
+    if decompressor.unused_data:
+        raise _BadBody("the compressed body has more than one part")
+    return plain
 
 
 def _rechunked(answer: Answer, path: str, options: ServeOptions) -> Iterator[Chunk]:

@@ -125,6 +125,24 @@ class SessionTexts:
             unreadable,
         )
 
+    def titled(self, words: Sequence[str]) -> list[list[str]]:
+        """Return for each word the sessions in whose title it occurs, ignoring case.
+
+        Titles that `search` and `titles` have not read yet are not searched.
+
+        Raises:
+            DamagedError: the index is damaged.
+        """
+        needles = [word.casefold() for word in words]
+        hits: list[list[str]] = [[] for _ in needles]
+        with TextIndex(self._store.home) as index:
+            for session_id, title in self._titles_of(index, self._listed(None)).items():
+                text = title.casefold()
+                for needle, found in zip(needles, hits, strict=True):
+                    if needle in text:
+                        found.append(session_id)
+        return hits
+
     def _listed(self, session_ids: Sequence[str] | None) -> list[_Listed]:
         rows = self._store.rows(
             "internal/sessions_with_text",

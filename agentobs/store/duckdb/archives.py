@@ -22,6 +22,7 @@ import duckdb
 from agentobs import world
 from agentobs.recording.journal.home import Home, sync_directory
 from agentobs.records.facts import TABLES, Pruning
+from agentobs.store.disk_usage import bytes_in
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.generations import ARCHIVE_NAME, ARCHIVES, Archive
 from agentobs.store.duckdb.schema import (
@@ -49,9 +50,7 @@ MOVED = tuple(table for table in TABLES.values() if table != TABLES[Pruning])
 
 def is_large(path: Path) -> bool:
     """Return whether a published file is so large that past months are archived."""
-    setting = world.environ(VARIABLE) or ""
-    limit = int(setting) if setting.isdecimal() else ARCHIVE_BYTES
-    return path.stat().st_size > limit
+    return path.stat().st_size > bytes_in(VARIABLE, ARCHIVE_BYTES)
 
 
 def sessions_by_month(path: Path) -> dict[str, list[str]]:

@@ -58,6 +58,12 @@ _TABLES = """
         SELECT session_id, list_sort(list(model)) AS models
         FROM (SELECT DISTINCT session_id, model FROM attempts WHERE model IS NOT NULL)
         GROUP BY session_id
+    ), used_tools AS (
+        SELECT session_id, lower(string_agg(name, chr(10))) AS tools
+        FROM (
+            SELECT session_id, name FROM tool_uses UNION SELECT session_id, name FROM provider_tool_uses
+        )
+        GROUP BY session_id
     ), listed AS (
         SELECT
             sessions.* EXCLUDE (
@@ -74,15 +80,16 @@ _TABLES = """
         WHERE NOT is_telemetry
     )
     SELECT
-        *,
+        listed.*,
         lower(concat_ws(
-            chr(10), session_id, name, reason, signature, array_to_string(map_keys(tags), chr(10)),
+            chr(10), listed.session_id, name, reason, signature, array_to_string(map_keys(tags), chr(10)),
             array_to_string(map_values(tags), chr(10)),
             array_to_string([entry['key'] || '=' || entry['value'] FOR entry IN map_entries(tags)], chr(10)),
-            array_to_string(models, chr(10))
+            array_to_string(models, chr(10)), used_tools.tools
         )) AS words,
         hash(listed) AS fingerprint
-    FROM listed;
+    FROM listed
+    LEFT JOIN used_tools ON listed.session_id = used_tools.session_id;
     CREATE TABLE app.found_signatures (session_id VARCHAR, signature VARCHAR, times BIGINT, strength DOUBLE);
     CREATE TABLE app.last_errors (
         session_id VARCHAR, error_kind VARCHAR, error_name VARCHAR, error VARCHAR, error_file VARCHAR, error_line BIGINT

@@ -18,11 +18,11 @@ WITH held AS (
     UNION ALL SELECT session_id, segment_id, sequence FROM session_titles
     UNION ALL SELECT session_id, segment_id, sequence FROM git_states
     UNION ALL SELECT session_id, segment_id, sequence FROM scores
+    UNION ALL SELECT session_id, segment_id, sequence FROM workspace_states
+    UNION ALL SELECT session_id, segment_id, sequence FROM file_changes
     UNION ALL SELECT session_id, segment_id, sequence FROM command_runs
     UNION ALL SELECT session_id, segment_id, sequence FROM mcp_requests
     UNION ALL SELECT session_id, segment_id, sequence FROM effect_links
-    UNION ALL SELECT session_id, segment_id, sequence FROM workspace_states
-    UNION ALL SELECT session_id, segment_id, sequence FROM file_changes
 )
 SELECT
     held.segment_id,

@@ -1,9 +1,9 @@
--- What happened in a session, in order: spans, attempts, tool calls and their changes, permission decisions, and
--- external inputs?
+-- What happened in a session, in order: spans, attempts, tool calls and their changes, permission decisions, observed
+-- commands and MCP calls, and external inputs?
 --
 -- $session_id: the session. depth is 0 for a span without a parent. An attempt, its tool calls and their permission
 -- decisions are one level deeper than their span. A sub-agent is one level deeper than the call that started it. The
--- duration of a decision is its approval wait.
+-- duration of a decision is its approval wait. Commands and MCP calls follow their tool call, if it is known.
 WITH RECURSIVE known AS (
     SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
     FROM spans
@@ -25,6 +25,18 @@ WITH RECURSIVE known AS (
     SELECT attempts.* EXCLUDE (depth), coalesce(depths.depth + 1, 0) AS depth
     FROM attempts
     LEFT JOIN depths ON attempts.span_id = depths.span_id
+    WHERE session_id = $session_id::VARCHAR
+), effects AS (
+    SELECT
+        'command' AS kind, command_id AS id, program AS name, concat_ws(' ', exit_code, signal) AS ending,
+        * EXCLUDE (program)
+    FROM commands
+    WHERE session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        'mcp_call' AS kind, call_id AS id, concat_ws(' ', server, coalesce(tool, method)) AS name,
+        error_code::VARCHAR AS ending, *
+    FROM mcp_calls
     WHERE session_id = $session_id::VARCHAR
 ), rows AS (
     SELECT
@@ -88,8 +100,22 @@ WITH RECURSIVE known AS (
         1 AS depth, answer_bytes || ' bytes' AS outcome
     FROM world_answers
     WHERE session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        effects.kind, effects.lane, effects.turn, effects.id, effects.name, effects.link_rule AS label,
+        effects.started_ns, effects.duration_ns, coalesce(tried.depth, 0) + 1 AS depth,
+        concat_ws(' ', effects.outcome, nullif(effects.ending, '')) AS outcome,
+        coalesce(calls.started_ns, calls.requested_ns) AS call_ns, tried.depth AS call_depth,
+        effects.tool_use_id AS call_id
+    FROM effects
+    LEFT JOIN tried ON effects.attempt_id = tried.attempt_id
+    LEFT JOIN tool_calls AS calls
+        ON effects.session_id = calls.session_id
+        AND effects.attempt_id = calls.attempt_id
+        AND effects.ordinal = calls.ordinal
 )
-SELECT * FROM rows
+SELECT * EXCLUDE (call_ns, call_depth, call_id) FROM rows
 ORDER BY
-    started_ns, depth,
-    CASE kind WHEN 'span' THEN 0 WHEN 'attempt' THEN 1 WHEN 'permission' THEN 2 ELSE 3 END, id;
+    coalesce(call_ns, started_ns), coalesce(call_depth, depth),
+    CASE kind WHEN 'span' THEN 0 WHEN 'attempt' THEN 1 WHEN 'permission' THEN 2 ELSE 3 END,
+    coalesce(call_id, id), call_id IS NOT NULL, started_ns;

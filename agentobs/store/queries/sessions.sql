@@ -4,7 +4,8 @@
 -- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
 -- NULL. $session_ids: only these sessions, or NULL. $telemetry: true to include the sessions that only
 -- contain telemetry, or NULL. $limit: the maximum number of rows, or NULL for all. $causes: false to leave cause empty,
--- which takes less time. cause is the summary in `failures`, or NULL.
+-- which takes less time. cause is the summary in `failures`, or NULL. cost_status is the certainty of cost_usd, as in
+-- `cost_by_session`.
 WITH listed AS (
     SELECT
         session_id,
@@ -44,8 +45,14 @@ WITH listed AS (
     ORDER BY started_ns DESC, session_id
     LIMIT coalesce($limit::BIGINT, 9223372036854775807)
 )
-SELECT listed.*, found.summary AS cause
+SELECT listed.*, found.summary AS cause, spent.cost_status
 FROM listed
+LEFT JOIN (
+    SELECT session_id, summed_status(cost_usd, cost_status) AS cost_status
+    FROM audited_costs
+    WHERE session_id IN (SELECT session_id FROM listed)
+    GROUP BY session_id
+) AS spent ON listed.session_id = spent.session_id
 LEFT JOIN (
     FROM failures
     WHERE

@@ -62,6 +62,8 @@ EDIT = {"old_string": "two", "new_string": "2"}
         (DELETED, [{"path": "a.py"}, {"path": "other.py", "directory": "."}], NONE),
         (DELETED, [{"path": "a.py"}, {"path": "other.py", "in": "/work/project"}], NONE),
         (DELETED, [{"path": "a.py"}, {"paths": ["a.py"]}], NONE),
+        # The provider's text editor only changes the file that its input names.
+        (DELETED, [{"path": "a.py"}, {"command": "create", "path": "b.py"}], (0, "inferred", "path")),
         # There is only one call.
         (MODIFIED, [{"command": "make"}], (0, "inferred", "only_call")),
         (MODIFIED, ["incomplete JSON"], (0, "inferred", "only_call")),
@@ -84,6 +86,7 @@ def test_only_calls_that_were_open_are_candidates() -> None:
         call(5, {}, name="Grep"),
         call(6, {}, opened=1, closed=None),
         call(7, {}, opened=6, closed=7, lane="main/toolu_6"),
+        call(8, {"command": "view", "path": "a.py"}),
     ]
     found = candidates(calls, ["main", "main/toolu_6"], 5, 9)
     assert [each.tool_use_id for each in found] == ["toolu_2", "toolu_3", "toolu_7"]

@@ -15,7 +15,11 @@ import pytest
 
 import agentobs
 from agentobs.effects import workspaces
+from agentobs.effects.observation import Scope
+from agentobs.effects.workspaces.observer import FileObserver
+from agentobs.errors import UsageError
 from agentobs.recording.journal.home import open_home
+from agentobs.runtime import process
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from tests import queries
@@ -204,10 +208,10 @@ def test_a_snapshot_that_ends_after_the_response_is_late(
         with agentobs.session("hurry", effects=["files"]):
             agent.run("hurry")
     agentobs.stop_recorder()
-    lates = queries.query(
+    marks = queries.query(
         "SELECT turn, late FROM workspace_states WHERE turn IS NOT NULL ORDER BY turn", home=home
     )
-    assert lates == [(1, False), (2, True), (3, False), (4, False)]
+    assert marks == [(1, False), (2, True), (3, False), (4, False)]
     changed = {row[0]: (row[3], row[5], row[6], row[10]) for row in readable(home, CHANGES)}
     assert changed == {
         # The path is a word of the only command that was open, or of one of two.
@@ -250,7 +254,7 @@ def test_a_full_disk_stops_the_snapshots_but_not_the_agent(
 
 
 def test_files_are_content(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session without content, and one without the switch, record no files."""
+    """A session without content, one with encrypted content, and one without the switch record no files."""
     home = tmp_path / "home"
     provider = Provider(LATE)
     with observed(monkeypatch, provider):
@@ -263,6 +267,9 @@ def test_files_are_content(root: Path, tmp_path: Path, monkeypatch: pytest.Monke
             agent.run("hurry")
         with agentobs.session("without"):
             agent.run("hurry")
+        monkeypatch.setattr(process.exchange_observer, "is_sealed", True)
+        with pytest.raises(UsageError, match="content is encrypted"):
+            FileObserver().start(Scope(open_home(home), root, lambda: None))
     agentobs.stop_recorder()
     assert queries.query("FROM workspace_states", home=home) == []
     assert not (home / "workspaces").exists()

@@ -226,6 +226,24 @@ def test_a_full_disk_and_a_missing_git_are_told_apart(
         Snapshots(shadow).take()
 
 
+def test_a_file_that_git_cannot_read_does_not_stop_the_others(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that shrinks while git reads it is noted; the other files are captured."""
+    write(root, {"a": "1", "b": "2", "c": "3"})
+    shadow, flag = open_shadow(home, root), tmp_path / "flag"
+    flag.touch()
+    fails = f'if [ -e {flag} ]; then rm {flag}; echo "fatal: Unable to process path b" >&2; exit 128; fi'
+    fake_git(
+        tmp_path / "bin",
+        f'case "$*" in *update-index*) {fails};; esac\nexec "$real" "$@"',
+        monkeypatch,
+    )
+    snapshot = Snapshots(shadow).take()
+    assert [(each.path, each.reason) for each in snapshot.uncaptured] == [("b", "changing")]
+    assert workspaces.file_content(home, shadow.workspace_id, snapshot, "c") == b"3"
+
+
 def test_the_index_of_a_killed_process_does_not_block(home: Home, root: Path) -> None:
     write(root, {"a": "1"})
     shadow = open_shadow(home, root)

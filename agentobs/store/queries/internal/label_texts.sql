@@ -25,16 +25,16 @@ WITH wanted AS (
     UNION ALL
     SELECT [name, label, comment, tool_use_id, lane], session_id, segment_id, at_ns FROM scores
     UNION ALL
+    SELECT [tree, repository, branch, commit, lane], session_id, segment_id, at_ns FROM workspace_states
+    UNION ALL
+    SELECT [path, previous_path, previous_blob, blob, tool_use_id, lane], session_id, segment_id, at_ns
+    FROM file_changes
+    UNION ALL
     SELECT [program, lane], session_id, segment_id, started_ns FROM command_runs
     UNION ALL
     SELECT [server, method, tool, lane], session_id, segment_id, started_ns FROM mcp_requests
     UNION ALL
     SELECT [tool_use_id, lane], session_id, segment_id, 0 FROM effect_links
-    UNION ALL
-    SELECT [tree, repository, branch, commit, lane], session_id, segment_id, at_ns FROM workspace_states
-    UNION ALL
-    SELECT [path, previous_path, previous_blob, blob, tool_use_id, lane], session_id, segment_id, at_ns
-    FROM file_changes
     UNION ALL
     SELECT [kind, label, lane], session_id, segment_id, at_ns FROM events
     UNION ALL

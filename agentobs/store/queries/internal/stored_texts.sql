@@ -27,15 +27,15 @@ WITH fields(texts) AS (
     UNION ALL
     SELECT [name, label, comment, tool_use_id, lane] FROM scores
     UNION ALL
+    SELECT [tree, repository, branch, commit, lane] FROM workspace_states
+    UNION ALL
+    SELECT [path, previous_path, previous_blob, blob, tool_use_id, lane] FROM file_changes
+    UNION ALL
     SELECT [program, lane] FROM command_runs
     UNION ALL
     SELECT [server, method, tool, lane] FROM mcp_requests
     UNION ALL
     SELECT [tool_use_id, lane] FROM effect_links
-    UNION ALL
-    SELECT [tree, repository, branch, commit, lane] FROM workspace_states
-    UNION ALL
-    SELECT [path, previous_path, previous_blob, blob, tool_use_id, lane] FROM file_changes
     UNION ALL
     SELECT [kind, label, lane] FROM events
     UNION ALL

@@ -1,14 +1,20 @@
 -- Which sessions are on one page of the list?
 --
--- $text, $digest, $found: only sessions whose searchable text contains one of the first two, in lower case, or all words
--- of $text, or whose ID is in the list $found. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
+-- $text, $digests, $found: only sessions whose searchable text contains the text, in lower case, or one of its digests, or
+-- whose ID is in the list $found. $words, $word_digests, $titled_ids, $titled_words: also sessions that contain each of the
+-- words, in their searchable text, as a digest, or in their title; the last two are the sessions with a word in their title,
+-- and the number of the word. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
 -- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and
 -- before the second. NULL means no filter.
 --
 -- $sort: the column, as in the URL of the page; `attention` means failed sessions, then those with failure signatures, by
 -- cost. $descending: whether the largest values come first. $limit, $offset:
 -- the page.
-WITH found AS (
+WITH titled AS (
+    SELECT session_id, list(number) AS numbers
+    FROM (SELECT unnest($titled_ids::VARCHAR[]) AS session_id, unnest($titled_words::BIGINT[]) AS number)
+    GROUP BY session_id
+), found AS (
     SELECT session_id, list(signature ORDER BY signature) AS fired FROM app.found_signatures GROUP BY session_id
 ), chosen AS (
     SELECT
@@ -19,7 +25,12 @@ WITH found AS (
             WHEN 'started' THEN started_ns
             WHEN 'duration' THEN duration_ns
             WHEN 'turns' THEN turns
+            WHEN 'requests' THEN llm_requests
             WHEN 'tools' THEN tool_calls
+            WHEN 'input' THEN input_tokens
+            WHEN 'cache_read' THEN cache_read_tokens
+            WHEN 'cache_write' THEN cache_write_tokens
+            WHEN 'output' THEN output_tokens
             WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
             WHEN 'signatures' THEN len(coalesce(found.fired, []))
             WHEN 'attention' THEN CASE
@@ -30,10 +41,15 @@ WITH found AS (
         last_errors.* EXCLUDE (session_id)
     FROM app.listing AS listing
     LEFT JOIN found USING (session_id)
+    LEFT JOIN titled USING (session_id)
     LEFT JOIN app.last_errors AS last_errors USING (session_id)
     WHERE
-        ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR)
-        OR (contains($text::VARCHAR, ' ') AND len(list_filter(string_split(trim($text::VARCHAR), ' '), lambda word: NOT contains(words, word))) = 0)
+        ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR len(list_filter($digests::VARCHAR[], lambda digest: contains(words, digest))) > 0
+        OR ($words::VARCHAR[] IS NOT NULL AND len(list_filter(range(1, len($words::VARCHAR[]) + 1), lambda place: NOT (
+            contains(words, ($words::VARCHAR[])[place])
+            OR coalesce(len(list_filter(($word_digests::VARCHAR[][])[place], lambda digest: contains(words, digest))) > 0, false)
+            OR coalesce(list_contains(titled.numbers, place), false)
+        ))) = 0)
         OR ($found::VARCHAR[] IS NOT NULL AND session_id IN (SELECT unnest($found::VARCHAR[]))))
         AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
         AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)

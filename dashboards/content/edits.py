@@ -5,6 +5,7 @@ Pure functions of two JSON bodies. Time is bounded as in `agentobs.records.diffe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -22,6 +23,10 @@ MOST_CHARACTERS = 400
 """The maximum numbers of edits per part, of lines per edit, and of characters per line. Our choice."""
 CONTEXT_LINES = 2
 """The number of unchanged lines shown before and after a change."""
+MOST_WORDS = 5_000
+"""The maximum number of words of a text that are compared one by one. Our choice."""
+LEAST_SHARE = 0.3
+"""If a smaller share of the characters of two texts is equal, they are shown as different as a whole. Our choice."""
 MOST_BREAKPOINTS = 40
 """The maximum number of listed cache breakpoints; the provider accepts four per request."""
 
@@ -107,7 +112,9 @@ _CACHED_PARTS: tuple[Literal["tools", "system"], ...] = ("tools", "system")
 
 
 def text_lines(old: str, new: str) -> list[Line]:
-    """Return a line diff of two texts. Unchanged lines are omitted, except near changes."""
+    """Return a line diff of two texts, with the changed words marked. Unchanged lines are omitted, except near
+    changes.
+    """
     a, b = old.split("\n"), new.split("\n")
     lines: list[Line] = []
     at_a = 0
@@ -115,10 +122,12 @@ def text_lines(old: str, new: str) -> list[Line]:
         lines += _unchanged_lines(a[at_a:a1], is_first=at_a == 0)
         if a2 - a1 == b2 - b1:
             for one, other in zip(a[a1:a2], b[b1:b2], strict=True):
-                lines += _changed_line(one, other)
-        else:
+                lines += _changed_lines(one, other)
+        elif a1 == a2 or b1 == b2:
             lines += [_line("removed", each) for each in a[a1:a2]]
             lines += [_line("added", each) for each in b[b1:b2]]
+        else:
+            lines += _changed_lines("\n".join(a[a1:a2]), "\n".join(b[b1:b2]))
         at_a = a2
     return [*lines, *_unchanged_lines(a[at_a:], is_first=not lines, is_last=True)]
 
@@ -224,25 +233,61 @@ def _unchanged_lines(
     yield from (_line("same", each) for each in lines[len(lines) - lines_after :])
 
 
-def _changed_line(old: str, new: str) -> Iterator[Line]:
-    """Yield the old and the new version of a line, with the change highlighted. Long identical ends are shortened."""
+_WORDS = re.compile(r"\w+|\s+|[^\w\s]")
+
+
+def _changed_lines(old: str, new: str) -> Iterator[Line]:
+    """Yield the old and the new version of some lines, with the changed words marked. Long texts are shortened."""
     start = common_prefix(old, new)
     end = common_prefix(old[start:][::-1], new[start:][::-1])
-    signs: tuple[tuple[Sign, str], ...] = (("removed", old), ("added", new))
-    for sign, text in signs:
-        prefix, middle, suffix = (
-            text[:start],
-            text[start : len(text) - end],
-            text[len(text) - end :],
-        )
-        yield Line(
-            sign,
-            (
-                Fragment(_shortened_start(prefix), False),
-                Fragment(_shortened_middle(middle), True),
-                Fragment(_shortened_end(suffix), False),
-            ),
-        )
+    signs: tuple[tuple[Sign, list[Fragment]], ...] = (("removed", []), ("added", []))
+    for fragments, text in zip((each for _, each in signs), (old, new), strict=True):
+        fragments += [Fragment(text[:start], False), Fragment(text[start : len(text) - end], True)]
+        fragments.append(Fragment(text[len(text) - end :], False))
+    words = _words(old, new)
+    if words is not None:
+        for (_, fragments), found in zip(signs, words, strict=True):
+            fragments[:] = found
+    for sign, fragments in signs:
+        for line in _split(fragments):
+            shown = enumerate(line)
+            yield Line(sign, tuple(_shortened(at, len(line), each) for at, each in shown))
+
+
+def _words(old: str, new: str) -> tuple[list[Fragment], list[Fragment]] | None:
+    """Return two texts as changed and unchanged words; None if they are too long, or have too little in common."""
+    a, b = (_WORDS.findall(each) for each in (old[: 20 * MOST_WORDS], new[: 20 * MOST_WORDS]))
+    if max(len(a), len(b)) > MOST_WORDS or max(len(old), len(new)) > 20 * MOST_WORDS:
+        return None
+    sides: tuple[list[Fragment], list[Fragment]] = ([], [])
+    at_a, equal = 0, 0
+    for a1, a2, b1, b2 in [*unequal_spans(a, b), (len(a), len(a), len(b), len(b))]:
+        same = "".join(a[at_a:a1])
+        equal += len(same.strip())
+        for fragments, changed in zip(sides, (a[a1:a2], b[b1:b2]), strict=True):
+            fragments += [Fragment(same, False), Fragment("".join(changed), True)]
+        at_a = a2
+    return sides if equal >= LEAST_SHARE * max(len(old), len(new)) else None
+
+
+def _split(fragments: Sequence[Fragment]) -> list[list[Fragment]]:
+    """Return the lines of a text, each as its fragments."""
+    lines: list[list[Fragment]] = [[]]
+    for text, is_changed in fragments:
+        first, *others = text.split("\n")
+        lines[-1].append(Fragment(first, is_changed))
+        lines += [[Fragment(each, is_changed)] for each in others]
+    return [[each for each in line if each.text] for line in lines]
+
+
+def _shortened(at: int, count: int, fragment: Fragment) -> Fragment:
+    """Return the fragment at a position of a line, shortened where it is far from a change."""
+    if fragment.is_changed or count == 1:
+        return Fragment(_shortened_middle(fragment.text), fragment.is_changed)
+    shorten = (
+        _shortened_start if at == 0 else _shortened_end if at == count - 1 else _shortened_middle
+    )
+    return Fragment(shorten(fragment.text), False)
 
 
 def _shortened_start(text: str) -> str:

@@ -9,9 +9,10 @@ import os
 import signal
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
+from urllib.parse import quote
 
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
@@ -25,8 +26,29 @@ MOST_CHARACTERS = 2_000
 """The maximum number of characters shown per value. Our choice: a page with 200 such rows still scrolls well."""
 MOST_SHOWN = 1024 * 1024
 """The maximum length of the text of a result in a page, in characters. Our choice."""
+MOST_EXPORTED = 10_000
+"""The maximum number of rows of an export. Our choice; use `agentobs sql` for larger results."""
+LONGEST_ID = 200
+"""The maximum number of characters of an ID that becomes a link. Our choice."""
 LIMITS = Limits(timeout_seconds=30.0, rows=200, columns=200, answer_bytes=16 * 1024**2)
 """The limits of a query. Our choice: a result that fits a page; use `agentobs sql` for larger results."""
+
+
+EXPORT_LIMITS = replace(LIMITS, rows=MOST_EXPORTED)
+"""The limits of a query whose result is exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a query, as they came from its process."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str
+    """The reason why rows are missing, or why the query failed; empty if the result is complete."""
+    failed: bool
+    took_ns: int
+    """The time from the start of the process to the last row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +60,8 @@ class QueryResult:
     """The values as readable text."""
     numbers: Sequence[bool] = ()
     """Whether each column contains numbers."""
+    links: Sequence[Sequence[str]] = ()
+    """The path of the page that each value names, such as the page of a session; empty if it names none."""
     note: str = ""
     """The reason why rows are missing, or why the query failed."""
     failed: bool = False
@@ -58,35 +82,38 @@ class QueryRunner:
 
     def run(self, home: Home, sql: str, values: Mapping[str, Any]) -> QueryResult:
         """Run one query and return its result for display. The note contains the error if it failed."""
+        answer = self.answer(home, sql, values, self.limits)
+        return _query_result(answer)
+
+    def answer(self, home: Home, sql: str, values: Mapping[str, Any], limits: Limits) -> Answer:
+        """Run one query and return its rows. The note contains the error if it failed."""
         if not sql.strip():
-            return QueryResult(note="The statement is empty.", failed=True)
+            return Answer((), (), "The statement is empty.", True, 0)
         if not self._slots.acquire(blocking=False):
-            return QueryResult(
-                note=f"{MOST_QUERIES} queries are already running. Wait until one ends.",
-                failed=True,
-            )
+            note = f"{MOST_QUERIES} queries are already running. Wait until one ends."
+            return Answer((), (), note, True, 0)
         started_ns = world.monotonic()
-        columns: list[str] = []
+        columns: Sequence[str] = ()
         rows: list[tuple[Any, ...]] = []
         note, failed = "", False
         try:
-            with Worker(home, self.limits, ingest=False) as worker:
+            with Worker(home, limits, ingest=False) as worker:
                 self._register(worker)
                 try:
-                    answer = worker.run(sql, values or None)
-                    columns = answer.columns
-                    rows.extend(answer.rows)
+                    result = worker.run(sql, values or None)
+                    columns = result.columns
+                    rows.extend(result.rows)
                 finally:
                     with self._lock:
                         self._running.discard(worker)
         except UsageError as error:
-            # If a limit was reached, the rows before it are shown.
+            # If a limit was reached, the rows before it are kept.
             note, failed = _message(error), not rows
         except AgentobsError as error:
             note, failed = _message(error), True
         finally:
             self._slots.release()
-        return _query_result(columns, rows, note, failed, world.monotonic() - started_ns)
+        return Answer(columns, rows, note, failed, world.monotonic() - started_ns)
 
     def close(self) -> None:
         """Kill the running queries, and any query that starts later."""
@@ -116,11 +143,37 @@ def cell(value: Any) -> str:
     )
 
 
-def _query_result(
-    columns: Sequence[str], rows: list[tuple[Any, ...]], note: str, failed: bool, took_ns: int
-) -> QueryResult:
+def page_of(column: str, value: Any, row: Mapping[str, Any]) -> str:
+    """Return the path of the page that an ID names; empty if a value is not an ID of a page.
+
+    Interactions and tool calls are steps of their session. The row must contain the other parts of their address.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
+        return ""
+    if column.endswith("session_id"):
+        return f"/sessions/{quote(value, safe='')}"
+    if column.endswith("attempt_id"):
+        return f"/attempts/{quote(value, safe='')}"
+    step = _step_of(column, value, row)
+    if step and (session := page_of("session_id", row.get("session_id"), row)):
+        return f"{session}?step={quote(step, safe='')}"
+    return ""
+
+
+def _step_of(column: str, value: str, row: Mapping[str, Any]) -> str:
+    """Return the ID of the step that a value names, as in `session_waterfall`; empty if it names none."""
+    if column == "interaction_id":
+        return value
+    attempt_id, ordinal = row.get("attempt_id"), row.get("ordinal")
+    is_call = column == "tool_use_id" and isinstance(attempt_id, str) and isinstance(ordinal, int)
+    return f"{attempt_id} {ordinal} {value}" if is_call else ""
+
+
+def _query_result(answer: Answer) -> QueryResult:
     """Return a result for display, with as many complete rows as fit a page."""
     texts: list[list[str]] = []
+    links: list[list[str]] = []
+    note, columns, rows = answer.note, answer.columns, answer.rows
     characters_left = MOST_SHOWN
     for row in rows:
         shown_row = [cell(value) for value in row]
@@ -129,10 +182,14 @@ def _query_result(
             note = f"{note} Only the first {len(texts):,} rows are shown, because the result is too large.".strip()
             break
         texts.append(shown_row)
+        named = dict(zip(columns, row, strict=True))
+        links.append(
+            [page_of(name, value, named) for name, value in zip(columns, row, strict=True)]
+        )
     numbers = [
         all(_is_number(row[at]) for row in rows) and bool(rows) for at in range(len(columns))
     ]
-    return QueryResult(columns, texts, numbers, note, failed, took_ns)
+    return QueryResult(columns, texts, numbers, links, note, answer.failed, answer.took_ns)
 
 
 def _is_number(value: Any) -> bool:

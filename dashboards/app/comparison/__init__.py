@@ -1,0 +1,1 @@
+"""The comparison of two sessions: its page, and the texts of aligned steps."""

@@ -1,0 +1,256 @@
+"""The page that compares two sessions: their steps, and cost, tokens and time, per step and in total."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from agentobs.errors import UsageError
+from agentobs.runtime import process
+from agentobs.store.session_lookup import find_session
+from dashboards import figures
+from dashboards.app.paging import number_in, page_of
+from dashboards.app.site import known_key, page_response, site_of
+from dashboards.app.store_view import Row, View
+from dashboards.panels.pair_summary import changes, row, totals
+from dashboards.panels.panels import Panel, panel
+
+PAGE_SIZE = 100
+"""Steps per page. Our choice."""
+MOST_LISTED = 8
+"""The number of differences that are listed at the top. Our choice."""
+MOST_COMPARISONS = 4
+"""The number of cached comparisons; that of two sessions of 1,000 turns takes about 5 MB. Our choice."""
+MOST_OFFERED = 100
+"""The number of sessions that the form suggests; others are selected by ID. Our choice."""
+
+
+def pair(request: Request) -> Response:
+    """Show the comparison of two sessions, or a form that selects them."""
+    query = request.query_params
+    names = (query.get("a", "").strip(), query.get("b", "").strip())
+    with site_of(request).reader.view() as view:
+        ids, found = _ids(request, view, names)
+        if len(ids) == 2 and (query.get("a"), query.get("b")) != ids:
+            return RedirectResponse(f"/compare?{urlencode({'a': ids[0], 'b': ids[1]})}", 303)
+        if len(ids) < 2:
+            return _form(request, view, names, found)
+    return _compared(request, (ids[0], ids[1]))
+
+
+def _ids(
+    request: Request, view: View, names: Sequence[str]
+) -> tuple[tuple[str, ...], UsageError | None]:
+    """Return the IDs of the named sessions, and the error about the first invalid one."""
+    key = known_key(site_of(request).home)
+    ids: list[str] = []
+    for text in names:
+        if text:
+            try:
+                ids.append(find_session(view.store, text, key=key))
+            except UsageError as error:
+                return tuple(ids), error
+    return tuple(ids), None
+
+
+def _form(request: Request, view: View, names: Sequence[str], error: UsageError | None) -> Response:
+    return page_response(
+        request,
+        "pair_form.html",
+        status=404 if error else 200,
+        nav_item="compare",
+        a=names[0],
+        b=names[1],
+        error=error,
+        latest=view.named("sessions", limit=MOST_OFFERED, causes=False),
+    )
+
+
+def _compared(request: Request, ids: tuple[str, str]) -> Response:
+    steps: list[Row]
+    with site_of(request).reader.view() as view:
+        comparison = comparison_in(request, view, ids)
+        steps = list(comparison["steps"])
+        places = [_StepPlaces.of(view, session_id) for session_id in ids]
+        running = [view.named("internal/session_summary", session_id=each) for each in ids]
+    query = request.query_params
+    is_only_changed = "changed" in query
+    numbered: list[Row] = [
+        {"number": number, "step": step}
+        for number, step in enumerate(steps, start=1)
+        if step["change"] != "same" or not is_only_changed
+    ]
+    parameters = {"a": ids[0], "b": ids[1], **({"changed": "1"} if is_only_changed else {})}
+    listed = page_of(numbered, query.get("page"), parameters, PAGE_SIZE)
+    different = [number for number, step in enumerate(steps, 1) if step["change"] != "same"]
+    selected = _selected(query.get("step"), len(steps), different)
+    return page_response(
+        request,
+        "pair.html",
+        nav_item="compare",
+        figures=True,
+        a=comparison["a"],
+        b=comparison["b"],
+        notes=_notes(running),
+        totals=totals(comparison["a"], comparison["b"]),
+        panel=_panel(comparison),
+        changes=len(different),
+        all_steps=len(steps),
+        is_only_changed=is_only_changed,
+        selected=_selected_step(steps, selected, places),
+        neighbors=_neighbors(selected, different),
+        listed=[{"number": number, **row(steps[number - 1])} for number in different[:MOST_LISTED]],
+        is_first=bool(different) and selected == different[0],
+        parameters=parameters,
+        link=_link,
+        steps=replace(
+            listed, rows=[{"number": each["number"], **row(each["step"])} for each in listed.rows]
+        ),
+    )
+
+
+def comparison_in(request: Request, view: View, ids: tuple[str, str]) -> Mapping[str, Any]:
+    """Return the comparison of two sessions, which is cached if both have ended.
+
+    Raises:
+        UsageError: sessions cannot be compared here.
+    """
+    site = site_of(request)
+    compare = site.compare
+    if compare is None:
+        raise UsageError("sessions cannot be compared here", todo="Run agentobs diff A B instead")
+    prints = [view.named("listing/fingerprint", session_id=each) for each in ids]
+    if any(not rows or rows[0]["status"] == "running" for rows in prints):
+        return compare(site.home, *ids)
+    key = (site.home.path, *ids, *(rows[0]["fingerprint"] for rows in prints))
+    recent = process.state(RecentComparisons).found
+    if key not in recent:
+        found = compare(site.home, *ids)
+        if len(recent) >= MOST_COMPARISONS:
+            recent.clear()
+        recent[key] = found
+        return found
+    return recent[key]
+
+
+class RecentComparisons:
+    """The last comparisons of ended sessions: the pages of a comparison, and its texts, need the same one."""
+
+    def __init__(self) -> None:
+        """Start without comparisons."""
+        self.found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _StepPlaces:
+    """Where the steps of a session are in its trace."""
+
+    session_id: str
+    calls: Mapping[str, str]
+    """The step in the trace of each tool call, by its ID."""
+
+    @classmethod
+    def of(cls, view: View, session_id: str) -> _StepPlaces:
+        rows = view.named("internal/session_tool_calls", session_id=session_id)
+        calls = {
+            str(
+                each["tool_use_id"]
+            ): f"{each['attempt_id']} {each['ordinal']} {each['tool_use_id']}"
+            for each in rows
+        }
+        return cls(session_id, calls)
+
+    def step_id(self, part: Mapping[str, Any] | None) -> str | None:
+        """Return the ID of a step in the trace; None if it has none."""
+        found = None if part is None else part.get("id")
+        if part is None or found is None:
+            return None
+        return str(found) if part["kind"] == "request" else self.calls.get(str(found))
+
+
+def _selected(text: str | None, count: int, different: Sequence[int]) -> int | None:
+    """Return the number of the selected step; without a valid one in the URL, of the first difference."""
+    number = number_in(text)
+    if number is not None and 1 <= number <= count:
+        return number
+    return different[0] if different else None
+
+
+def _selected_step(
+    steps: Sequence[Row], number: int | None, places: Sequence[_StepPlaces]
+) -> dict[str, Any] | None:
+    if number is None:
+        return None
+    step = steps[number - 1]
+    sides = [
+        {
+            "part": step.get(side),
+            "session_id": place.session_id,
+            "step": place.step_id(step.get(side)),
+        }
+        for side, place in zip("ab", places, strict=True)
+    ]
+    return {"number": number, **row(step), "sides": dict(zip("ab", sides, strict=True))}
+
+
+def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None, int | None]:
+    """Return the numbers of the different steps before and after a step."""
+    if number is None:
+        return None, None
+    before = [each for each in different if each < number]
+    after = [each for each in different if each > number]
+    return (before[-1] if before else None, after[0] if after else None)
+
+
+def _notes(summaries: Sequence[Sequence[Row]]) -> list[str]:
+    """Return why totals of a session are lower bounds, in sentences."""
+    notes = []
+    for letter, rows in zip("AB", summaries, strict=True):
+        if rows and rows[0]["status"] == "running":
+            notes.append(f"{letter} is running: its totals so far are lower bounds.")
+        elif rows and rows[0]["dropped"]:
+            notes.append(f"{letter} is incomplete: its totals are lower bounds.")
+    return notes
+
+
+def _link(parameters: Mapping[str, str], **changes: Any) -> str:
+    values = {**parameters, **changes}
+    return (
+        f"/compare?{urlencode({name: each for name, each in values.items() if each is not None})}"
+    )
+
+
+def _panel(comparison: Mapping[str, Any]) -> Panel:
+    figure = figures.two_sessions(comparison)
+    summary = changes(comparison["steps"])
+    return panel("two-sessions", "Steps side by side", summary, figure, (), (), is_wide=True)
+
+
+def previous_run(request: Request) -> Response:
+    """Redirect to the comparison of a session with the previous session of the same name."""
+    session_id = request.query_params.get("b", "")
+    with site_of(request).reader.view() as view:
+        found = find_session(view.store, session_id, key=known_key(site_of(request).home))
+        previous = previous_of(view, found)
+    if previous is None:
+        raise UsageError(
+            "no earlier session has the same name",
+            where=found,
+            todo="Select two sessions in the list, or pass both to /compare",
+        )
+    return RedirectResponse(f"/compare?{urlencode({'a': previous, 'b': found})}", 303)
+
+
+def previous_of(view: View, session_id: str) -> str | None:
+    """Return the ID of the previous session with the same name; None if there is none."""
+    rows = view.named("internal/previous_run", session_id=session_id)
+    return str(rows[0]["session_id"]) if rows else None
+
+
+routes = [Route("/compare/previous", previous_run), Route("/compare", pair)]

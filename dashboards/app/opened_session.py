@@ -1,0 +1,55 @@
+"""A session as its pages need it: its row, its failure and its tree, which are cached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from agentobs.store.analysis.failure import Failure, explain_failure
+from dashboards.app.session_cache import SessionCache
+from dashboards.app.site import site_of
+from dashboards.app.store_view import Row, View
+from dashboards.app.trace import tree_of
+from dashboards.panels.panels import rows_of
+from dashboards.panels.trace_tree import TraceTree
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """A session as its pages need it."""
+
+    request: Request
+    view: View
+    session_id: str
+    about: Row
+    """Its row of `sessions`."""
+    cache: SessionCache
+    failure: Failure | None
+    tree: TraceTree
+
+    def cached_rows(self, name: str) -> list[Row]:
+        """Return the rows of a named query about the session, with the original texts.
+
+        Texts are read each time, because they may be deleted while the rows are cached.
+        """
+        rows = self.cache.get(
+            name, lambda: rows_of(self.view.store, name, session_id=self.session_id)
+        )
+        return list(self.view.texts.replace_in_dicts(rows))
+
+
+def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
+    """Return a session with its tree."""
+    cache = SessionCache.of(site_of(request).home, view, session_id)
+    key = {"session_id": session_id}
+    rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))
+    [about] = view.texts.replace_in_dicts(rows)
+    failure = None
+    if about["status"] != "running":
+        failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
+    waterfall = cache.get(
+        "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
+    )
+    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure))
+    return OpenedSession(request, view, session_id, about, cache, failure, tree)

@@ -1,0 +1,73 @@
+"""`python -m tests.fuzzing` runs changed inputs of all targets, and writes each input that fails to a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from tests.fuzzing.processes import inputs_by_target, parts, run_parts
+from tests.fuzzing.runner import Finding, Outcome
+from tests.fuzzing.targets import TARGETS
+from tests.soak.figures import report
+
+
+def main() -> int:
+    """Fuzz the named targets, or all of them; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzzing", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument(
+        "--inputs", type=int, default=100_000, help="the number of inputs of all targets together"
+    )
+    parser.add_argument(
+        "--each", action="store_true", help="run this number of inputs of each target"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--first", type=int, default=0, help="the number of the first input of each target"
+    )
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--failures", type=Path, default=Path("fuzzing-failures"))
+    options = parser.parse_args()
+    if unknown := set(options.targets) - TARGETS.keys():
+        parser.error(
+            f"unknown target {', '.join(sorted(unknown))}; expected some of {', '.join(TARGETS)}"
+        )
+    counts = inputs_by_target(
+        options.targets or list(TARGETS), options.inputs, is_each=options.each
+    )
+    started = time.monotonic()
+    outcomes: dict[str, Outcome] = {name: Outcome(name) for name in counts}
+    for found in run_parts(parts(counts, options.seed, options.first), options.processes):
+        whole = outcomes[found.target]
+        whole.inputs += found.inputs
+        whole.accepted += found.accepted
+        whole.seconds += found.seconds
+        for each in found.findings:
+            if each.error not in {known.error for known in whole.findings}:
+                whole.findings.append(each)
+                path = _written(each, options.failures)
+                print(f"{each}\n{each.details}  smallest input: {path}", flush=True)
+    for each in outcomes.values():
+        rate = each.inputs / each.seconds if each.seconds else 0
+        print(
+            f"{each.target:20} {each.inputs:>9,} inputs  {each.accepted / max(each.inputs, 1):>4.0%} accepted  "
+            f"{rate:>8,.0f}/s  {len(each.findings)} failures"
+        )
+    failures = sum(len(each.findings) for each in outcomes.values())
+    total = sum(each.inputs for each in outcomes.values())
+    report("fuzzing", failures, total)
+    print(f"{total:,} inputs in {time.monotonic() - started:.0f} s, {failures} failures")
+    return 1 if failures else 0
+
+
+def _written(finding: Finding, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{finding.target}-{finding.seed}-{finding.number}"
+    path.write_bytes(finding.data)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())
