@@ -45,7 +45,8 @@ class WorkspaceRun:
         """How many files differed from the recorded ones when a fork went live, and were changed to them."""
         self.files: FileDifference | None = None
         """How the files at the end differ from the recorded ones; None if they were not compared."""
-        self._is_complete = False
+        self.is_complete = False
+        """Whether the files at the end are known when the replay stops."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -70,7 +71,7 @@ class WorkspaceRun:
             os.chdir(scratch.directory)
             try:
                 yield
-                if self._is_complete and self._workspace.end is not None:
+                if self.is_complete and self._workspace.end is not None:
                     self.files = scratch.difference(self._workspace.end)
             finally:
                 os.chdir(before)
@@ -86,7 +87,9 @@ class WorkspaceRun:
         """
         options = self._options
         runs_tools = not self._fixture.tools or options.tools == "live"
-        self._is_complete = runs_tools and options.fork is None and not options.faults
+        can_compare = runs_tools and options.fork is None and not options.faults
+        has_end = self._workspace is not None and self._workspace.end is not None
+        self.is_complete = can_compare and has_end
 
     def check(self) -> None:
         """Check that the files at the end are equal to the recorded ones, if they were compared.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.replay.fork import fork_source
-from agentobs.cli.replay.workspace_choice import dollars, new_directory, with_links
+from agentobs.cli.replay.workspace_choice import dollars, new_directory, print_exactness, with_links
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
 from agentobs.records.display import COST_MARKS, money, printable, seconds
@@ -140,6 +140,7 @@ def compare(
             todo="Record files with `agentobs record --effects files`, or freeze the session with --workspace",
         )
     workspace.at_turn(turn)
+    print_exactness(workspace, turn)
     workspace = with_links(workspace, links)
     maxima = _maxima(fixture, turn, names)
     _check_limit(limit, maxima)

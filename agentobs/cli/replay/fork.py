@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli.replay.workspace_choice import dollars, new_directory, with_links
+from agentobs.cli.replay.workspace_choice import dollars, new_directory, print_exactness, with_links
 from agentobs.cli.terminal.api_key import has_api_key
 from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
@@ -130,6 +130,7 @@ def fork(
         workspace, output = with_links(workspace, links), new_directory(output, workspace.name)
         result.directory = output
         workspace.at_turn(turn)
+        print_exactness(workspace, turn)
     with result.written():
         if is_command(loaded.header["entry"]):
             from agentobs.cli.replay.command_output import fork_command

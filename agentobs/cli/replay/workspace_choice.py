@@ -9,6 +9,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from agentobs.errors import UsageError
 from agentobs.recording.git.repository import find_repository
 
@@ -137,6 +139,16 @@ def new_directory(output: Path | None, name: str) -> Path:
             todo="Choose a directory outside of repositories",
         )
     return full
+
+
+def print_exactness(workspace: RecordedWorkspace, turn: int) -> None:
+    """Print a note if the recorded files of a turn may not be exact."""
+    if turn in workspace.inexact_turns:
+        click.echo(
+            f"note    the files of turn {turn} were recorded late or while they changed, so they may contain changes "
+            "of that turn",
+            err=True,
+        )
 
 
 def dollars(text: str | None) -> Decimal | None:

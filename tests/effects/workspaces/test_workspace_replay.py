@@ -208,6 +208,7 @@ def test_a_python_agent_is_replayed_in_the_recorded_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    pytester: pytest.Pytester,
 ) -> None:
     """Its tools run for real in a scratch directory; the check of `freeze` passes, and a changed tool is found."""
     shell, out = Shell(python_session / "home", capsys), tmp_path / "py-fix"
@@ -225,7 +226,11 @@ def test_a_python_agent_is_replayed_in_the_recorded_files(
     assert "files at the end: equal to the recorded ones" in ended.out
     assert Path.cwd() == project
     assert files_of(project, skipped=("__pycache__",)) == before
+    options = ("-p", "no:cacheprovider", "--replay-no-fork", f"--rootdir={project}", str(out))
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=1)
+    assert Path.cwd() == project
     monkeypatch.setattr("py_fix_agent.run", _other_run)
+    pytester.runpytest_inprocess(*options).assert_outcomes(failed=1)
     ended = shell("replay", str(out), "--explain")
     assert ended.code == 1
     assert "notes.md (modified)" in ended.out
