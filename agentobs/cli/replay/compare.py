@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from replay.scenario.live_meter import LiveUse
     from replay.workspace.recorded_workspace import RecordedWorkspace
 
-COLUMNS = ("model", "run", "verdict", "turns", "tokens", "cost", "time", "files", "problem")
+COLUMNS = (
+    "model", "run", "verdict", "turns", "tokens", "cost", "time", "files", "session id", "problem",
+)  # fmt: skip
 CENT_PARTS = Decimal("0.0001")
 """Amounts are shown with this precision, so maxima are rounded up to it."""
 RUNS_MAX = 20
@@ -328,10 +330,7 @@ def _print(
 
     click.echo(f"{printable(fixture.name)}: turns, tokens and cost after turn {turn}")
     show_table(COLUMNS, [_cells(each) for each in rows])
-    sessions = [each for row in rows for each in row.session_ids]
-    click.echo(f"files    {printable(str(folder))}")
-    for each in sessions:
-        click.echo(f"next     agentobs show {each}")
+    click.echo(f"files    {printable(str(folder))}: a directory for each fork, by its number")
 
 
 def _cells(row: Row) -> tuple[object, ...]:
@@ -346,5 +345,6 @@ def _cells(row: Row) -> tuple[object, ...]:
         cost,
         seconds(row.duration_ns) or "-",
         row.files_changed,
+        " ".join(row.session_ids) or "-",
         printable(row.problem or ""),
     )
