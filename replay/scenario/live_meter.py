@@ -80,9 +80,9 @@ class LiveMeter:
             self._meter.add_facts((fact,))
         elif isinstance(fact, Attempt):
             self._sessions[fact.session_id] = None
-            if fact.origin == "live":
+            if fact.origin == "live" and fact.makes_turns:
                 self._ended += 1
-                self._turns += fact.makes_turns and fact.outcome == "ok"
+                self._turns += fact.outcome == "ok"
 
     @property
     def session_ids(self) -> tuple[str, ...]:

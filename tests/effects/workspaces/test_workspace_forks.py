@@ -75,6 +75,7 @@ def test_a_fork_with_another_model_fixes_what_the_session_could_not(
 ) -> None:
     """It starts from the files of turn 5; the tests that failed in the session pass, and nothing else is changed."""
     project, out = session.folder / "project", tmp_path / "out"
+    (project / "later.txt").write_text("changed after the session\n")
     before = files_of(project)
     files: list[dict[bytes, FileState]] = []
     session.provider.before_response = lambda model, turn: files.append(files_of(out))
