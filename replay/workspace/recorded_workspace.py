@@ -4,7 +4,7 @@ They are git trees, identified by their content. The trees of a session are in t
 Those of a fixture are in a git bundle next to its recording, and the key `workspace` of the fixture names them:
 
     {"bundle": "workspace.bundle", "name": "project", "directory": ".", "start": ID, "end": ID, "turns": {"1": ID},
-     "left_out": ["*.bin"], "ignored": ["*.log"]}
+     "left_out": ["*.bin"], "ignored": ["*.log"], "has_repository": true}
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ class RecordedWorkspace:
     """Patterns of ignored files, in addition to those in `.gitignore` files."""
     inexact_turns: frozenset[int] = frozenset()
     """The turns whose files may not be exact, because they changed while they were recorded, or were recorded late."""
+    has_repository: bool = False
+    """Whether the files were in a git repository; then a directory with them gets a new one, with one commit of the
+    files at the start.
+    """
+    uncaptured: tuple[str, ...] = ()
+    """Files at the start whose content was not recorded, each with the reason, for messages."""
     links: Mapping[str, Path] = field(default_factory=dict)
     """Symbolic links to add, by their path in the workspace, such as one to installed packages; they are ignored in
     comparisons.
@@ -83,6 +89,7 @@ class RecordedWorkspace:
             "turns": {str(turn): tree for turn, tree in sorted(self.turns.items())},
             **({"left_out": list(self.left_out)} if self.left_out else {}),
             **({"ignored": list(self.ignored)} if self.ignored else {}),
+            **({"has_repository": True} if self.has_repository else {}),
         }
 
 
@@ -100,6 +107,7 @@ def workspace_of(fixture: Fixture) -> RecordedWorkspace | None:
         directory=value["directory"],
         left_out=tuple(value.get("left_out", ())),
         ignored=tuple(value.get("ignored", ())),
+        has_repository=value.get("has_repository", False),
     )
 
 

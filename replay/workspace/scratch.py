@@ -17,6 +17,7 @@ from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError, sh
 from agentobs.effects.workspaces.snapshots import Snapshots
 from agentobs.errors import UsageError
 from replay.workspace.file_difference import PATCH_BYTES, FileDifference
+from replay.workspace.new_repository import create_repository
 from replay.workspace.recorded_workspace import RecordedWorkspace, is_left_out
 
 _REMOVE = ("update-index", "-z", "--force-remove", "--stdin")
@@ -35,10 +36,8 @@ class TreeRepository:
         try:
             self.shadow: ShadowGit = shadow_in(self._path, root)
             self._connect(workspace.source)
-            ignored = [*workspace.ignored, *(f"/{each}" for each in workspace.links)]
-            patterns = "".join(f"{each}\n" for each in ignored)
             exclude = self.shadow.git_dir / "info" / "exclude"
-            exclude.write_text(patterns, "utf-8", "surrogateescape")
+            exclude.write_text(ignored_patterns(workspace), "utf-8", "surrogateescape")
             with _readable(workspace.source):
                 self.shadow.run("cat-file", "-e", f"{workspace.start}^{{tree}}")
         except BaseException:
@@ -118,6 +117,8 @@ class Scratch:
             with _readable(workspace.source):
                 self._trees.shadow.run("read-tree", workspace.start)
                 self._trees.shadow.run("checkout-index", "--all", "--quiet", "--index")
+            if workspace.has_repository:
+                create_repository(self.root, ignored_patterns(workspace))
             self._add_links()
         except BaseException:
             self.close()
@@ -218,6 +219,12 @@ def temporary_scratch(workspace: RecordedWorkspace) -> Iterator[Scratch]:
             scratch.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def ignored_patterns(workspace: RecordedWorkspace) -> str:
+    """Return the patterns of ignored files and of added links, one per line."""
+    patterns = [*workspace.ignored, *(f"/{each}" for each in workspace.links)]
+    return "".join(f"{each}\n" for each in patterns)
 
 
 @contextlib.contextmanager

@@ -158,7 +158,7 @@ def freeze(
         )
     if left_out and not with_files:
         raise UsageError("requires --workspace", where="--leave-out", todo="Add --workspace")
-    from agentobs.cli.replay.workspace_choice import needed_workspace
+    from agentobs.cli.replay.workspace_choice import needed_workspace, print_uncaptured
     from replay.fixture.fixture_redaction import without_secrets
     from replay.freeze.conversion import FrozenWorkspace
     from replay.trial.fixture_trial import Trials
@@ -180,6 +180,8 @@ def freeze(
                 if with_files
                 else None
             )
+            if files is not None:
+                print_uncaptured(files.recorded)
             frozen = _freeze(recording, folder, until_turn, failing_turn, normalize, files)
             is_callable = True
             if not no_check:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agentobs.store.recorded_workspaces import RecordedState
     from replay.workspace.recorded_workspace import RecordedWorkspace
 
+LISTED = 10
+"""How many files without content are listed. Our choice."""
+
 
 def session_workspace(home: str | None, recording: Recording) -> RecordedWorkspace | None:
     """Return the recorded files of a session; None if it recorded no files.
@@ -56,6 +59,8 @@ def needed_workspace(home: str | None, recording: Recording) -> RecordedWorkspac
 def _workspace(home: Home, recording: Recording, states: list[RecordedState]) -> RecordedWorkspace:
     from agentobs.effects.workspaces.kept_states import state_trees
     from agentobs.effects.workspaces.shadow_git import existing_shadow
+    from agentobs.store.recorded_workspaces import snapshot_of
+    from replay.workspace.file_difference import shown_path
     from replay.workspace.recorded_workspace import RecordedWorkspace
 
     shadow = existing_shadow(home, states[0].workspace_id)
@@ -78,6 +83,11 @@ def _workspace(home: Home, recording: Recording, states: list[RecordedState]) ->
         turns={each.turn or 0: trees[each.state or 0] for each in main},
         name=shadow.root.name,
         directory=_relative(directory, shadow.root),
+        has_repository=states[0].has_repository,
+        uncaptured=tuple(
+            f"{shown_path(each.path)} ({each.reason.replace('_', ' ')})"
+            for each in snapshot_of(home, states[0]).uncaptured
+        ),
         ignored=_patterns(shadow.git_dir / "info" / "exclude"),
         inexact_turns=frozenset(
             each.turn or 0 for each in main if each.late or each.is_stable is False
@@ -141,8 +151,17 @@ def new_directory(output: Path | None, name: str) -> Path:
     return full
 
 
+def print_uncaptured(workspace: RecordedWorkspace) -> None:
+    """Print which files at the start of the session are missing, because their content was not recorded."""
+    files = workspace.uncaptured
+    if files:
+        more = f" and {len(files) - LISTED} more" if len(files) > LISTED else ""
+        click.echo(f"note    not recorded: {', '.join(files[:LISTED])}{more}", err=True)
+
+
 def print_exactness(workspace: RecordedWorkspace, turn: int) -> None:
-    """Print a note if the recorded files of a turn may not be exact."""
+    """Print a note if files are missing, or if those of a turn may not be exact."""
+    print_uncaptured(workspace)
     if turn in workspace.inexact_turns:
         click.echo(
             f"note    the files of turn {turn} were recorded late or while they changed, so they may contain changes "

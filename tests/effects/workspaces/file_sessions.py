@@ -18,7 +18,7 @@ import agentobs
 from agentobs.cli import main
 from agentobs.effects.switches import OBSERVERS
 from agentobs.effects.workspaces.observer import FileObserver
-from tests.effects.workspaces.trees import FileState, files_of, write
+from tests.effects.workspaces.trees import FileState, files_of, git, write
 
 AGENT = Path(__file__).with_name("file_agent.py")
 KEY = "sk-ant-made-up-0123456789"
@@ -126,7 +126,7 @@ def serving(provider: FileProvider) -> Iterator[FileProvider]:
 
 def record_session(folder: Path, provider: FileProvider) -> dict[int, dict[bytes, FileState]]:
     """Record the agent in `folder/project` with files; return the files before the tools of each turn."""
-    with observed_project(folder, provider) as at_turn:
+    with observed_project(folder, provider, has_repository=True) as at_turn:
         command = [sys.executable, "-S", "-E", str(AGENT)]
         with pytest.raises(SystemExit) as ended:
             main(
@@ -149,7 +149,7 @@ def record_session(folder: Path, provider: FileProvider) -> dict[int, dict[bytes
 
 @contextmanager
 def observed_project(
-    folder: Path, provider: FileProvider
+    folder: Path, provider: FileProvider, *, has_repository: bool
 ) -> Iterator[dict[int, dict[bytes, FileState]]]:
     """Write the files into `folder/project`, and make it the current directory.
 
@@ -158,6 +158,8 @@ def observed_project(
     root, at_turn = folder / "project", dict[int, dict[bytes, FileState]]()
     write(root, START)
     (root / "check.sh").chmod(0o755)
+    if has_repository:
+        git(root, "init", "-q")
     provider.before_response = lambda _, turn: at_turn.__setitem__(turn, files_of(root))
 
     def observer() -> FileObserver:
@@ -206,7 +208,8 @@ def main():
 
 def record_python_session(folder: Path, provider: FileProvider, module: str) -> None:
     """Record the agent in Python, as a module in `folder/project`."""
-    with observed_project(folder, provider), pytest.MonkeyPatch.context() as patch:
+    opened = observed_project(folder, provider, has_repository=False)
+    with opened, pytest.MonkeyPatch.context() as patch:
         (folder / "project" / f"{module}.py").write_text(PYTHON_AGENT)
         patch.syspath_prepend(str(folder / "project"))
         agentobs.start(str(folder / "home"))

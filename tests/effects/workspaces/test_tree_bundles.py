@@ -53,6 +53,27 @@ def test_a_hostile_tree_comes_back_byte_for_byte(tmp_path: Path) -> None:
         scratch.close()
 
 
+def test_a_session_of_a_repository_gets_a_repository(tmp_path: Path) -> None:
+    """Its only commit has the files, so changes are shown by git; the comparison of files does not see it."""
+    root = tmp_path / "root"
+    write(
+        root,
+        {"a.txt": b"one\r\n", ".gitattributes": "* text=auto eol=lf\n", ".gitignore": "*.log\n"},
+    )
+    recorded = dataclasses.replace(captured(tmp_path / "home", root), has_repository=True)
+    scratch = Scratch(recorded, tmp_path / "out")
+    assert files_of(scratch.root) == files_of(root)
+    assert git(scratch.root, "status", "--porcelain") == ""
+    assert git(scratch.root, "log", "--format=%an %s") == (
+        "agentobs files at the start of a recorded session\n"
+    )
+    assert scratch.difference(recorded.start).is_equal
+    write(scratch.root, {"b.txt": "new\n"})
+    assert git(scratch.root, "status", "--porcelain") == "?? b.txt\n"
+    assert [each.path for each in scratch.difference(recorded.start).changes] == ["b.txt"]
+    scratch.close()
+
+
 def test_a_part_of_a_session_has_only_its_turns(tmp_path: Path) -> None:
     """The files of later turns are not in the bundle; patterns leave out files, directories and names in any case."""
     root = tmp_path / "root"

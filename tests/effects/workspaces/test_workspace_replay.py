@@ -176,7 +176,7 @@ def test_files_that_are_too_large_are_named(shell: Shell, tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def python_session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("python")
-    write(folder / "project", {"src/settings.py": f"TOKEN = {SECRET!r}\n"})
+    write(folder / "project", {"src/settings.py": f"TOKEN = {SECRET!r}\n", ".env": "KEY=1\n"})
     with serving(FileProvider({RECORDED: RECORDED_TURNS})) as provider:
         record_python_session(folder, provider, "py_fix_agent")
     return folder
@@ -190,6 +190,7 @@ def test_secrets_in_files_are_refused_and_can_be_left_out(
     ended = shell("freeze", "py-fix", "--workspace", "--no-check", "-o", str(out))
     assert ended.code == 1
     assert "src/settings.py line 1 (github_token)" in ended.err
+    assert "not recorded: .env (secret)" in ended.err
     assert SECRET not in ended.err
     assert not out.exists()
     options = ("--no-check", "--leave-out", "src/settings.py", "-o", str(out))
