@@ -81,7 +81,8 @@ if TYPE_CHECKING:
 @click.option(
     "--in-place",
     is_flag=True,
-    help="Run a recorded command in the current directory instead of in a copy of it.",
+    help="Run a recorded command in the current directory instead of in a copy of it, or a session with recorded files "
+    "instead of in a new directory.",
 )
 @click.option("--result-file", type=click.Path(path_type=Path), hidden=True)
 @sign_aws_option
@@ -118,13 +119,16 @@ def fork(
     from agentobs.determinism.entry import is_command
     from replay import Fork
     from replay.scenario.live_meter import LiveMeter
+    from replay.workspace.recorded_workspace import KEY
 
     changes = dict(_option(each) for each in options)
     loaded, workspace = fork_source(home_option(context), source, turn)
     meter = LiveMeter(dollars(max_usd))
     result = ForkResult(result_file, meter)
+    had_files = workspace is not None
     if in_place or workspace is None:
         _check_unused({"--output": output, "--link": links}, in_place=in_place)
+        loaded.header.pop(KEY, None)
         workspace = None
     else:
         workspace, output = with_links(workspace, links), new_directory(output, workspace.name)
@@ -151,7 +155,10 @@ def fork(
                 output=output,
                 result=result,
             )
-        for name, is_given in (("--in-place", in_place), ("--sign-aws", signs_aws)):
+        for name, is_given in (
+            ("--in-place", in_place and not had_files),
+            ("--sign-aws", signs_aws),
+        ):
             if is_given:
                 raise UsageError(
                     "this option is for commands, and the session was recorded from a Python agent",

@@ -40,8 +40,9 @@ class ForkResult:
     def print_files(self, turn: int) -> None:
         """Print where its files are, and whether the replayed tools had produced the recorded files."""
         if self.restored:
+            files = "1 file" if self.restored == 1 else f"{self.restored} files"
             click.echo(
-                f"note    {self.restored} files differed from the recorded ones at turn {turn}, and were replaced",
+                f"note    replaced {files} that differed from the recorded ones at turn {turn}",
                 err=True,
             )
         if self.directory is not None:

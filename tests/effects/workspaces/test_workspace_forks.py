@@ -8,12 +8,15 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import agentobs
+from agentobs.errors import UsageError
+from replay.scenario.live_meter import LiveMeter
 from tests.cli.test_commands import Shell
 from tests.effects.workspaces.file_sessions import (
     HALTING,
@@ -82,7 +85,7 @@ def test_a_fork_with_another_model_fixes_what_the_session_could_not(
     ended = shell("fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out), "--prompt", "Hint.")
     assert ended.code == 0, ended.err
     assert f"files   {out}" in ended.err
-    assert "differed" not in ended.err
+    assert "replaced" not in ended.err
     assert (passes(project), passes(out)) == (False, True)
     assert files[0] == session.at_turn[6]
     assert files_of(project) == before
@@ -177,6 +180,20 @@ def fork_limit(shell: Shell, model: str) -> str:
     return messages.partition("at most $")[2].partition(" ")[0]
 
 
+def test_requests_in_flight_count_with_their_highest_cost() -> None:
+    """A request with 1,000 bytes has at most 500 tokens, each at the price of a cache write for 1 hour."""
+    body = {"model": OTHER, "max_tokens": 100}
+    most = 500 * Decimal("0.00001") + 100 * Decimal("0.000025")
+    meter = LiveMeter(2 * most)
+    for _ in range(2):
+        meter.admit("/v1/messages", body, 1000)
+    with pytest.raises(UsageError, match=r"\$0.015 is spent, and the request could cost \$0.0075"):
+        meter.admit("/v1/messages", body, 1000)
+    LiveMeter().admit("/v1/messages", {"model": "no-such-model"}, 10**9)
+    with pytest.raises(UsageError, match="no price is known for the model no-such-model"):
+        meter.admit("/v1/messages", {"model": "no-such-model"}, 1)
+
+
 def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
     """The request that could exceed the limit is not sent; the command ends, and the error says what was spent."""
     out = tmp_path / "out"
@@ -250,7 +267,7 @@ def test_files_that_the_replay_did_not_produce_are_replaced(
     out = tmp_path / "out"
     ended = shell("fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out))
     assert ended.code == 0, ended.err
-    assert "1 files differed from the recorded ones at turn 5, and were replaced" in ended.err
+    assert "replaced 1 file that differed from the recorded ones at turn 5" in ended.err
     assert not (out / "src" / "early.py").exists()
     assert passes(out)
 
@@ -271,6 +288,8 @@ def test_a_python_agent_is_forked_from_the_files_of_its_turn(
         monkeypatch.syspath_prepend(str(project))
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        in_place = shell("fork", "py-fix", "--at", "12", "--in-place", "--link", "x")
+        assert "the fork runs in place" in in_place.err
         before = files_of(project, skipped=("__pycache__",))
         options = ("--models", OTHER, "--verify", "sh check.sh", "--yes", "--json")
         ended = shell("compare", "py-fix", "--at", "5", "-o", str(out), *options)
