@@ -9,10 +9,10 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from agentobs.effects.workspaces.file_changes import patch, tree_changes
+from agentobs.effects.workspaces.file_changes import Change, patch, tree_changes
 from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError, shadow_in
 from agentobs.effects.workspaces.snapshots import Snapshots
 from agentobs.errors import UsageError
@@ -20,6 +20,10 @@ from replay.workspace.file_difference import PATCH_BYTES, FileDifference
 from replay.workspace.new_repository import create_repository
 from replay.workspace.recorded_workspace import RecordedWorkspace, is_left_out
 
+CACHES = frozenset(("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"))
+"""Directories that are not compared: tools write times into their files, so they differ in each run."""
+PATCH_FILES = 500
+"""How many files a patch contains. Our choice."""
 _REMOVE = ("update-index", "-z", "--force-remove", "--stdin")
 
 
@@ -180,10 +184,12 @@ class Scratch:
         """
         current = self.tree() if to is None else to
         shadow = self._trees.shadow
-        found = tree_changes(shadow, tree, current)
-        text = patch(shadow, tree, current) if found else b""
+        found = _compared(tree_changes(shadow, tree, current))
+        paths = [path for each in found for path in (each.old_path, each.path) if path is not None]
+        text = patch(shadow, tree, current, paths[:PATCH_FILES]) if found else b""
         shown = text[:PATCH_BYTES].decode("utf-8", "replace")
-        return FileDifference(tuple(found), shown, len(text) > PATCH_BYTES)
+        is_cut = len(text) > PATCH_BYTES or len(paths) > PATCH_FILES
+        return FileDifference(found, shown, is_cut)
 
 
 def changed_files(workspace: RecordedWorkspace, root: Path) -> FileDifference:
@@ -198,7 +204,7 @@ def changed_files(workspace: RecordedWorkspace, root: Path) -> FileDifference:
         repository.shadow.run("read-tree", workspace.start)
         tree = Snapshots(repository.shadow).take().tree
         current = repository.without(tree, workspace.left_out)
-        return FileDifference(tuple(tree_changes(repository.shadow, workspace.start, current)))
+        return FileDifference(_compared(tree_changes(repository.shadow, workspace.start, current)))
     finally:
         repository.close()
 
@@ -219,6 +225,11 @@ def temporary_scratch(workspace: RecordedWorkspace) -> Iterator[Scratch]:
             scratch.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compared(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Return the changes that are not in caches."""
+    return tuple(each for each in changes if CACHES.isdisjoint(each.path.split("/")))
 
 
 def ignored_patterns(workspace: RecordedWorkspace) -> str:

@@ -70,7 +70,12 @@ def test_a_session_of_a_repository_gets_a_repository(tmp_path: Path) -> None:
     assert scratch.difference(recorded.start).is_equal
     write(scratch.root, {"b.txt": "new\n"})
     assert git(scratch.root, "status", "--porcelain") == "?? b.txt\n"
-    assert [each.path for each in scratch.difference(recorded.start).changes] == ["b.txt"]
+    write(scratch.root, {"src/__pycache__/a.pyc": "time"})
+    found = scratch.difference(recorded.start)
+    assert [each.path for each in found.changes] == ["b.txt"]
+    assert "+new" in found.patch
+    assert "pycache" not in found.patch
+    assert len(changed_files(recorded, scratch.root).changes) == 1
     scratch.close()
 
 
