@@ -7,6 +7,7 @@ SCALE ?= 1
 TARGETS ?=
 INPUTS ?= 100000
 SEED ?= 0
+SEEDS ?= 200
 PHOENIX_VERSION := 20.26.1
 MARIONETTE_VERSION := 3.7.1
 OPENINFERENCE_VERSION := 3.1.0
@@ -29,7 +30,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser test-firefox check bench soak fuzz fuzz-coverage mutants docs clean test-phoenix test-agents test-programs \
+.PHONY: help demo test crash test-browser test-firefox check bench soak fuzz fuzz-coverage simulate mutants docs clean test-phoenix test-agents test-programs \
   test-install compare-openinference
 
 help: ## list these targets
@@ -77,6 +78,9 @@ fuzz: $(READY) ## read changed inputs of every format from outside; make fuzz TA
 fuzz-coverage: $(READY) ## the same, guided by coverage with atheris: make fuzz-coverage TARGETS=har INPUTS=100000
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzzing.coverage_guided $(TARGETS) --inputs $(INPUTS) $(ARGS)
+
+simulate: $(READY) ## simulate crashes, failing disks and power losses: make simulate SEEDS=1000, or SEED=7 to repeat one
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(if $(filter command environment,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 mutants: $(READY) ## change the source in 60 random places and print which changes the tests detect; takes about an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

@@ -95,6 +95,16 @@ def random_bytes(count: int) -> bytes:
     return secrets.token_bytes(count)
 
 
+def has_threads() -> bool:
+    """Return whether this interpreter can run background threads; isolated subinterpreters cannot."""
+    try:
+        threading.Thread(target=int, name="agentobs-check", daemon=True).start()
+    except RuntimeError as error:
+        # If the system has too few threads only now, the recorder starts its thread later.
+        return "interpreter" not in str(error)
+    return True
+
+
 def environ(name: str) -> str | None:
     """Return an environment variable, or None if it is unset or empty."""
     return os.environ.get(name) or None

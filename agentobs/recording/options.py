@@ -131,6 +131,19 @@ def _as_label(name: object) -> Label:
     return name if isinstance(name, Label) else declared_label(str(name))
 
 
+def check_interpreter() -> None:
+    """Check that a recorder can work in this interpreter.
+
+    Raises:
+        UsageError: it cannot run the recorder's thread.
+    """
+    if not world.has_threads():
+        raise UsageError(
+            "this interpreter cannot run background threads, as in an isolated subinterpreter",
+            todo="Record in the main interpreter of the process, or start the agent as a process",
+        )
+
+
 def check_sampling(options: Options) -> None:
     """Check the sampling rates.
 

@@ -38,7 +38,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.recording.journal_health import DiskState, JournalHealth
 from agentobs.recording.options import Options
 from agentobs.recording.record_accounts import OTHERS, kind_of, reason_of
-from agentobs.recording.record_queue import Command, RecordQueue
+from agentobs.recording.record_queue import Command, QueuedRecord, RecordQueue
 from agentobs.recording.segment_writer import Writer
 from agentobs.recording.span_sweeper import Sweeper
 from agentobs.recording.timekeeper import Timekeeper
@@ -175,6 +175,8 @@ class Recorder:
         self._stopped: dict[str, None] = {}
         """The sessions whose recording has ended because one of their records could not be written, oldest first."""
         self._late_waits = 0
+        self._reported_losses = 0
+        """The losses that the last flush reported."""
 
     def __call__(self, record: Record) -> None:
         """Accept one record; never waits, never raises.
@@ -202,19 +204,31 @@ class Recorder:
         self._timekeeper.wake()
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Wait until all records so far are written, at most `seconds`; return whether they are.
+        """Wait until all records so far are processed, at most `seconds`; return whether they are all written.
 
-        With `Options.sync="always"`, they are durable then.
+        If records were dropped since the previous flush, this returns False. With `Options.sync="always"`, it returns
+        True only if the records are durable.
         """
-        failed_before = self._timekeeper.failed_syncs
-        is_written = self._queue.progress.wait(seconds)
-        return is_written and not (
-            self._is_always and self._timekeeper.failed_syncs != failed_before
-        )
+        before = self._reported_losses
+        is_processed = self._queue.progress.wait(seconds)
+        self._reported_losses = self._losses()
+        return is_processed and self._reported_losses == before
+
+    def _losses(self) -> int:
+        """Return how many records were dropped, and with `always` also how many syncs failed."""
+        with self._queue.lock:
+            dropped = sum(self._queue.accounts.dropped.values())
+        return dropped + (self._timekeeper.failed_syncs if self._is_always else 0)
 
     def wait(self, seconds: float) -> bool:
-        """Like `flush`, but also count the wait if it ended too early."""
-        return self._count_late(self.flush(seconds))
+        """Wait until all records so far are processed, at most `seconds`, and count the wait if it ended too early.
+
+        With `Options.sync="always"`, the records are durable then, unless a sync failed.
+        """
+        failed_before = self._timekeeper.failed_syncs
+        is_processed = self._queue.progress.wait(seconds)
+        is_durable = not self._is_always or self._timekeeper.failed_syncs == failed_before
+        return self._count_late(is_processed and is_durable)
 
     async def settle(self, seconds: float) -> bool:
         """Like `wait`, without blocking an event loop."""
@@ -309,20 +323,24 @@ class Recorder:
     # Methods of the worker's thread.
 
     def _work(self) -> None:
-        while True:
-            item = self._queue.get()
-            if item is Command.STOP:
-                self._guarded(self._finish)
-                return
-            if item is Command.TICK:
-                self._timekeeper.note_tick()
-                self._guarded(self._tick)
-                continue
-            record, size, session_records = item
-            self._process(record, session_records)
-            self._breath.take()
-            self._queue.note_processed(size)
-            self._timekeeper.request_sync()
+        while self._handle(self._queue.get()):
+            pass
+
+    def _handle(self, item: QueuedRecord | Command) -> bool:
+        """Process one item of the queue; return False after the last one."""
+        if item is Command.STOP:
+            self._guarded(self._finish)
+            return False
+        if item is Command.TICK:
+            self._timekeeper.note_tick()
+            self._guarded(self._tick)
+            return True
+        record, size, session_records = item
+        self._process(record, session_records)
+        self._breath.take()
+        self._queue.note_processed(size)
+        self._timekeeper.request_sync()
+        return True
 
     def _process(self, record: Record, session_records: int) -> None:
         """Write a record or count it as dropped; no exception may end the worker."""

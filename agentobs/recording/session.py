@@ -53,6 +53,7 @@ from agentobs.recording.journal.home import locate, open_home
 from agentobs.recording.options import (
     Content,
     Options,
+    check_interpreter,
     check_sampling,
     content_mode,
     content_mode_or_off,
@@ -179,6 +180,7 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
     with state.lock:
         if state.recorder is None:
             try:
+                check_interpreter()
                 state.recorder = Recorder(open_home(home), options)
             except (HomeError, UsageError, OSError) as error:
                 sink.give_up()

@@ -55,6 +55,7 @@ class Timekeeper:
         """Whether the thread may be waiting for `_wakeup` without a timeout."""
         self._is_sync_due = False
         self._is_tick_queued = False
+        self._ticked_ns = 0
         self._wakeup, self._stopped = threading.Event(), threading.Event()
 
     def wake(self) -> None:
@@ -80,7 +81,7 @@ class Timekeeper:
 
     def run(self) -> None:
         """Sync, sweep and tick until `stop` is called."""
-        ticked_ns, is_always = 0, self._mode == "always"
+        is_always = self._mode == "always"
         while not self._stopped.is_set():
             self._is_asleep = True
             if not self._has_work():
@@ -89,15 +90,18 @@ class Timekeeper:
             self._wakeup.clear()
             if not is_always:
                 self._stopped.wait(SYNC_SECONDS)
-            self._guarded(self._sync)
-            self._guarded(self._sweeper.sweep_if_due)
-            if not self._is_tick_queued and world.monotonic() - ticked_ns >= int(
-                SYNC_SECONDS * 1e9
-            ):
-                ticked_ns, self._is_tick_queued = world.monotonic(), True
-                self._send_tick()
+            self.work()
             if is_always and not self._is_sync_due and self._has_work():
                 self._wakeup.wait(SYNC_SECONDS)
+
+    def work(self) -> None:
+        """Sync what was written, sweep if that is due, and send a tick unless the last one is recent."""
+        self._guarded(self._sync)
+        self._guarded(self._sweeper.sweep_if_due)
+        now_ns = world.monotonic()
+        if not self._is_tick_queued and now_ns - self._ticked_ns >= int(SYNC_SECONDS * 1e9):
+            self._ticked_ns, self._is_tick_queued = now_ns, True
+            self._send_tick()
 
     def _has_work(self) -> bool:
         return self._is_sync_due or self._has_periodic_work()

@@ -37,7 +37,7 @@ class CostDifference:
             of: what is added after `more` or `less`, such as ` in B`.
         """
         if self.bound == "unknown":
-            return "unknown (both costs are lower bounds)"
+            return "unknown (both are lower bounds)"
         about = "about " if self.is_estimated else ""
         is_more = self.usd > 0
         if self.bound == "exact":
@@ -46,10 +46,10 @@ class CostDifference:
                 if self.usd
                 else "no difference"
             )
-        is_towards_zero = is_more == (self.bound == "at_most")
+        is_sign_open = is_more == (self.bound == "at_most")
         if not self.usd:
             return f"{about}the same or {'more' if self.bound == 'at_least' else 'less'}{of}"
-        if is_towards_zero:  # the sign of the difference is not known
+        if is_sign_open:
             opposite = "less" if is_more else "more"
             return f"at most {about}{amount} {'more' if is_more else 'less'}{of}, or {opposite}"
         return f"at least {about}{amount} {'more' if is_more else 'less'}{of}"

@@ -135,7 +135,8 @@ class ListQuery:
         changed, defaults = replace(self, **changes), ListQuery()
         values = {name: getattr(changed, name) for name in self.__slots__}
         set_values = {name: v for name, v in values.items() if v != getattr(defaults, name)}
-        return urlencode(set_values, safe=",")
+        # A recorded name that is not valid Unicode opens a search without results instead of failing the page.
+        return urlencode(set_values, safe=",", errors="replace")
 
     @property
     def is_filtered(self) -> bool:

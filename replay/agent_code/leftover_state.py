@@ -70,6 +70,8 @@ class State:
         """The number of imported modules at the last measurement."""
         self.known: dict[str, bool] = {}
         """Whether a file belongs to the agent, by its path."""
+        self.others: dict[str, int] = {}
+        """The identity of each module that does not belong to the agent, by the name of the module."""
 
 
 NAMED_STATE = "left state that can cause this"
@@ -162,20 +164,29 @@ def _changed(entry_module: str) -> Iterator[str]:
                 yield f"{name}.{key} ({change})"
 
 
+def examine_modules() -> None:
+    """Remember which imported modules do not belong to the agent, so that forked processes need not examine them."""
+    _modules()
+
+
 def _modules() -> list[tuple[str, ModuleType]]:
     """Return the modules of the agent, without modules of agentobs and libraries."""
-    known = process.state(State).known
+    state = process.state(State)
+    known, others = state.known, state.others
     found = []
     # This code runs in each replay for all imported modules, which are thousands with some SDKs.
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not isinstance(module, ModuleType):
+        if others.get(name) == id(module):
             continue
-        if file not in known:
-            # Symbolic links are resolved only for the few files that are not in the folder of a library anyway.
-            known[file] = is_agents(file) and is_agents(str(Path(file).resolve()))
-        if known[file]:
-            found.append((name, module))
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and isinstance(module, ModuleType):
+            if file not in known:
+                # Symbolic links are resolved only for the few files that are not in the folder of a library anyway.
+                known[file] = is_agents(file) and is_agents(str(Path(file).resolve()))
+            if known[file]:
+                found.append((name, module))
+                continue
+        others[name] = id(module)
     return found
 
 

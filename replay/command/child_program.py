@@ -36,7 +36,7 @@ class ChildProgram:
         command: Sequence[str],
         directory: Path,
         environment: Mapping[str, str],
-        stdin: bytes = b"",
+        stdin: bytes | None = b"",
     ) -> None:
         """Start the program.
 
@@ -44,7 +44,8 @@ class ChildProgram:
             command: the program and its arguments.
             directory: its working directory.
             environment: all its environment variables.
-            stdin: its input.
+            stdin: its input. None keeps it open until the program ends, so that the program can notice the end of this
+                process.
 
         Raises:
             UsageError: the program cannot be started.
@@ -72,10 +73,10 @@ class ChildProgram:
         assert process.stdout is not None
         assert process.stderr is not None
         self.stdout, self.stderr = Output(process.stdout), Output(process.stderr)
-        self._threads = [
-            threading.Thread(target=_write, args=(process.stdin, stdin), daemon=True),
-            threading.Thread(target=self._wait, daemon=True),
-        ]
+        self._threads = [threading.Thread(target=self._wait, daemon=True)]
+        if stdin is not None:
+            writes = (process.stdin, stdin)
+            self._threads.append(threading.Thread(target=_write, args=writes, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -98,6 +99,9 @@ class ChildProgram:
             self._signal(signal.SIGKILL)
             self._is_gone(KILLED_SECONDS)
         self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
         for output in (self.stdout, self.stderr):
             output.close()
 

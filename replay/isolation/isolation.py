@@ -38,7 +38,7 @@ SILENT_SECONDS = 600.0
 """How long a test process may send nothing before it is killed. Our choice: the deadlines of a replay and of
 pytest-timeout are much shorter.
 """
-WARM_UP = "replay.isolation.warmup"
+WARM_UP = "replay.playback.warmup"
 PRELOADED = (
     "agentobs.recording.session",
     "replay.pytest_plugin.client_fixtures",

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from agentobs import world
+from replay.playback.warmup import warm_up
 from replay.trial.clock_shift import shift_clock
 
 
@@ -22,6 +23,7 @@ def main() -> None:
     # The first client of an agent imports these modules, so each forked process would import them again.
     for name in ("agentobs.recording.session", "httpcore2"):
         importlib.import_module(name)
+    warm_up()
     reads, writes = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

@@ -114,7 +114,8 @@ def stores(*names: str) -> pytest.MarkDecorator:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder, so that `make test` leaves them out."""
-    own = [item for item in items if Path(__file__).parent in item.path.parents]
+    folder = f"{Path(__file__).parent}{os.sep}"
+    own = [item for item in items if str(item.path).startswith(folder)]
     for item in own:
         item.add_marker(pytest.mark.browser)
         item.add_marker(pytest.mark.timeout(SECONDS))

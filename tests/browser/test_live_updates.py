@@ -275,6 +275,29 @@ def test_typed_text_is_kept(served: Served, agent: Agent, tabs) -> None:
     ]
 
 
+def test_an_open_menu_keeps_its_text(served: Served, agent: Agent, tabs) -> None:
+    """A menu stays open, with the name that was typed and the columns that were checked, while the list changes."""
+    tab: Tab = tabs(served)
+    page = tab.page
+    page.locator("#views summary").click()
+    page.get_by_role("textbox", name="Save the current view as").fill("half a na")
+    page.keyboard.press("Tab")
+    agent.do("run beside-the-menu")
+    page.wait_for_function(
+        "() => document.querySelector('#found').innerText.includes('beside-the-menu')"
+    )
+    assert page.get_by_role("textbox", name="Save the current view as").input_value() == "half a na"
+    assert page.evaluate("document.activeElement.textContent") == "Save"
+    page.locator("#columns summary").click()
+    assert not page.locator("#views ul, #views form").first.is_visible()
+    page.get_by_role("checkbox", name="Requests").check()
+    agent.do("run beside-the-columns")
+    page.wait_for_function(
+        "() => document.querySelector('#found').innerText.includes('beside-the-columns')"
+    )
+    assert page.get_by_role("checkbox", name="Requests").is_checked()
+
+
 def test_paused_updates_change_nothing(served: Served, agent: Agent, tabs) -> None:
     """While updates are switched off, nothing is requested and nothing changes; then new data appears."""
     tab: Tab = tabs(served)

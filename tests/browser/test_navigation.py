@@ -136,6 +136,22 @@ def test_two_sessions_are_compared(tab: Tab) -> None:
     assert tab.page.locator("main table").count() >= 1
 
 
+def test_changed_words_of_two_sessions_are_shown_on_demand(tab: Tab) -> None:
+    """The first difference shows no text until a click; then other differences show theirs without a click."""
+    page = tab.page
+    boxes = page.locator("#found tbody input[type=checkbox]")
+    boxes.nth(1).check()
+    boxes.nth(2).check()
+    tab.follow(page.get_by_role("button", name="Compare selected"))
+    assert "First difference" in page.locator("#pair-title").inner_text()
+    assert page.locator("#pair pre").count() == 0
+    page.get_by_role("button", name="Show the text, word by word").click()
+    page.wait_for_selector("#pair pre.edit")
+    tab.follow(page.get_by_role("link", name="Next difference"))
+    page.wait_for_selector("#pair [data-content] section")
+    assert "step=" in page.url
+
+
 def test_sql_queries_and_errors(tab: Tab) -> None:
     """A SELECT shows a table; a statement that writes or reads a file shows an error."""
     page = tab.go("/sql")
@@ -160,7 +176,15 @@ def test_the_keyboard_reaches_everything_with_visible_focus(tab: Tab) -> None:
     session = _a_session(tab)
     tab.go(f"{session}?tab=steps")
     attempt = _first(tab, "#steps a[href^='/attempts/']")
-    for path in ("/", session, f"{session}?tab=transcript", attempt, "/fleet", "/sql"):
+    for path in (
+        "/",
+        session,
+        f"{session}?tab=transcript",
+        attempt,
+        "/fleet",
+        "/sql",
+        f"{session}?tab=commands",
+    ):
         tab.go(path)
         missed = _tab_through(tab)
         assert missed == {"unreached": [], "unmarked": []}, path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +120,7 @@ def commands(home: Home, fixtures: Path, programs: list[FakeProgram]) -> Command
 
     def fixtures_of(folder: Path, session_id: str) -> list[Fixture]:
         del session_id
-        return [Fixture(each, False) for each in sorted(folder.glob("mine*"))]
+        return [Fixture(each, False, "shop.agents:run") for each in sorted(folder.glob("mine*"))]
 
     return Commands(
         home.path,
@@ -298,6 +300,26 @@ def test_a_real_process_is_started(tmp_path: Path) -> None:
     assert (
         HOSTILE in program.stderr.text() + program.stdout.text() or "home" in program.stderr.text()
     )
+
+
+def test_a_command_ends_if_the_dashboard_is_killed(home: Home) -> None:
+    """A command that would never end is interrupted when the other end of its standard input is closed."""
+    command = [sys.executable, "-m", "agentobs.cli.child_command"]
+    arguments = [f"--home={home.path}", "tail"]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _wait(condition: Callable[[], bool]) -> None:

@@ -159,7 +159,7 @@ def test_differences_are_in_words() -> None:
         "at least $0.1500 more in B (50%)"
     )
     assert totals(low, more)[0].difference == "at most $0.1500 more in B, or less"
-    assert totals(low, low)[0].difference == "unknown (both costs are lower bounds)"
+    assert totals(low, low)[0].difference == "unknown (both are lower bounds)"
     about = {**more, "cost_status": "estimated"}
     assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
     unknown = totals({**a, "cost_usd": None}, b)[0]

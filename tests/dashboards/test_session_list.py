@@ -177,7 +177,9 @@ def client_has_signatures(client: Client) -> None:
 
 ORDERS = {
     "name": "name", "status": "status", "started": "started_ns", "duration": "duration_ns", "turns": "turns",
-    "tools": "tool_calls", "cost": "cost_usd", "signatures": "session_id = '" + session_id(900) + "'",
+    "requests": "llm_requests", "input": "input_tokens", "cache_read": "cache_read_tokens",
+    "cache_write": "cache_write_tokens", "output": "output_tokens", "tools": "tool_calls", "cost": "cost_usd",
+    "signatures": "session_id = '" + session_id(900) + "'",
     "tokens": "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens",
     "model": "(SELECT min(model) FROM attempts a WHERE a.session_id = sessions.session_id)",
 }  # fmt: skip
@@ -200,12 +202,14 @@ def test_each_column_sorts_both_ways(
 ) -> None:
     """The header of each column sorts the complete list, with unknown values last, and shows the direction."""
     client_has_signatures(client)
+    every = "&columns=" + ",".join(each.name for each in COLUMNS)
     for sign, way, aria in (("", "ASC", "ascending"), ("-", "DESC", "descending")):
         order = f"{ORDERS[column]} {way} NULLS LAST, session_id {way}"
         assert all_listed(client, sort=f"{sign}{column}") == says(store, "true", order)
-        html = client.get(f"/?sort={sign}{column}").html
+        html = client.get(f"/?sort={sign}{column}{every}").html
         assert re.findall(r'aria-sort="(\w+)"', html) == [aria]
-    links = client.get(f"/?q=coder&sort=-{column}&page=1").links("/?")
+    links = client.get(f"/?q=coder&sort=-{column}&page=1{every}").links("/?")
+    links = [link.partition("&columns=")[0] for link in links]
     back = "/?q=coder" if column == "started" else f"/?q=coder&sort={column}"
     assert (f"{back}&sort={column}" if column == "started" else back) in links
 
@@ -504,12 +508,14 @@ def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPy
 
 
 def test_rows_show_the_last_error(client: Client) -> None:
-    """The row of a failed session shows the error that ended it."""
+    """The row of a failed session shows the error that ended it, and a click on it lists all sessions with it."""
     client_has_signatures(client)
     failed = client.get("/?status=failed")
-    [*errors] = re.findall(r'class="row-error"[^>]*>([^<]*)<', failed.html)
+    errors = re.findall(r'class="row-error"[^>]*><a [^>]*>([^<]*)<', failed.html)
     assert set(errors) == {"ValueError"}
     assert len(errors) == len(listed(client, status="failed"))
+    assert "/?q=ValueError&status=failed" in failed.links("/?")
+    assert sorted(all_listed(client, q="valueerror")) == sorted(all_listed(client, status="failed"))
 
 
 def test_filters_are_one_click_away(client: Client) -> None:

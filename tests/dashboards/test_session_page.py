@@ -414,3 +414,17 @@ def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
             assert "no recordings found" in each.words
             assert "cannot record" not in each.words
         assert not gone.path.exists()
+
+
+def test_a_turn_is_opened_by_its_number(home: Home, client: Client) -> None:
+    """The number of a turn leads to the step of its request; an unknown turn is reported."""
+    [attempt_id] = [
+        str(row[0])
+        for row in query_rows(
+            home, f"SELECT attempt_id FROM attempts WHERE session_id = '{LONG}' AND turn = 7"
+        )
+    ]
+    got = client.get(f"/sessions/{LONG}?turn=7")
+    assert (got.status, got.headers["location"]) == (303, f"/sessions/{LONG}?step={attempt_id}")
+    for wrong in ("999", "<b>"):
+        assert client.get(f"/sessions/{LONG}?turn={wrong}").status == 404

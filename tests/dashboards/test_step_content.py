@@ -116,3 +116,14 @@ def test_the_error_of_a_request_and_of_a_call(tmp_path: Path) -> None:
             if "step=" in each
         ]
         assert {failed, step} <= set(steps)
+
+
+def test_a_retry_shows_the_messages_of_its_request(tmp_path: Path) -> None:
+    """The messages of a retry are new since the previous request, not since the failed attempt."""
+    home = sample_home(tmp_path / "retry")
+    first, retry = attempts(home)[:2]
+    with serving(home) as client:
+        shown = [client.press(f"/attempts/{each}/messages").html for each in (first, retry)]
+    question = re.compile(r'<div class="message user.*?</div>\s*</div>', re.DOTALL)
+    assert question.findall(shown[0])
+    assert question.findall(shown[0]) == question.findall(shown[1])

@@ -170,3 +170,12 @@ def test_at_first_a_long_tree_shows_the_way_to_what_matters() -> None:
     around = shown(tree, tree.by_id["a700"])
     assert len(around) == 21 + GROUP_SIZE
     assert "a700" in {node.step_id for node in around}
+
+
+def test_without_a_known_cause_the_last_failed_step_is_selected() -> None:
+    """If a session failed and no step is known to have caused it, the step that failed last is selected at first."""
+    tree = example({"step_id": None, "step_lane": None, "step_turn": None})
+    assert tree.failing is None
+    assert tree.important is not None
+    assert tree.node(tree.important).step_id == "b1 1 call3"
+    assert example().important is None

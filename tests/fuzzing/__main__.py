@@ -49,17 +49,21 @@ def main() -> int:
                 whole.findings.append(each)
                 path = _written(each, options.failures)
                 print(f"{each}\n{each.details}  smallest input: {path}", flush=True)
-    for each in outcomes.values():
-        rate = each.inputs / each.seconds if each.seconds else 0
-        print(
-            f"{each.target:20} {each.inputs:>9,} inputs  {each.accepted / max(each.inputs, 1):>4.0%} accepted  "
-            f"{rate:>8,.0f}/s  {len(each.findings)} failures"
-        )
-    failures = sum(len(each.findings) for each in outcomes.values())
-    total = sum(each.inputs for each in outcomes.values())
+    for outcome in outcomes.values():
+        _print_line(outcome)
+    failures = sum(len(outcome.findings) for outcome in outcomes.values())
+    total = sum(outcome.inputs for outcome in outcomes.values())
     report("fuzzing", failures, total)
     print(f"{total:,} inputs in {time.monotonic() - started:.0f} s, {failures} failures")
     return 1 if failures else 0
+
+
+def _print_line(outcome: Outcome) -> None:
+    rate = outcome.inputs / outcome.seconds if outcome.seconds else 0
+    print(
+        f"{outcome.target:20} {outcome.inputs:>9,} inputs  {outcome.accepted / max(outcome.inputs, 1):>4.0%} accepted  "
+        f"{rate:>8,.0f}/s  {len(outcome.findings)} failures"
+    )
 
 
 def _written(finding: Finding, folder: Path) -> Path:

@@ -16,10 +16,11 @@ import yaml
 
 from agentobs.errors import ForeignError
 from agentobs.importers.bundle import bundle_import, container
-from agentobs.importers.exchange_sessions import session_start
+from agentobs.importers.exchange_sessions import session_start, without_first_chunk_time
 from agentobs.importers.file_formats import Format, described, foreign_content
 from agentobs.importers.recordings import recording_import
 from agentobs.importers.recordings.stored_exchanges import converted
+from agentobs.importers.segment_builder import segment_lines
 from agentobs.importers.wire_files import import_wire
 from agentobs.ledger import overlay
 from agentobs.ledger.price_book import PriceBook
@@ -89,7 +90,7 @@ def _sealed_fixture(data: bytes) -> bytes:
 @contextlib.contextmanager
 def segments(folder: Path) -> Iterator[Opened]:
     """Plain segments; the lines of a sealed one have correct checksums."""
-    home, seeds = _recorded(folder)
+    home, seeds = recorded(folder)
     path = facts_path(home, segment_ids(home)[0])
 
     def run(data: bytes) -> None:
@@ -100,10 +101,10 @@ def segments(folder: Path) -> Iterator[Opened]:
         list(read_runs(path, wanted=(b"attempts", b"usage")))
         tail(path)
 
-    yield Opened(seeds, run, _sealer(zlib.crc32(path.stem.encode())))
+    yield Opened(seeds, run, sealer(zlib.crc32(path.stem.encode())))
 
 
-def _recorded(folder: Path) -> tuple[Home, list[bytes]]:
+def recorded(folder: Path) -> tuple[Home, list[bytes]]:
     """Record two sessions; return the home, and the facts and the content of the first segment."""
     home = open_home(folder / "home")
     record(home, [*conversation(1, turns=2), *conversation(2, turns=1)])
@@ -111,7 +112,7 @@ def _recorded(folder: Path) -> tuple[Home, list[bytes]]:
     return home, [path(home, segment).read_bytes() for path in (facts_path, content_path)]
 
 
-def _sealer(seed: int) -> Callable[[bytes], bytes]:
+def sealer(seed: int) -> Callable[[bytes], bytes]:
     """Return a function that corrects the checksums of the lines of a segment."""
 
     def sealed(data: bytes) -> bytes:
@@ -127,7 +128,7 @@ def _sealer(seed: int) -> Callable[[bytes], bytes]:
 @contextlib.contextmanager
 def compressed_segments(folder: Path) -> Iterator[Opened]:
     """Compressed segments; the index of a sealed one has a correct checksum."""
-    home, seeds = _recorded(folder)
+    home, seeds = recorded(folder)
     path = facts_path(home, segment_ids(home)[0])
     small = compression.compressed_path(path)
     ingest(home)
@@ -153,14 +154,14 @@ def compressed_segments(folder: Path) -> Iterator[Opened]:
 @contextlib.contextmanager
 def segment_indexes(folder: Path) -> Iterator[Opened]:
     """The index of a compressed segment, as JSON with a correct checksum, after blocks that are intact."""
-    home, _ = _recorded(folder)
+    home, _ = recorded(folder)
     path = facts_path(home, segment_ids(home)[0])
     small = compression.compressed_path(path)
     ingest(home)
     whole, seed = small.read_bytes(), zlib.crc32(path.stem.encode())
     length = int.from_bytes(whole[-16:-12], "little")
     blocks = whole[: -16 - length - 8]
-    index = compression.zstd.decompress(whole[-16 - length : -16])
+    index = compression._decompressed(whole[-16 - length : -16], 2**20)[0]
 
     def run(data: bytes) -> None:
         text = compression.compressed(data)
@@ -175,7 +176,7 @@ def segment_indexes(folder: Path) -> Iterator[Opened]:
 @contextlib.contextmanager
 def stores(folder: Path) -> Iterator[Opened]:
     """Homes with a changed segment: an ingest, a check, queries, and the content of a session."""
-    home, [facts, content] = _recorded(folder)
+    home, [facts, content] = recorded(folder)
     [segment] = segment_ids(home)
     seed = zlib.crc32(segment.encode())
 
@@ -195,13 +196,13 @@ def stores(folder: Path) -> Iterator[Opened]:
         with contextlib.suppress(KeyError):
             read_session(home, session_id(1), [segment])
 
-    yield Opened([facts, content], run, _sealer(seed))
+    yield Opened([facts, content], run, sealer(seed))
 
 
 @contextlib.contextmanager
 def bundles(folder: Path) -> Iterator[Opened]:
     """Bundles; the manifest of a sealed one has a correct digest and length."""
-    home, _ = _recorded(folder)
+    home, _ = recorded(folder)
     path = folder / "x.bundle"
     seeds = []
     with open_store(home) as store:
@@ -216,8 +217,8 @@ def bundles(folder: Path) -> Iterator[Opened]:
         for each in staging.segments.iterdir():
             each.unlink()
         bundle = container.open_bundle(path)
-        for each in bundle.session_ids:
-            bundle_import._check(bundle, each, staging)
+        for session in bundle.session_ids:
+            bundle_import._check(bundle, session, staging)
 
     yield Opened(seeds, run, _sealed_bundle)
 
@@ -236,7 +237,7 @@ def _sealed_bundle(data: bytes) -> bytes:
 @contextlib.contextmanager
 def bundled_lines(folder: Path) -> Iterator[Opened]:
     """The lines of a bundle: a bundle with correct digests that contains the changed facts and content."""
-    home, _ = _recorded(folder)
+    home, _ = recorded(folder)
     path = folder / "x.bundle"
     with open_store(home) as store:
         pack(store, [session_id(1)], path, with_content=True)
@@ -365,7 +366,7 @@ def wire(folder: Path) -> Iterator[Opened]:
         if not scanned.times:
             return False
         records = wire_files._records(path, scanned)
-        list(wire_files.segment_lines(home, records, wire_files.without_first_chunk_time))
+        list(segment_lines(home, records, without_first_chunk_time))
         return True
 
     yield Opened([wire_lines(), wire_lines(stream=True)], run)
@@ -449,7 +450,7 @@ def _recordings(kind: Format) -> list[bytes]:
 @contextlib.contextmanager
 def unknown_files(folder: Path) -> Iterator[Opened]:
     """The descriptions of files of any format."""
-    seeds = [each for kind in ("vcr", "har", "agent-rewind", "orca") for each in _recordings(kind)]  # type: ignore[arg-type]
+    seeds = [each for kind in ("vcr", "har", "agent-rewind", "orca") for each in _recordings(kind)]
 
     def run(data: bytes) -> None:
         described(data)

@@ -94,6 +94,7 @@ class _Served:
         config.load()
         self._app, config.loaded_app = config.loaded_app, self._watched
         self._config = config
+        self._protocol: Any = config.http_protocol_class
         self._errors: list[BaseException] = []
 
     async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
@@ -120,7 +121,7 @@ class _Served:
 
     async def _connection(self, data: bytes) -> int | None:
         state = ServerState()
-        protocol: Any = self._config.http_protocol_class(  # type: ignore[operator]  # a class after `load`
+        protocol: Any = self._protocol(
             config=self._config, server_state=state, app_state={}, _loop=self.loop
         )
         transport = _Transport()
@@ -317,7 +318,7 @@ class _Whole(httpx2.AsyncByteStream):
 def proxy(folder: Path) -> Iterator[Opened]:
     """The recording proxy, in front of a provider that answers at once."""
     pair = recorded_pairs(stream=True)[0]
-    sessions = ClientSessions(lambda *_: _Sessions(), lambda *_: None)  # type: ignore[arg-type, return-value]
+    sessions = ClientSessions(lambda *_: _Sessions(), lambda *_: None)  # type: ignore[arg-type]
 
     forwarder = Forwarder(
         {

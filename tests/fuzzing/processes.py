@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections.abc import Iterator
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ def run_parts(waiting: Iterator[Part], processes: int) -> Iterator[Outcome]:
         if not running:
             return
         for ended in wait(list(running)):
+            assert isinstance(ended, Connection)
             part, process = running.pop(ended)
             try:
                 yield ended.recv()

@@ -63,7 +63,7 @@ class Target:
     allowed: tuple[type[Exception], ...] = (AgentobsError,)
     """The documented errors."""
     quick: int = 30
-    """The number of inputs in `make test`."""
+    """The number of inputs in `make test`; 0 for targets that take too long."""
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from agentobs.provider.registry import dialect_of, message_of, received_messages
 from agentobs.provider.server_events import last_event_end, server_events, split_events
 from agentobs.proxy.client_variables import VARIABLES, extra_variable, upstreams, without_proxy
 from agentobs.recording.facts.interpreter import Interpreter
+from agentobs.recording.journal import compression
 from agentobs.recording.journal.home import Home, locate, open_home
 from agentobs.recording.options import Options, content_mode, git_mode
 from agentobs.recording.vault.encryption import content_key
@@ -54,15 +55,17 @@ CONVERSE = "/model/anthropic.claude-sonnet-4-5/converse-stream"
 def _bodies() -> list[bytes]:
     """Return streams of the Messages API, with texts, tool calls, thinking, server tools and an error."""
     events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "model": "claude-sonnet-4-5", "content": [],
-         "usage": {"input_tokens": 9, "output_tokens": 1, "cache_creation": {"ephemeral_5m_input_tokens": 2}}}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+        {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "model": "claude-sonnet-4-5",
+         "content": [], "usage": {"input_tokens": 9, "cache_creation": {"ephemeral_5m_input_tokens": 2}}}},
+        {"type": "content_block_start", "index": 0,
+         "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Well"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "c2ln"}},
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1, "content_block": {"type": "server_tool_use", "id": "srvtoolu_1",
          "name": "web_search", "input": {}}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{\"q\": 1}"}},
+        {"type": "content_block_delta", "index": 1,
+         "delta": {"type": "input_json_delta", "partial_json": "{\"q\": 1}"}},
         {"type": "content_block_stop", "index": 1},
         {"type": "ping"},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"},
@@ -218,14 +221,12 @@ def encodings(folder: Path) -> Iterator[Opened]:
     """Bodies with a content encoding; the first byte selects it."""
     import brotli
 
-    from agentobs.recording.journal.compression import zstd
-
     plain = _bodies()[0]
     packed = [
         gzip.compress(plain, mtime=0),
         zlib.compress(plain),
         brotli.compress(plain),
-        zstd.compress(plain),
+        compression.compressed(plain),
     ]
     names = ("gzip", "deflate", "br", "zstd", "gzip, br", "x-unknown")
 
@@ -283,7 +284,9 @@ def telemetry(is_json: bool) -> Callable[[Path], contextlib.AbstractContextManag
             seeds.append(signal[0].encode() + body)
 
         def run(data: bytes) -> bool:
-            signal = next((each for each in signals if data.startswith(each[0].encode())), "log")
+            signal = next(
+                (each for each in signals if data.startswith(each[0].encode())), signals[0]
+            )
             try:
                 for each in records_in(signal, parse_request(signal, data[1:], is_json=is_json)):
                     telemetry_event(each, "0" * 32, T0)
@@ -316,7 +319,8 @@ def sent_requests(folder: Path) -> Iterator[Opened]:
     seeds = [
         b"POST /v1/messages HTTP/1.1\r\nHost: api.anthropic.com\r\nContent-Length: 13\r\n\r\n"
         + b'{"model":"x"}',
-        b"POST http://h:1/v1/messages HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3;x=y\r\nabc\r\n0\r\n\r\n",
+        b"POST http://h:1/v1/messages HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3;x=y\r\nabc\r\n"
+        b"0\r\n\r\n",
     ]
 
     def run(data: bytes) -> bool:

@@ -36,13 +36,13 @@ OWN = {
 """
 AGENT = "agentobs/agent/"
 """The agent loop, which creates its requests with the types of its SDK."""
-CLIENTS = {"agentobs/cli/inspection/contradictions.py", "replay/isolation/warmup.py"}
+CLIENTS = {"agentobs/cli/inspection/contradictions.py", "replay/playback/warmup.py"}
 """Modules that call the typed client of the SDK and do not know the shape otherwise: the judge and the warm-up."""
 REQUESTS = frozenset({"batches", "count_tokens", "create", "parse", "stream", "tool_runner"})
 """The methods of `messages` in a client of the SDK."""
 IMPORTERS = ("agentobs/importers/", "agentobs/cli/transfer/imports.py")
 """Importers of files that only contain requests to one provider."""
-OF_THE_SDK = {"agentobs/ledger/meter.py", "replay/isolation/warmup.py"}
+OF_THE_SDK = {"agentobs/ledger/meter.py", "replay/playback/warmup.py"}
 """Modules that are specific to the SDK of the agent loop: the meter of its usage and the warm-up of its client."""
 
 

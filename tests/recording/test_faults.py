@@ -72,10 +72,10 @@ def wait_until(seen: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 def record_all(recorder: Recorder, records: list[Record]) -> None:
-    """Pass records to a recorder and flush."""
+    """Pass records to a recorder, and wait until it has written or dropped them."""
     for each in records:
         recorder(each)
-    assert recorder.flush(20)
+    assert recorder.wait(20)
 
 
 def check_accounts(recorder: Recorder, home: Home) -> None:
@@ -454,6 +454,32 @@ def test_always_waits_for_the_disk_for_a_limited_time(tmp_path: Path) -> None:
     assert len(segment_ids(home)) == 2, "after a failed sync, another segment is used"
 
 
+def test_a_flush_reports_each_loss_once(tmp_path: Path) -> None:
+    """A flush returns False if a record was dropped since the previous flush, and True after later records are written.
+
+    With `always`, it also reports a sync that failed before the flush was called.
+    """
+    faulty = Faulty(once("write", 3, "ENOSPC"))
+    recorder = Recorder(open_home(tmp_path / "home"), Options(files=faulty.files))
+    for each in session_records(1):
+        recorder(each)
+    assert recorder.wait(20)
+    assert recorder.flush(20) is False
+    assert recorder.statistics().reasons["ENOSPC"] > 0
+    wait_until(lambda: recorder._health.refusal is None)
+    recorder(start(2))
+    assert recorder.flush(20) is True
+    assert recorder.close()
+    faulty = Faulty(once("sync", 1, "EIO"))
+    recorder = Recorder(open_home(tmp_path / "always"), Options(files=faulty.files, sync="always"))
+    recorder(start(3))
+    wait_until(lambda: recorder.statistics().unsynced)
+    assert recorder.flush(20) is False
+    recorder(end(3))
+    assert recorder.flush(20) is True
+    assert recorder.close()
+
+
 class _Raising:
     """Raises an exception when it is called."""
 
@@ -596,7 +622,7 @@ def test_the_process_session_is_replaced_after_a_failure(
         assert recorder.flush(20)
         faulty.plan = lambda name, count: "ENOSPC" if name == "write" else None
         recorder(dataclasses.replace(tool(1, "t1", "weather", at=T0), place=Place(first)))
-        assert recorder.flush(20)
+        assert recorder.flush(20) is False, "the record was dropped"
         faulty.plan = lambda name, count: None
         wait_until(lambda: recorder._health.refusal is None)
         assert sessions._process_place().session_id != first

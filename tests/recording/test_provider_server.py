@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -52,6 +53,37 @@ def test_only_local_requests_are_answered(headers: list[tuple[str, str]], status
         filled_headers = [(name, value.format(port=port)) for name, value in headers]
         assert status_of(port, filled_headers) == status
         assert provider.script.unused == (status != 200)
+
+
+BODIES: list[tuple[list[str], bytes, int]] = [
+    (["transfer-encoding: chunked"], b"5\r\nhello\r\n0\r\n\r\n", 200),
+    (["transfer-encoding: chunked"], b"x\r\n", 400),
+    (["transfer-encoding: chunked"], b"-5\r\nhello\r\n", 400),
+    (["transfer-encoding: chunked"], b"ffffffff\r\n", 413),
+    (["transfer-encoding: gzip, chunked"], b"", 400),
+    (["transfer-encoding: chunked", "content-length: 5"], b"5\r\nhello\r\n0\r\n\r\n", 400),
+    (["content-length: 2"], b"{}", 200),
+    (["content-length: 2", "content-length: 3"], b"{} ", 400),
+    (["content-length: +2"], b"{}", 400),
+    (["content-length: 99999999999"], b"", 413),
+    (["content-length: 4", "content-encoding: gzip"], b"text", 400),
+]
+
+
+@pytest.mark.parametrize(("headers", "body", "status"), BODIES)
+def test_a_malformed_body_is_refused(headers: list[str], body: bytes, status: int) -> None:
+    """A body with malformed or ambiguous framing or compression gets 400, and a long one 413; both are closed."""
+    with (
+        ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider,
+        socket.create_connection(("127.0.0.1", int(provider.url.rpartition(":")[2]))) as client,
+    ):
+        host = provider.url.removeprefix("http://")
+        head = ["POST /v1/messages HTTP/1.1", f"host: {host}", *headers, "", ""]
+        client.sendall("\r\n".join(head).encode() + body)
+        client.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert (status == 200) == (provider.script.unused == 0)
 
 
 @pytest.mark.parametrize("port", [-1, 65536, 10**9])

@@ -20,7 +20,7 @@ LOW_A = ("at most $0.15 more, or less", "at least $0.15 less", "the same or less
         (False, False, EXACT),
         (False, True, LOW_B),
         (True, False, LOW_A),
-        (True, True, ("unknown (both costs are lower bounds)",) * 3),
+        (True, True, ("unknown (both are lower bounds)",) * 3),
     ],
 )
 def test_a_lower_bound_makes_the_difference_a_bound(

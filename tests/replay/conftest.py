@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from replay.isolation.isolation import PRELOADED
-from replay.isolation.warmup import warm_up
+from replay.playback.warmup import warm_up
 from replay.virtual_time.thread_states import ThreadStates
 
 

@@ -1,4 +1,4 @@
-"""A thousand kills lose no acknowledged record, and every store can be opened."""
+"""Ten thousand kills lose no acknowledged record, and every store can be opened."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.soak.process_kills import kill_ingests_and_prunes, kill_streaming_cli
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_a_thousand_kills(seed: int, tmp_path: Path) -> None:
-    """No acknowledged record is lost in twenty homes with fifty kills each.
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_ten_thousand_kills(seed: int, tmp_path: Path) -> None:
+    """No acknowledged record is lost in two hundred homes with fifty kills each.
 
     Each home has 3 to 16 recorders, an ingester and a reader.
     """

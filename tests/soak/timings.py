@@ -224,7 +224,8 @@ def rebuild(scale: float) -> None:
     report("rebuild", len(different), rows, f"tables: {', '.join(different)}" if different else "")
     report("rebuild_time", seconds / plain * 1e9, round(plain / 1e6))
     print(
-        f"rebuild of {plain / 1e6:.0f} MB: {seconds:.1f} s, {seconds / plain * 1e9:.0f} s per GB, {len(different)} differ"
+        f"rebuild of {plain / 1e6:.0f} MB: {seconds:.1f} s, {seconds / plain * 1e9:.0f} s per GB, "
+        f"{len(different)} tables differ"
     )
 
 

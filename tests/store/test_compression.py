@@ -409,3 +409,23 @@ def test_readers_during_compression(tmp_path: Path) -> None:
     with connect(home) as connection:
         assert connection.execute("SELECT count(*) FROM attempts").fetchone() == (17 * 3,)
     assert verify(home).ok
+
+
+def test_a_plain_file_that_lost_its_end_does_not_replace_the_compressed_file(
+    tmp_path: Path,
+) -> None:
+    """If both forms exist after a power loss and the plain file is damaged, the compressed file is kept."""
+    home, segment_id = made(tmp_path)
+    path = facts_path(home, segment_id)
+    plain = path.read_bytes()
+    with connect(home) as connection:
+        before = everything(connection)
+    compressed = compressed_path(path).read_bytes()
+    for rest in (plain[: plain.rfind(b"\n", 0, -1) + 1], plain[:-60] + bytes(60)):
+        path.write_bytes(rest)
+        ingest(home)
+        assert not path.exists()
+        assert compressed_path(path).read_bytes() == compressed
+    home.database.unlink()
+    with connect(home) as connection:
+        assert everything(connection) == before

@@ -164,11 +164,17 @@ def test_a_damaged_generation(tmp_path: Path) -> None:
     for path in (content_path(home, segment_id), facts_path(home, segment_id)):
         assert not path.exists()
     compressed_path(facts_path(home, segment_id)).unlink()
-    published = home.database.read_bytes()
+    assert any("restored from the published file" in line for line in repair(home).lines())
+    with connect(home) as connection:
+        assert everything(connection) == before
+    assert verify(home).ok
+
+
+def test_content_without_facts(tmp_path: Path) -> None:
+    """Content whose facts exist neither in a segment nor in the published file is moved away."""
+    home, segment_id = made(tmp_path, is_ingested=False)
+    facts_path(home, segment_id).unlink()
     assert any("its facts are missing" in line for line in repair(home).lines())
-    assert (
-        home.database.read_bytes() == published
-    )  # without segments, it is the only copy of the facts
 
 
 def test_a_damaged_index_of_texts(tmp_path: Path) -> None:
@@ -187,3 +193,33 @@ def test_a_damaged_index_of_texts(tmp_path: Path) -> None:
     assert [line for line in repair(home).lines() if line.startswith(TEXTS)]
     assert not path.exists()
     assert verify(home).ok
+
+
+def test_a_missing_segment_is_restored_from_the_published_file(tmp_path: Path) -> None:
+    """If all files of a segment are missing, its facts are restored from the rows of the published file.
+
+    `verify` refers to repair and does not advise to delete the store, which holds the only copy.
+    """
+    home, segment_id = made(tmp_path, is_ingested=True)
+    with connect(home, ingest=False) as connection:
+        before = everything(connection)
+    for path in home.segments.iterdir():
+        path.unlink()
+    [finding] = verify(home).findings
+    assert finding.found.startswith(f"segment {segment_id} is missing")
+    assert "agentobs repair restores" in finding.lost
+    report = repair(home)
+    assert report.unrepaired == []
+    assert "records restored from the published file" in report.done[0]
+    with connect(home, ingest=False) as connection:
+        assert everything(connection) == before
+    assert {each.found.partition(" ")[0] for each in verify(home).findings} == {"references"}, (
+        "the content is lost"
+    )
+
+
+def test_a_store_without_records(tmp_path: Path) -> None:
+    """A store without records is not damaged."""
+    home = a_home(tmp_path)
+    ingest(home)
+    assert repair(home).lines() == ["nothing to repair"]

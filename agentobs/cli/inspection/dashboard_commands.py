@@ -12,6 +12,9 @@ from agentobs import world
 if TYPE_CHECKING:
     from dashboards.app.commands.command_jobs import Commands, Fixture, Program
 
+_CHILD = "agentobs.cli.child_command"
+"""The module that runs a command of `agentobs` until it ends or the dashboard ends."""
+
 
 def dashboard_commands(home: Path, fixtures: Path) -> Commands:
     """Return the commands for a home.
@@ -33,9 +36,9 @@ def dashboard_commands(home: Path, fixtures: Path) -> Commands:
 
     def start(arguments: Sequence[str]) -> Program:
         # `-P`: no module of the directory replaces a module of ours, as for the command `agentobs`.
-        command = [sys.executable, "-P", "-m", "agentobs", f"--home={home}", *arguments]
+        command = [sys.executable, "-P", "-m", _CHILD, f"--home={home}", *arguments]
         environment = {**world.environment(), "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
-        return ChildProgram(command, directory, environment)
+        return ChildProgram(command, directory, environment, stdin=None)
 
     return Commands(
         home,
@@ -54,7 +57,7 @@ def _fixtures_of(folder: Path, session_id: str) -> list[Fixture]:
     from replay.fixture.fixture_search import headers_in
 
     return [
-        Fixture(path, is_command(header.get("entry")))
+        Fixture(path, is_command(header.get("entry")), str(header.get("entry") or ""))
         for path, header in headers_in(folder).items()
         if header.get("session_id") == session_id
     ]

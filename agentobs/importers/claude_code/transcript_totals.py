@@ -13,6 +13,7 @@ from agentobs.importers.claude_code.agent_threads import Thread
 from agentobs.importers.claude_code.transcript_entries import COST_KIND, Entry, OtherLine, as_dict
 from agentobs.importers.line_files import FAR_NS
 from agentobs.provider.registry import ANTHROPIC
+from agentobs.records.usage import COUNT_MAX
 
 _COUNTS = {
     "input": "inputTokens",
@@ -73,4 +74,6 @@ def _counted(value: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return value if 0 < value <= COUNT_MAX else 0

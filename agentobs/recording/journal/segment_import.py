@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -49,7 +50,10 @@ def import_segment(home: Home, segment_id: str, lines: Iterable[ImportedLine]) -
         for path_of in (content_path, facts_path):
             if path_of(staging, segment_id).exists():
                 path_of(staging, segment_id).rename(path_of(home, segment_id))
-        sync_directory(home.segments)
+        for folder in (home.segments, home.path):
+            sync_directory(folder)
+        with contextlib.suppress(OSError):  # it may belong to another user
+            sync_directory(home.path.parent)
     finally:
         shutil.rmtree(staging.path, ignore_errors=True)
 

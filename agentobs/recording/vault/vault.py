@@ -256,7 +256,25 @@ def read_session(
 
     Raises:
         RecordingError: the session is not in these segments, or its content is missing.
+        DamagedError: a record has another form than those that agentobs writes.
     """
+    try:
+        return _session(home, session_id, segment_ids, bodies)
+    except _OTHER_FORM as error:
+        raise DamagedError(
+            f"session {session_id} has a record that agentobs did not write ({type(error).__name__})",
+            where=str(home.segments),
+            todo="Run: agentobs verify",
+        ) from error
+
+
+_OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""The errors that values of another type, or missing values, cause."""
+
+
+def _session(
+    home: Home, session_id: str, segment_ids: Sequence[str], bodies: Container[str] | None
+) -> Recording:
     start: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
     start_content: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """Repair: replace damaged files by their readable parts, without deleting the originals.
 
-Torn tails are cut off and damaged ranges are removed. If the published file still has the rows of unreadable facts, the
-rows are converted back to records with their old numbers; other unreadable facts are replaced by a line that records
-the loss. Original files move to `<home>/damaged/`, where nothing is ever deleted. Then the store is rebuilt from the
-segments. Segments of running processes are skipped.
+Torn tails are cut off and damaged ranges are removed. If the published file still has the rows of unreadable facts, or
+of a missing segment, the rows are converted back to records with their old numbers; other unreadable facts are replaced
+by a line that records the loss. Original files move to `<home>/damaged/`, where nothing is ever deleted. Then the store
+is rebuilt from the segments. Segments of running processes are skipped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from agentobs.recording.journal.compression import compressed_path
 from agentobs.recording.journal.home import Home, sync_directory
 from agentobs.recording.journal.segment_blocks import blocks_of
 from agentobs.recording.journal.segments import (
+    FORMAT,
     Damage,
     Line,
     content_path,
@@ -41,7 +42,7 @@ from agentobs.store.duckdb.journal_tail import Mark
 from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.schema import SETTINGS
 from agentobs.store.duckdb.segment_compression import replace
-from agentobs.store.duckdb.segment_rewrite import without
+from agentobs.store.duckdb.segment_rewrite import restored, without
 from agentobs.store.duckdb.verification import is_store_intact, is_store_readable
 from agentobs.store.text_index import NAME as TEXTS
 from agentobs.store.text_index import delete_index, index_damage
@@ -94,6 +95,9 @@ def repair(
             for number, segment_id in enumerate(ids):
                 progress(number, len(ids))
                 _repair_segment(home, segment_id, stored, report)
+            if home.segments.is_dir():
+                for segment_id in sorted(stored.marks.keys() - set(ids)):
+                    _restore_segment(home, stored.marks[segment_id], stored, report)
         _move_orphaned_content(home, report)
         if damage := index_damage(home):
             delete_index(home)
@@ -159,6 +163,10 @@ def _record(text: str) -> bytes:
     """Convert a row (as JSON) to the payload of its record, which does not contain the segment and the sequence."""
     value = json.loads(text)
     del value["segment_id"], value["sequence"]
+    return _payload(value)
+
+
+def _payload(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -180,6 +188,30 @@ def _repair_segment(home: Home, segment_id: str, stored: _StoredRows, report: Re
             report.unrepaired.append(f"{path.name}: {error.found}")
         except (AgentobsError, OSError) as error:
             report.unrepaired.append(f"{path.name}: {generations.first_line(error)}")
+
+
+def _restore_segment(home: Home, mark: Mark, stored: _StoredRows, report: RepairReport) -> None:
+    """Write the facts of a missing segment from its rows in the published file.
+
+    If the segment was removed by a pruning that is not complete, the next ingest removes it again.
+    """
+    path = facts_path(home, mark.segment_id)
+    rows = stored.records(mark.segment_id)
+    if not rows or file_exists(path):
+        return
+    opened = {"format": FORMAT, "segment_id": mark.segment_id, "opened_ns": mark.opened_ns or 0}
+    known = {1: ("segment", _payload(opened)), **rows}
+    if mark.state == "sealed":
+        known[mark.sequence] = "seal", _payload({"lines": mark.sequence - 1})
+    rewritten = restored(mark.segment_id, known, mark.sequence)
+    try:
+        replace(home, path, blocks_of(rewritten.lines, mark.segment_id))
+    except (AgentobsError, OSError) as error:
+        report.unrepaired.append(f"{path.name}: {generations.first_line(error)}")
+        return
+    report.done.append(
+        f"{path.name}: it was missing; {len(rows)} records restored from the published file"
+    )
 
 
 def _is_intact(path: Path, last: int) -> bool:

@@ -128,7 +128,9 @@ def _existing_index(path: Path) -> Index | None:
     except (FileNotFoundError, DamagedError, ForeignError):
         return None
     with file:
-        return index if index.rewritten or _reads_back(file, index, file_digest(path)) else None
+        # After a power loss, the plain file may lack records that the synced compressed file has.
+        has_all = path.stat().st_size <= index.bytes and _reads_back(file, index, index.digest)
+        return index if index.rewritten or has_all else None
 
 
 def _write(

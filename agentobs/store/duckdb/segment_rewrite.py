@@ -109,6 +109,13 @@ def without(
     return result
 
 
+def restored(segment_id: str, known: Mapping[int, tuple[str, bytes]], last: int) -> Rewritten:
+    """Return the contents of a missing file with the records 1 to `last`, of which only `known` still exist."""
+    result = Rewritten()
+    _lose(result, zlib.crc32(segment_id.encode()), 1, last, known)
+    return result
+
+
 def _lose(
     result: Rewritten, seed: int, first: int, last: int, known: Mapping[int, tuple[str, bytes]]
 ) -> None:

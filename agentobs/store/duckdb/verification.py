@@ -52,6 +52,9 @@ _CONTENT_FIELDS = {
 }
 """The fields of facts that contain content IDs."""
 _NOTHING = "nothing. Delete the file; the next ingest rebuilds it from the segments"
+_ONLY_IN_STORE = (
+    "nothing, as long as the store file exists. agentobs repair restores the records from it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ def verify(
             ]
             in_progress = {session_id for session_id, scope, _ in pending if scope == "all"}
             wrong = _miscounted(home, connection, archived, marks, counted, in_progress)
-            report.findings += [Finding(home.database, None, text, _NOTHING) for text in wrong]
+            report.findings += [Finding(home.database, None, *each) for each in wrong]
     return report
 
 
@@ -192,10 +195,10 @@ def is_store_readable(home: Home) -> bool:
     """Return whether there is a published file that can be read completely, with all its archives."""
     report = VerifyReport()
     with _published(home, report) as (connection, archived, _):
-        if connection is None:
+        if report.findings or not home.database.exists():
             return False
         names = ("published", *archived)
-        return not report.findings and not any(
+        return connection is None or not any(  # a store without rows has no connection
             text for name in names for text in _unreadable(connection, name)
         )
 
@@ -229,12 +232,12 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
     if not alive and (torn := tail(path)):
         found = f"its last {torn} bytes are not a complete record"
         lost = "one record, which was being written when the process ended or the power failed"
-        report.findings.append(Finding(path, file_size(path) - torn, found, lost))
+        report.findings.append(Finding(_place(path), file_size(path) - torn, found, lost))
     is_counted = last and last.kind == "seal"
     if last and is_counted and _value(last).get("lines") != last.sequence - 1:
         report.findings.append(
             Finding(
-                path,
+                _place(path),
                 last.start,
                 "the line count in its last line does not match the file",
                 "unknown",
@@ -366,7 +369,7 @@ def _check_content(
         if base not in known:
             found = f"is based on content {base}, which is missing"
             lost = "the text of this request and of all requests based on it"
-            yield Finding(path, offset, found, lost)
+            yield Finding(_place(path), offset, found, lost)
 
 
 @contextlib.contextmanager
@@ -443,8 +446,11 @@ def _miscounted(
     marks: dict[str, Mark],
     counted: dict[str, _Facts],
     in_progress: Collection[str],
-) -> Iterator[str]:
-    """Compare the rows of each segment with its lines up to the watermark, except for sessions being pruned."""
+) -> Iterator[tuple[str, str]]:
+    """Compare the rows of each segment with its lines up to the watermark, except for sessions being pruned.
+
+    Yield descriptions of each difference and of the lost data.
+    """
     try:
         rows = {table: _rows(connection, table, archived, in_progress) for table in sorted(_TABLES)}
         all_rows = {
@@ -460,17 +466,20 @@ def _miscounted(
         if not total and any(each[segment_id] for each in all_rows.values()):
             continue  # all of its rows are being pruned
         if facts is None or not file_exists(facts_path(home, segment_id)):
-            yield f"segment {segment_id} is missing; the rows of its {mark.sequence} records still exist"
+            found = f"segment {segment_id} is missing; the rows of its {mark.sequence} records still exist"
+            yield found, _ONLY_IN_STORE
             continue
-        if facts.is_original and facts.size < mark.facts_offset:
-            yield f"segment {segment_id} is shorter than when it was ingested"
+        is_shorter = facts.is_original and facts.size < mark.facts_offset
+        if is_shorter:
+            yield f"segment {segment_id} is shorter than when it was ingested", _ONLY_IN_STORE
         lines_of: Counter[str] = Counter()
         for (kind, session_id), number in facts.ingested.items():
             lines_of[kind] += number if session_id not in in_progress else 0
-        for table, found in rows.items():
-            count, lines = found[segment_id], lines_of[table]
+        for table, counts in rows.items():
+            count, lines = counts[segment_id], lines_of[table]
             if count != lines:
-                yield f"table {table} has {count} rows of segment {segment_id}, expected {lines}"
+                text = f"table {table} has {count} rows of segment {segment_id}, expected {lines}"
+                yield text, _ONLY_IN_STORE if is_shorter else _NOTHING
 
 
 def _rows(

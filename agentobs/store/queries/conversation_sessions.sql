@@ -2,7 +2,10 @@
 --
 -- $session_id: any session of the conversation. The cost of a session is counted only in its row, so the sum of the
 -- rows is the cost of the conversation. A fork is a separate conversation.
-WITH spent AS (
+WITH known AS MATERIALIZED (
+    SELECT session_id, conversation_id, name, status, continues_session_id, started_ns, duration_ns, turns
+    FROM sessions
+), spent AS (
     SELECT
         session_id,
         count(*) AS calls,
@@ -22,7 +25,7 @@ SELECT
     coalesce(spent.calls, 0) AS calls,
     spent.cost_usd,
     spent.cost_status
-FROM sessions AS s
+FROM known AS s
 LEFT JOIN spent ON s.session_id = spent.session_id
-WHERE s.conversation_id = (SELECT conversation_id FROM sessions WHERE session_id = $session_id::VARCHAR)
+WHERE s.conversation_id = (SELECT conversation_id FROM known WHERE session_id = $session_id::VARCHAR)
 ORDER BY s.started_ns, s.session_id;

@@ -74,6 +74,8 @@ class Fixture:
     path: Path
     is_command: bool
     """Whether the recorded agent is a program instead of a Python function."""
+    entry: str
+    """What a replay runs: the function or the program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ quote content, so it is content: it is shown on a click.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class ShownFixture:
     line: str
     test_line: str
     is_command: bool
+    entry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +233,12 @@ def _tail(text: str) -> str:
 
 def _shown_fixture(commands: Commands, fixture: Fixture) -> ShownFixture:
     where = _shown_path(commands, fixture.path)
-    test_line = "" if not where else f"pytest {where}"
     return ShownFixture(
-        fixture.path.name, commands.line("replay", where), test_line, fixture.is_command
+        fixture.path.name,
+        commands.line("replay", where),
+        shlex.join(["pytest", where]),
+        fixture.is_command,
+        fixture.entry,
     )
 
 

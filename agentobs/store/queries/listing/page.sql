@@ -1,11 +1,11 @@
 -- Which sessions are on one page of the list?
 --
--- $text, $digests, $found: only sessions whose searchable text contains the text, in lower case, or one of its digests, or
--- whose ID is in the list $found. $words, $word_digests, $titled_ids, $titled_words: also sessions that contain each of the
--- words, in their searchable text, as a digest, or in their title; the last two are the sessions with a word in their title,
--- and the number of the word. $model, $status, $signature: only sessions with this value. $cost_from, $cost_to: only sessions
--- whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from the first time on and
--- before the second. NULL means no filter.
+-- $text, $digests, $found: only sessions whose searchable text or last error contains the text, in lower case, or one of
+-- its digests, or whose ID is in the list $found. $words, $word_digests, $titled_ids, $titled_words: also sessions that
+-- contain each of the words, in their searchable text, as a digest, or in their title; the last two are the sessions with
+-- a word in their title, and the number of the word. $model, $status, $signature: only sessions with this value.
+-- $cost_from, $cost_to: only sessions whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that
+-- started from the first time on and before the second. NULL means no filter.
 --
 -- $sort: the column, as in the URL of the page; `attention` means failed sessions, then those with failure signatures, by
 -- cost. $descending: whether the largest values come first. $limit, $offset:
@@ -38,16 +38,19 @@ WITH titled AS (
             END
         END AS number_key,
         CASE WHEN $sort::VARCHAR IN ('cost', 'attention') THEN cost_usd END AS money_key,
-        last_errors.* EXCLUDE (session_id)
+        last_errors.* EXCLUDE (session_id),
+        CASE WHEN $text::VARCHAR IS NOT NULL THEN
+            concat_ws(chr(10), words, lower(last_errors.error), lower(last_errors.error_name))
+        END AS searched
     FROM app.listing AS listing
     LEFT JOIN found USING (session_id)
     LEFT JOIN titled USING (session_id)
     LEFT JOIN app.last_errors AS last_errors USING (session_id)
     WHERE
-        ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR len(list_filter($digests::VARCHAR[], lambda digest: contains(words, digest))) > 0
+        ($text::VARCHAR IS NULL OR contains(searched, $text::VARCHAR) OR len(list_filter($digests::VARCHAR[], lambda digest: contains(searched, digest))) > 0
         OR ($words::VARCHAR[] IS NOT NULL AND len(list_filter(range(1, len($words::VARCHAR[]) + 1), lambda place: NOT (
-            contains(words, ($words::VARCHAR[])[place])
-            OR coalesce(len(list_filter(($word_digests::VARCHAR[][])[place], lambda digest: contains(words, digest))) > 0, false)
+            contains(searched, ($words::VARCHAR[])[place])
+            OR coalesce(len(list_filter(($word_digests::VARCHAR[][])[place], lambda digest: contains(searched, digest))) > 0, false)
             OR coalesce(list_contains(titled.numbers, place), false)
         ))) = 0)
         OR ($found::VARCHAR[] IS NOT NULL AND session_id IN (SELECT unnest($found::VARCHAR[]))))
@@ -59,7 +62,7 @@ WITH titled AS (
         AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
         AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
 )
-SELECT * EXCLUDE (text_key, number_key, money_key)
+SELECT * EXCLUDE (text_key, number_key, money_key, searched)
 FROM chosen
 ORDER BY
     CASE WHEN $descending::BOOLEAN THEN text_key END DESC NULLS LAST,

@@ -1,0 +1,5 @@
+"""Runs `make simulate`."""
+
+from tests.simulation.command import main
+
+main()

@@ -1,0 +1,90 @@
+"""Simulations: all invariants hold, whatever fails; see `tests/simulation/__init__.py`."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.command import add, described
+from tests.simulation.defects import DEFECTS
+from tests.simulation.disk import Disk
+from tests.simulation.figures import report
+from tests.simulation.minimization import minimized
+from tests.simulation.plan import plan
+from tests.simulation.simulation import simulate
+
+SOAK_SEEDS = 250
+"""How many seeds each of the long tests runs."""
+
+
+def run(seeds: range) -> Counter[str]:
+    """Simulate some seeds; fail with the shortest plan of the first seed that breaks an invariant."""
+    totals, faults = Counter[str](), Counter[str]()
+    for seed in seeds:
+        result = simulate(seed)
+        add(result, totals, faults)
+        if result.failure:
+            pytest.fail(described(result), pytrace=False)
+    return totals
+
+
+def test_all_invariants_hold() -> None:
+    """In some simulations, with faults of every kind, all invariants hold."""
+    totals = run(range(2, 26))
+    assert totals["calls"] > 5_000
+    assert totals["faults"] > 20
+    assert totals["acknowledged"] > 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(1, 21))
+def test_five_thousand_simulations(part: int) -> None:
+    """All invariants hold in 5,000 simulations."""
+    run(range(part * SOAK_SEEDS, (part + 1) * SOAK_SEEDS))
+    report("simulation", 0, SOAK_SEEDS)
+
+
+def test_a_seed_determines_all_calls() -> None:
+    """The same seed makes the same system calls with the same faults."""
+    for seed in (5, 10):
+        first, second = simulate(seed), simulate(seed)
+        assert first.calls == second.calls > 100
+        assert first.digest == second.digest
+    assert [str(each) for each in plan(5)] == [str(each) for each in plan(5)]
+
+
+def test_a_failure_is_minimized() -> None:
+    """A failing plan is printed without the steps that the failure does not need."""
+    with DEFECTS["records are acknowledged without a sync"]():
+        result = simulate(2)
+        assert result.failure
+        assert len(minimized(result)) <= 4 < result.steps
+        text = described(result)
+    assert "power" in text
+    assert text.endswith("run it again: make simulate SEED=2")
+
+
+def test_a_power_loss_keeps_what_was_synced(tmp_path: Path) -> None:
+    """A synced file with a synced name keeps its bytes; unsynced bytes may be lost; an unsynced name may be missing."""
+    outcomes: set[tuple[bytes | None, bool]] = set()
+    for seed in range(60):
+        root = tmp_path / f"{seed}"
+        root.mkdir()
+        disk = Disk(root, tmp_path / f"{seed}.copies")
+        kept, other = root / "kept", root / "other"
+        kept.write_bytes(b"synced")
+        disk.created(kept)
+        disk.synced(kept)
+        disk.synced(root)
+        kept.write_bytes(b"synced and more")
+        other.write_bytes(b"x")
+        disk.created(other)
+        disk.lose_power(random.Random(seed))
+        data = kept.read_bytes()
+        assert data.startswith(b"synced")
+        outcomes.add((data if data in (b"synced", b"synced and more") else None, other.exists()))
+    assert {(b"synced", False), (b"synced", True), (b"synced and more", True)} <= outcomes
