@@ -364,6 +364,9 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
             replayed.raise_divergence()
         else:
             replayed.check()
+            if replayed.workspace.is_complete:
+                replayed.stop()
+                replayed.workspace.check()
             _write_recording(item, replayed)
             item.user_properties += [(NOTE, note) for note in replayed.notes]
     except Exception as error:

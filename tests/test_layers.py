@@ -73,6 +73,7 @@ ORDER = [
     "agentobs.importers.recordings",
     "replay.comparison",
     "replay.fixture",
+    "replay.workspace",
     "replay.agent_code",
     "replay.virtual_time",
     "replay.matching",

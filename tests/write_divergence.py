@@ -217,6 +217,7 @@ If the input depends on time or order, such as an abort or a budget limit, `timi
 | `outcome` | the session or an interaction ended in a different way |
 | `result` | the session returned a different result |
 | `network` | the agent tried to open a connection |
+| `files` | the files at the end differ from the recorded ones ([workspaces.md](workspaces.md#fixtures-with-files)) |
 
 ```
 {report:test_a_changed_call_of_a_recorded_tool}

@@ -114,6 +114,10 @@ _COMMANDS = {
         "agentobs.cli.replay.fork",
         "Replay a fixture or a session up to a turn, then continue live.",
     ),
+    "compare": (
+        "agentobs.cli.replay.compare",
+        "Fork a session with several models, and compare what a command says about their files.",
+    ),
     "workspace": (
         "agentobs.cli.inspection.workspace_commands",
         "Restore the files of a session's workspace at a turn into a new directory.",

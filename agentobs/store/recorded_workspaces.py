@@ -42,6 +42,8 @@ class RecordedState:
     """Whether the response started before all files were read."""
     failure: str | None
     """Why the files could not be read."""
+    has_repository: bool = False
+    """Whether the workspace is in a git repository of the user."""
 
 
 def recorded_states(store: Store, session_id: str) -> list[RecordedState]:

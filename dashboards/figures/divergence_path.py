@@ -40,6 +40,7 @@ KINDS: Final = {
     "outcome": "a session end that differs from the recording",
     "result": "a result that differs from the recording",
     "network": "a connection that was not recorded",
+    "files": "files at the end that differ from the recording",
 }
 """Descriptions of the kinds of divergences."""
 NATURES: Final = {

@@ -31,6 +31,7 @@ _KINDS = {
     "outcome": "the end of the session",
     "result": "the result of the session",
     "network": "a connection that was not recorded",
+    "files": "the files at the end",
 }
 """Descriptions of the first difference, by kind."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from anthropic import APIStatusError
 
 from agentobs.determinism.values import is_not_kept
+from agentobs.errors import UsageError
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences
 from agentobs.records.exchanges import is_inside_answer
@@ -59,6 +60,20 @@ def judge_path(state: ReplayState) -> None:
         raise state.findings.diverge(changed_call(state, call))
     if now and state.setup.fixture.interaction_results is not None:
         _judge_results(state, state.setup.fixture.interaction_results, now)
+
+
+def judge_faults(state: ReplayState) -> None:
+    """Check that each requested fault was injected.
+
+    Raises:
+        UsageError: the replay did not reach the place of a fault.
+    """
+    if untouched := [fault.text() for fault in state.exchanges.faults.untouched]:
+        raise UsageError(
+            f"not injected: {', '.join(untouched)}",
+            where=str(state.setup.fixture.path),
+            todo="The replay did not reach that place: use a turn, a request or a tool of the recording",
+        )
 
 
 def judge_refusal(state: ReplayState, error: BaseException) -> None:

@@ -43,6 +43,9 @@ from replay.fixture.format import Fixture, as_recording, load
 from replay.scenario.script import Scripted
 from replay.served.spine_script import SpineScript
 from replay.served.verdict import Verdict
+from replay.workspace.file_difference import FileDifference
+from replay.workspace.recorded_workspace import RecordedWorkspace, workspace_of
+from replay.workspace.scratch import Scratch, temporary_scratch
 
 EndedBy = Literal["exit", "miss", "turn", "change", "timeout"]
 """What ended a command: itself; a request that was not recorded; the turn after which to stop; the first request that
@@ -93,6 +96,16 @@ class CommandReplay:
     """Whether the recorded responses up to that turn were sent."""
     session_ids: tuple[str, ...] = ()
     """The IDs of the sessions that were recorded because the run continued live."""
+    files: FileDifference | None = field(default=None, repr=False)
+    """How the files at the end differ from those at the end of the recording; None if they were not compared: the
+    fixture has no files, or only a part of the recording was repeated.
+    """
+    restored: int | None = None
+    """How many files differed from the recorded ones when the run continued live, and were changed to them; None if
+    the fixture has no files.
+    """
+    directory: Path | None = None
+    """The directory with the files of the run, if it was kept."""
 
     @property
     def matched(self) -> bool:
@@ -115,6 +128,8 @@ class CommandReplay:
         if self.verdict.unused and not self.verdict.count("miss"):
             numbers = ", ".join(map(str, self.verdict.unused[:LINES_MAX]))
             found.append(f"recorded requests that were not sent: {numbers}")
+        if self.files is not None and not self.files.is_equal:
+            found.append(self.files.line())
         return [*found, *self._bad_ending()]
 
     def _bad_ending(self) -> list[str]:
@@ -159,8 +174,12 @@ class CommandReplay:
         if self.problems(allow_drift=allow_drift):
             raise CommandDivergenceError(self)
 
-    def text(self) -> str:
-        """Return a report: the problems, the differences of requests, and the end of the standard error."""
+    def text(self, *, explain: bool = False) -> str:
+        """Return a report: the problems, the differences of requests and files, and the end of the standard error.
+
+        Args:
+            explain: whether to include the diff of files that differ at the end.
+        """
         problems = self.problems()
         word = "MATCHED" if not problems else "DRIFTED" if self.matched else "DIVERGED"
         endings = self._bad_ending()
@@ -169,6 +188,9 @@ class CommandReplay:
         lines = [f"{word}  {printable(self.name)}  {self.verdict.line()}"]
         details = [*self.verdict.explanation().splitlines()[1:], *endings]
         lines += [f"  {each}" for each in details]
+        if self.files is not None:
+            lines.append(f"  {self.files.line()}")
+            lines += [f"    {each}" for each in self.files.patch_lines()] if explain else []
         if self.refused_hosts:
             lines += ["", f"  refused connections: {printable(', '.join(self.refused_hosts))}"]
         if not self.matched and (shown := self.stderr.splitlines()[-LINES_MAX:]):
@@ -186,6 +208,7 @@ class CommandReplay:
             "exit_code": self.exit_code,
             "recorded_exit_code": self.recorded_exit_code,
             "refused_hosts": list(self.refused_hosts),
+            "files": None if self.files is None else self.files.as_json(),
             "verdict": self.verdict.as_json(),
         }
 
@@ -206,7 +229,7 @@ class CommandDivergenceError(AgentobsError):
         super().__init__(f"the command differs from its recording: {ran.problems()[0]}")
 
     def __str__(self) -> str:
-        return self.divergence.text()
+        return self.divergence.text(explain=True)
 
 
 _TIMEOUT = "the command did not end within its time limit"
@@ -222,6 +245,8 @@ def run_command(
     timeout: float | None = 300.0,
     stdin: bytes = b"",
     in_place: bool = False,
+    workspace: RecordedWorkspace | None = None,
+    output: str | Path | None = None,
     until_turn: int | None = None,
     until_change: int | None = None,
     then: Sequence[Scripted] | Continuation = (),
@@ -234,11 +259,14 @@ def run_command(
         fixture: a fixture, its path, or a recording.
         command: the program and its arguments; None for the recorded command.
         exit_code: the recorded exit code, if the fixture does not contain it.
-        cwd: the working directory, which is copied first; None for the current directory.
+        cwd: the working directory, which is copied first; None for the recorded files of the fixture if it has any,
+            otherwise the current directory.
         env: additional environment variables of the command.
         timeout: its time limit, in seconds; None for no limit.
         stdin: its standard input.
         in_place: whether it runs in `cwd` itself instead of a copy.
+        workspace: recorded files to start from, instead of those of the fixture.
+        output: a new directory for the recorded files, which is kept; None for a temporary directory.
         until_turn: the last turn of the main conversation that is answered from the fixture; the run ends at the next.
         until_change: the turn of the main conversation in which the recorded command failed. The run ends at the first
             request after its response that differs from the recording, apart from the text of results that are errors
@@ -263,16 +291,22 @@ def run_command(
         loaded = live.prepared(loaded, until_turn)
     recording = as_recording(loaded) if isinstance(loaded, Fixture) else loaded
     recorded = _command(recording, command, exit_code)
+    if isinstance(loaded, Fixture) and workspace is None:
+        workspace = workspace_of(loaded)
+    if cwd is not None or in_place:
+        workspace = None
     source = Path.cwd() if cwd is None else Path(cwd)
     parsed = tuple(parse_fault(each) if isinstance(each, str) else each for each in faults)
     mark = None if live is None else world.random_bytes(16).hex()
     ending = _Ending()
+    replayed_files = _ReplayedFiles(workspace, None if live is None else until_turn)
     script = SpineScript(
         recording,
         until_turn=until_turn,
         until_change=until_change,
         then=then if isinstance(then, Sequence) else (),
         live_mark=mark,
+        before_turn=replayed_files.before_turn,
         on_end=ending.end,
         ends_at_miss=True,
         paces_tasks=pace is None,
@@ -285,12 +319,24 @@ def run_command(
     with ExitStack() as stack:
         provider = stack.enter_context(ServedProvider(recording, options, script=script))
         network = stack.enter_context(RefusingProxy())
-        directory = stack.enter_context(_directory(source, in_place=in_place))
+        directory = stack.enter_context(
+            replayed_files.directory(output)
+            if workspace is not None
+            else _directory(source, in_place=in_place)
+        )
         recorded = dataclasses.replace(recorded, argv=recorded.in_directory(str(directory)))
         base = {**world.environment(), **(env or {}), "PWD": str(directory)}
         if live is not None and until_turn is not None and mark and isinstance(loaded, Fixture):
             part = ReplayedPart(
-                loaded, until_turn, recorded, directory, base, provider.url, mark, ending.end
+                loaded,
+                until_turn,
+                recorded,
+                directory,
+                base,
+                provider.url,
+                mark,
+                ending.end,
+                replayed_files.root,
             )
             continued = stack.enter_context(live.opened(part))
             environment = {**base, **network.variables(), **continued.variables}
@@ -307,7 +353,14 @@ def run_command(
             raise
         code = child.exit_code
         assert code is not None
+        has_exited = has_ended and not ending.reasons
+        is_whole = (
+            has_exited and until_turn is None and until_change is None and not (then or faults)
+        )
+        files = replayed_files.difference() if is_whole else None
         session_ids = () if continued is None else continued.close(code)
+    if replayed_files.problem is not None:
+        raise replayed_files.problem
     if continued is not None and continued.problem is not None:
         raise continued.problem
     return CommandReplay(
@@ -324,7 +377,68 @@ def run_command(
         until_change=until_change,
         is_reached=script.has_answered(until_change or until_turn or 0),
         session_ids=session_ids,
+        files=files,
+        restored=replayed_files.restored,
+        directory=None if output is None else replayed_files.root,
     )
+
+
+class _ReplayedFiles:
+    """The recorded files in which a command runs; without any, all methods do nothing."""
+
+    def __init__(self, workspace: RecordedWorkspace | None, live_turn: int | None) -> None:
+        """Prepare them.
+
+        Args:
+            workspace: the recorded files.
+            live_turn: the last replayed turn of a run that continues live.
+
+        Raises:
+            UsageError: there are no files for this turn.
+        """
+        self._workspace, self._live_turn = workspace, live_turn
+        self._tree = workspace.at_turn(live_turn) if workspace and live_turn is not None else None
+        self._scratch: Scratch | None = None
+        self.restored: int | None = None
+        """How many files were changed to the recorded ones before the run continued live."""
+        self.problem: AgentobsError | None = None
+        """Why the files could not be changed."""
+
+    @property
+    def root(self) -> Path | None:
+        """The directory with the files; None before it is created."""
+        return self._scratch.root if self._scratch is not None else None
+
+    @contextmanager
+    def directory(self, output: str | Path | None) -> Iterator[Path]:
+        """Yield the working directory of the command.
+
+        Raises:
+            UsageError: the recorded files cannot be read, or the output is not a new directory.
+        """
+        assert self._workspace is not None
+        with ExitStack() as stack:
+            if output is None:
+                self._scratch = stack.enter_context(temporary_scratch(self._workspace))
+            else:
+                self._scratch = Scratch(self._workspace, Path(output))
+                stack.callback(self._scratch.close)
+            yield self._scratch.directory
+
+    def before_turn(self, turn: int) -> None:
+        """Change the files to the recorded ones before the response of the last replayed turn is sent."""
+        if turn == self._live_turn and self._tree is not None and self._scratch is not None:
+            try:
+                self.restored = self._scratch.restore(self._tree)
+            except AgentobsError as error:
+                self.problem = error
+                raise
+
+    def difference(self) -> FileDifference | None:
+        """Return how the files differ from those at the end of the recording; None if those are not known."""
+        if self._workspace is None or self._workspace.end is None or self._scratch is None:
+            return None
+        return self._scratch.difference(self._workspace.end)
 
 
 class _Ending:

@@ -32,6 +32,8 @@ class ReplayedPart:
     """The value of the header `LIVE_HEADER` with which that server marks a request for the provider."""
     end: Callable[[str], None] = field(repr=False)
     """Ends the command, with the reason."""
+    files: Path | None = None
+    """The directory with the recorded files in which it runs; None if it runs elsewhere."""
 
 
 class Continued(Protocol):

@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx2
 
+from agentobs.effects.observation import Scope
+from agentobs.effects.switches import observed
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.provider.content_encoding import decoded_body
 from agentobs.provider.registry import credentials, dialect_of
@@ -30,6 +32,7 @@ from agentobs.proxy.recording_proxy import Proxy
 from agentobs.recording.journal.home import existing_home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.lineage import Parent
+from agentobs.recording.options import Options
 from agentobs.recording.session import current_recorder, start, stop_recorder
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.responses import REPLAYED, SENT
@@ -38,6 +41,8 @@ from replay.command.continuation import ReplayedPart
 from replay.fixture.format import Fixture
 from replay.fixture.original_answers import check_sendable, unsendable, with_originals
 from replay.scenario.fork_plan import Fork
+from replay.scenario.live_changes import LiveChanges
+from replay.scenario.live_meter import LiveMeter
 from replay.served.request_form import bytes_without_marks
 from replay.served.spine_script import LIVE_HEADER
 
@@ -68,6 +73,10 @@ class Live:
     """Signs requests to AWS again, such as `agentobs.proxy.aws_signing.AwsSigner()`; None if none is signed for the
     proxy.
     """
+    prompt: str | None = None
+    """A text for the model, after the results of the last replayed response; None for none."""
+    meter: LiveMeter | None = field(default=None, repr=False)
+    """Adds up the live requests, and limits their cost; None for no limit."""
 
     def prepared(self, fixture: Fixture, turn: int) -> Fixture:
         """Return the fixture with the original responses of its session, if the provider requires them in a history.
@@ -111,9 +120,10 @@ class Live:
         arguments = {**(entry.arguments or {}), "directory": str(part.directory)}
         entry = dataclasses.replace(entry, arguments=arguments)
         sessions = client_sessions(home, part.fixture.name, entry, may_join=False)
-        fork = Fork(part.turn, self.model, self.system, self.options)
+        fork = Fork(part.turn, self.model, self.system, self.options, self.prompt, meter=self.meter)
         routing = _Routing(part, fork, self.sign)
-        has_started = start(str(home.path))
+        backends = () if self.meter is None else (self.meter,)
+        has_started = start(str(home.path), Options(backends=backends))
         try:
             if current_recorder() is None:
                 raise UsageError(
@@ -138,6 +148,11 @@ class Live:
                         found, lambda each: f"{proxy.url}/{REDIRECTED}{each.route}"
                     )
                     variables |= node_variables(part.environment, routes)
+                if part.files is not None:
+                    command, environment = list(part.command.argv), dict(part.environment)
+                    place = sessions.latest_place
+                    scope = Scope(home, part.files, place, environment, command)
+                    stack.callback(observed(["files"], scope).stop)
                 yield _Continued(variables, sessions, routing, stack)
         finally:
             if has_started:
@@ -172,7 +187,8 @@ class _Routing:
     """Decides where each request goes; the changes of `fork` apply to the requests for the provider."""
 
     def __init__(self, part: ReplayedPart, fork: Fork, sign: Sign | None) -> None:
-        self.part, self.fork, self.sign = part, fork, sign
+        self.part, self.sign = part, sign
+        self.changes = LiveChanges(fork, part.fixture)
         self.requests = 0
         self.problem: UsageError | None = None
 
@@ -211,12 +227,13 @@ class _Routing:
         encoding = request.headers.get("content-encoding", "")
         readable = decoded_body(request.content, encoding)
         body = bytes_without_marks(readable)
-        body = self.fork.changed(body) or body
+        changed = self.changes.applied(path, body)
+        body = changed or body
         if body == readable:
             return request
         is_signed = request.headers.get("authorization", "").encode().startswith(SIGNED)
         if is_signed and self.sign is None:
-            if self.fork.changed(readable) is None:
+            if changed is None:
                 return request  # only marks would be removed
             raise UsageError(NOT_SIGNED, todo=SIGN_TODO)
         left_out = (b"content-length", b"content-encoding")

@@ -81,5 +81,12 @@ class NotSendableError(RecordingError, AnthropicError, ReplayEnd):
     """
 
 
+class NotAffordableError(UsageError, AnthropicError, ReplayEnd):
+    """Raised instead of sending a request of a fork whose cost could exceed the limit.
+
+    It is raised again by each later request.
+    """
+
+
 def _clean(text: str) -> str:
     return redact(text.encode("utf-8", "replace")).decode()

@@ -21,10 +21,12 @@ Kind = Literal[
     "outcome",
     "result",
     "network",
+    "files",
 ]
 """The kind of divergence, in this order: the body of a request differs; a recorded request was not sent; an additional
 request was sent; a later request was sent too early; the agent makes no progress; a tool call differs; another input of
-the agent loop differs; the end differs; the result differs; the agent tried to open a connection.
+the agent loop differs; the end differs; the result differs; the agent tried to open a connection; the
+files at the end differ.
 """
 
 
@@ -223,6 +225,8 @@ class DivergenceFacts:
     """Commands to run next."""
     normalized: tuple[str, ...] = ()
     """The rules that have hidden differences so far, each with the number of hidden values."""
+    file_diff: tuple[str, ...] = ()
+    """The diff of the files at the end, at most 200 lines."""
 
     @property
     def why(self) -> str:

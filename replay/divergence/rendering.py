@@ -24,6 +24,8 @@ MARGIN = 13
 """The number of columns before the text of a fact: two spaces, the label, and a space."""
 SHOWN = 6
 """The maximum number of lanes, tasks and earlier events that are shown; the others are counted."""
+FILE_LINES = 40
+"""The maximum number of lines of the diff of files that a report shows; `--explain` shows more. Our choice."""
 
 
 def report_text(found: DivergenceFacts, columns: int = COLUMNS) -> str:
@@ -36,6 +38,9 @@ def report_text(found: DivergenceFacts, columns: int = COLUMNS) -> str:
         lines += _wrapped(difference.path, 2, columns)
         lines += [f"    {line}" for line in aligned(difference, columns - 4)]
         lines.append("")
+    if found.file_diff:
+        shown = _limited(list(found.file_diff), FILE_LINES)
+        lines += [*(f"    {each}" for each in shown), ""]
     if found.more:
         lines += [f"  and {found.more:,} more difference{'s' * (found.more != 1)}", ""]
     for name, facts in _facts(found):
@@ -49,7 +54,8 @@ def report_text(found: DivergenceFacts, columns: int = COLUMNS) -> str:
 def explanation(found: DivergenceFacts, columns: int = COLUMNS) -> str:
     """Return the causal chain from a difference to its origin, one step per line, and the next recorded steps."""
     columns = max(columns, COLUMNS_MIN)
-    lines = ["", "  causal chain"]
+    lines = ["", "  files", *(f"    {each}" for each in found.file_diff)] if found.file_diff else []
+    lines += ["", "  causal chain"]
     for at, link in enumerate(found.chain):
         indent = "    " if at == 0 else f"    {'  ' * (at - 1)}<- "
         wrapped = _wrapped(link.what, len(indent), columns, link.site)
@@ -125,9 +131,9 @@ def _present(
         yield name, known
 
 
-def _limited(facts: list[str]) -> list[str]:
-    hidden = len(facts) - SHOWN
-    return [*facts[:SHOWN], f"{hidden} more"] if hidden > 0 else facts
+def _limited(facts: list[str], shown: int = SHOWN) -> list[str]:
+    hidden = len(facts) - shown
+    return [*facts[:shown], f"{hidden} more"] if hidden > 0 else facts
 
 
 def _why(found: DivergenceFacts) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from replay.fixture.failing_turn import Failure, failed_call, failure_of, tool_c
 from replay.fixture.fixture_folder import README, write_fixture
 from replay.fixture.fixture_redaction import Redacted
 from replay.fixture.format import FILE, Fixture, load, parse
-from replay.fixture.writer import redacted_in, write
+from replay.fixture.writer import redacted_in, with_key, write
 from replay.freeze.line_stability import stabilized
 from replay.freeze.pytest_template import generated_test
+from replay.workspace.recorded_workspace import BUNDLE, KEY, RecordedWorkspace
+from replay.workspace.tree_bundle import BYTES_MAX, write_bundle
 
 
 def versions() -> dict[str, str]:
@@ -54,6 +56,30 @@ class Frozen:
     """The names of the rules that are applied in each replay."""
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenWorkspace:
+    """The recorded files to store with a fixture."""
+
+    recorded: RecordedWorkspace
+    left_out: tuple[str, ...] = ()
+    """Patterns of files to leave out."""
+    bytes_max: int = BYTES_MAX
+    """The maximum size of the files, in bytes."""
+
+    def written(self, bundle: Path, until: int | None) -> RecordedWorkspace:
+        """Write the files into a bundle: all of them, or only those up to a turn.
+
+        Raises:
+            RecordingError: they contain a possible secret.
+            UsageError: they are too large, or cannot be written.
+        """
+        recorded = self.recorded
+        if until is not None:
+            turns = {turn: tree for turn, tree in recorded.turns.items() if turn <= until}
+            recorded = replace(recorded, end=None, turns=turns)
+        return write_bundle(recorded, bundle, self.left_out, self.bytes_max)
+
+
 def freeze(
     recording: Recording,
     folder: Path,
@@ -61,6 +87,7 @@ def freeze(
     until: int | None = None,
     normalizers: Sequence[Rule] | None = None,
     failing_turn: int | None = None,
+    workspace: FrozenWorkspace | None = None,
 ) -> Frozen:
     """Write a fixture, its test and its README into `folder`.
 
@@ -74,10 +101,11 @@ def freeze(
         normalizers: the rules that are applied in each replay; None for the rules of the existing fixture.
         failing_turn: the turn in which the session failed; also allowed if the session completed, but with a wrong
             answer. None to determine the turn from the recording (see `replay.fixture.failing_turn`).
+        workspace: the recorded files to store with the fixture; None for a fixture without files.
 
     Raises:
-        RecordingError: the session cannot be replayed; nothing is written.
-        UsageError: the folder cannot be written, or the session has no such turn.
+        RecordingError: the session cannot be replayed, or its files contain a possible secret; nothing is written.
+        UsageError: the folder cannot be written, the session has no such turn, or its files are too large.
     """
     part = recording if until is None else cut_after(recording, until)
     rules = stored_rules(_rules_of(folder) if normalizers is None else normalizers)
@@ -91,6 +119,9 @@ def freeze(
         found = failed_call(parse(file, write(part, versions, rules)))
         failing_turn = found.turn if found else None
     data = write(part, versions, rules, failing_turn)
+    bundle = folder / BUNDLE
+    if workspace is not None:
+        data = with_key(data, KEY, workspace.written(bundle, part.until_turn).to_header())
     failure = failure_of(parse(file, data))
     existing = _existing(folder)
     try:
@@ -103,14 +134,19 @@ def freeze(
             if not test.exists() or test.read_text(encoding="utf-8") != text:
                 test.write_text(text, encoding="utf-8")
                 changed.add(test)
+        if workspace is not None:
+            changed.add(bundle)
+        elif existing is not None and KEY in existing.header:
+            bundle.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot write the fixture: {error.strerror}", where=str(folder)
         ) from error
+    files = (file, test, folder / README, *([bundle] if workspace is not None else []))
     return Frozen(
         file,
         test,
-        files=tuple((each, each in changed) for each in (file, test, folder / README)),
+        files=tuple((each, each in changed) for each in files),
         requests=len(fixture.requests),
         tools=tool_call_count(fixture),
         redacted=tuple(redacted_in(data)),

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.determinism.multiprocessing_children import refuse
+from agentobs.errors import UsageError
 from agentobs.provider.registry import dialect_of
 from agentobs.recording.wire.responses import ForwardRequest
 from agentobs.records.exchanges import (
@@ -32,6 +33,7 @@ from replay.analysis.divergence_report import mismatch, tool_mismatch, world_mis
 from replay.comparison.placeholders import has_masked
 from replay.divergence.divergence import (
     DivergenceError,
+    NotAffordableError,
     NotSendableError,
     ReplayEnded,
     ReplayStopped,
@@ -55,6 +57,7 @@ from replay.progress.answer_delivery import delivered_response
 from replay.progress.replay_state import ReplayState
 from replay.scenario.departure import is_reaction, is_refused
 from replay.scenario.fork_plan import message_ids
+from replay.scenario.live_changes import LiveChanges
 from replay.scenario.tool_policies import Policy, policy_of
 
 REFUSALS_MAX = 50
@@ -77,6 +80,7 @@ class Answerer:
         }
         """The recorded paths by their route; of several paths with the same route, the first one."""
         fork = state.setup.options.fork
+        self._changes = LiveChanges(fork, state.setup.fixture) if fork else None
         self._replayed_messages = (
             message_ids(state.setup.fixture, fork.turn) if fork else frozenset[str]()
         )
@@ -111,9 +115,9 @@ class Answerer:
                 return faulty
             self._state.requests.note_answered(question, found)
             self._setup.move_clock(found, 0)
-            if self._path.is_live and self._state.agent.clock is not None:
+            if self._path.is_live:
                 # The tool calls in this response are the first that run live.
-                self._state.agent.clock.go_live()
+                self._state.agent.go_live()
             # Only the agent loop of agentobs names its turn. It waits by the world's clock, so that the recorded
             # headers determine its retries.
             response = delivered_response(
@@ -219,7 +223,7 @@ class Answerer:
         if fork is not None:
             if has_masked(question.body):
                 raise self._not_sendable(question)
-            raise ForwardRequest(fork.changed(question.body))
+            raise ForwardRequest(self._changed(question))
         number = len(path.later_requests)
         if number > len(path.script) + REFUSALS_MAX:
             raise ReplayEnded(
@@ -229,6 +233,19 @@ class Answerer:
             raise ReplayStopped(f"replayed until turn {path.last_turn}")
         body = value_of(question.body)
         return path.script[number - 1].answer(number, body if isinstance(body, dict) else {})
+
+    def _changed(self, question: Question) -> bytes | None:
+        """Return the changed body of a live request; None if it is not changed.
+
+        Raises:
+            NotAffordableError: its cost could exceed the limit.
+        """
+        assert self._changes is not None
+        try:
+            return self._changes.applied(question.path, question.body)
+        except UsageError as error:
+            text = {"where": error.where, "todo": error.todo}
+            raise self._findings.reject(NotAffordableError(error.found, **text)) from error
 
     def _not_sendable(self, question: Question) -> Exception:
         """Return the error for a request that contains sealed values whose organization IDs were removed."""

@@ -38,6 +38,7 @@ from replay.analysis.divergence_report import end_reason, missing, network_diver
 from replay.analysis.outcome import (
     compared_results,
     is_recorded_error,
+    judge_faults,
     judge_outcome,
     judge_path,
     judge_refusal,
@@ -62,6 +63,7 @@ from replay.playback.hang import deadline
 from replay.playback.network_guard import no_network
 from replay.playback.open_replays import Opened
 from replay.playback.retry_delay import backoff
+from replay.playback.workspace_run import WorkspaceRun
 from replay.progress.acceptance import Accepted
 from replay.progress.answer_delivery import speed_factor
 from replay.progress.observations import with_body
@@ -86,6 +88,7 @@ class Replayer:
         self.fixture, self.options = fixture, options
         self._state = ReplayState(fixture, options)
         self._answerer = Answerer(self._state)
+        self.workspace = WorkspaceRun(fixture, options, self._state)
         self._opened: Opened | None = None
         self.notes = self._state.findings.notes
         """Notes for the test report, which appear even if the test passes."""
@@ -97,6 +100,7 @@ class Replayer:
             UsageError: it is already open, or a replay is open in another thread or task of this process.
         """
         with self._opening() as stack:
+            stack.enter_context(self.workspace.opened())
             self._state.findings.leftovers = leftover_state.begin(self.fixture)
             forks = self.options.fork is not None
             functions = FunctionCalls(self._state)
@@ -171,6 +175,7 @@ class Replayer:
             self._state.findings.divergence is not None and not isinstance(error, DivergenceError)
         ):
             self.check()
+            self.workspace.check()
 
     def stop(self) -> None:
         """Stop answering, without raising a divergence. If replays are nested, all of them stop with the last one."""
@@ -379,7 +384,7 @@ class Replayer:
             state.findings.raise_first(error)
         if state.findings.rejection is not None:
             raise state.findings.rejection
-        self._check_faults()
+        judge_faults(self._state)
         is_expected = bool(state.path.later_requests) or error is None
         if error is not None and not (is_expected or is_recorded_error(state, error)):
             raise error
@@ -461,7 +466,7 @@ class Replayer:
         self, turn: int, result: Any, error: BaseException | None, expect: Expectation | None
     ) -> Next:
         self._check_arrival(turn, error)
-        self._check_faults()
+        judge_faults(self._state)
         step = Next(
             self._live_step(turn, error),
             self._recorded_step(turn),
@@ -474,15 +479,6 @@ class Replayer:
         if expect is not None:
             step.require(expect)
         return step
-
-    def _check_faults(self) -> None:
-        """Raise if a requested fault was never injected."""
-        if untouched := [fault.text() for fault in self._state.exchanges.faults.untouched]:
-            raise UsageError(
-                f"not injected: {', '.join(untouched)}",
-                where=str(self.fixture.path),
-                todo="The replay did not reach that place: use a turn, a request or a tool of the recording",
-            )
 
     def _check_arrival(self, turn: int, error: BaseException | None) -> None:
         """Raise if the agent did not get the response of a turn."""
@@ -501,7 +497,7 @@ class Replayer:
         if self.options.fork is not None:
             self._check_arrival(self.options.fork.turn, error)
         self._state.findings.raise_first(error)
-        self._check_faults()
+        judge_faults(self._state)
         if self._state.path.last_turn is not None:
             if error is not None:
                 raise error
@@ -512,6 +508,7 @@ class Replayer:
         self.check()
         judge_outcome(self._state)
         judge_result(self._state)
+        self.workspace.note_complete()
         return result
 
     def _run_agent(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

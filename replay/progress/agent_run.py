@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from agentobs import world
@@ -26,11 +27,21 @@ class AgentRun:
         """The threads that existed before the replay, which do not belong to the agent."""
         self.clock: VirtualClock | None = None
         """The virtual clock of the agent; None if the agent uses real time."""
+        self.before_live: Callable[[], None] | None = None
+        """Is called once, before the first tool of a fork runs live."""
         self.active_count = 0
         """How many calls of the agent are in progress."""
         self.is_stopping = False
         """Whether the replay should end; it may still answer until nested replays have ended."""
         self._active_ns = world.monotonic()
+
+    def go_live(self) -> None:
+        """Let everything run live from now on; also called for later responses of a fork."""
+        if self.clock is not None:
+            self.clock.go_live()
+        before_live, self.before_live = self.before_live, None
+        if before_live is not None:
+            before_live()
 
     def note_activity(self) -> None:
         """Record that the agent has sent or emitted something."""

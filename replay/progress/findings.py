@@ -7,13 +7,16 @@ from collections.abc import Callable
 from replay.divergence.divergence import (
     Divergence,
     DivergenceError,
+    NotAffordableError,
     NotNamedError,
     NotSendableError,
 )
 from replay.divergence.divergence_facts import Suspicion
 
-Rejection = NotNamedError | NotSendableError
-"""A call after the recorded path whose tool must be named, or a request of a fork that the provider would reject."""
+Rejection = NotNamedError | NotSendableError | NotAffordableError
+"""A call after the recorded path whose tool must be named, or a request of a fork that the provider would reject, or
+that could cost too much.
+"""
 
 
 class Findings:

@@ -11,7 +11,9 @@ import pytest
 
 from agentobs.errors import UsageError
 from replay.command.command_replay import CommandReplay, run_command
+from replay.fixture.format import load
 from replay.pytest_plugin.marker import Mark, located, paths_of
+from replay.workspace.recorded_workspace import workspace_of
 
 OPTIONS = frozenset(inspect.signature(run_command).parameters) - {"fixture"}
 """The options of a marker and of the function."""
@@ -40,7 +42,9 @@ def command_runner(
 
     def run(*, check: bool = True, allow_drift: bool = False, **options: Any) -> CommandReplay:
         _check(options)
-        chosen = {"cwd": root, **mark.kwargs, **options}
+        chosen = {**mark.kwargs, **options}
+        if "cwd" not in chosen and not _starts_from_files(fixture, chosen):
+            chosen["cwd"] = root
         is_live = not isinstance(chosen.get("then", ()), Sequence)
         if is_renewed or (may_be_live and not is_live):
             pytest.skip("a recorded command is only replayed: run it live with `agentobs record`")
@@ -52,6 +56,13 @@ def command_runner(
         return ran
 
     return run
+
+
+def _starts_from_files(fixture: Path, options: Mapping[str, Any]) -> bool:
+    """Return whether a command runs in recorded files."""
+    if options.get("in_place"):
+        return False
+    return options.get("workspace") is not None or workspace_of(load(fixture)) is not None
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -22,9 +22,10 @@ from replay.fixture.cutoff import cut_after
 from replay.fixture.fixture_folder import replace_file, write_fixture
 from replay.fixture.fixture_steps import steps_of
 from replay.fixture.format import Fixture, load
-from replay.fixture.writer import write
+from replay.fixture.writer import with_key, write
 from replay.freeze.conversion import versions
 from replay.freeze.line_stability import stabilized
+from replay.workspace.recorded_workspace import KEY
 
 LINES_MAX = 60
 """The maximum number of lines of a change that are shown; the others are only counted."""
@@ -89,6 +90,10 @@ class PendingRecording:
         old = load(self.fixture)
         part = recording if old.until_turn is None else cut_after(recording, old.until_turn)
         data = write(part, versions(), old.header.get("normalizers", ()))
+        if (workspace := old.header.get(KEY)) is not None:
+            # The test was not run in the recorded files, so the files at its end are not known.
+            kept = {name: each for name, each in workspace.items() if name != "end"}
+            data = with_key(data, KEY, kept)
         return stabilized(data, self.fixture.read_bytes())
 
     def _write(self, data: bytes) -> str:

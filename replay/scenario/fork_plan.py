@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from agentobs.errors import UsageError
@@ -16,6 +17,8 @@ from agentobs.provider.registry import calls_of, message_of
 from agentobs.records.exchanges import ModelExchange, Recording
 from replay.comparison.placeholders import has_masked
 from replay.fixture.format import Fixture
+from replay.scenario.live_meter import LiveMeter
+from replay.workspace.recorded_workspace import RecordedWorkspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,14 @@ class Fork:
     """The system prompt of the live requests; None to keep the agent's prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Other options of the live requests, such as `{"max_tokens": 2000}`; the value None removes an option."""
+    prompt: str | None = None
+    """A text for the model, after the results of the last replayed response; None for none."""
+    workspace: RecordedWorkspace | None = None
+    """The recorded files in which the agent runs; None for those of the fixture, if it has any."""
+    output: Path | None = None
+    """A new directory for the recorded files, which is kept; None for a temporary directory."""
+    meter: LiveMeter | None = field(default=None, repr=False)
+    """Adds up the live requests, and limits their cost; the recorder of the fork must have it as a backend."""
 
     def changed(self, body: bytes) -> bytes | None:
         """Return the changed body of a request; None if the body is not changed.

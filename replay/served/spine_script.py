@@ -34,6 +34,7 @@ class SpineScript(Script):
         ends_at_miss: bool = False,
         paces_tasks: bool = False,
         ends_after: Mapping[int, frozenset[int]] | None = None,
+        before_turn: Callable[[int], None] | None = None,
     ) -> None:
         """Serve the model exchanges of a recording.
 
@@ -54,6 +55,7 @@ class SpineScript(Script):
                 response is also held until the concurrent responses that ended before it have been sent.
             ends_after: for each exchange, by index, the concurrent ones that ended before it; None to derive them from
                 the times of the recording.
+            before_turn: is called with the number of a turn of the main lane before its recorded response is sent.
         """
         super().__init__(recording, "order")
         self.matcher = SpineMatcher(self.exchanges, masks_organizations=live_mark is not None)
@@ -61,7 +63,7 @@ class SpineScript(Script):
         self._then, self._live_mark = list(then), live_mark
         self._scripted = self._live = 0
         self._live_from: int | None = None
-        self._on_end = on_end
+        self._on_end, self._before_turn = on_end, before_turn
         self._has_ended = False
         self._ends_at_miss = ends_at_miss
         self._paced = self.matcher.recorded.during_tasks() if paces_tasks else None
@@ -93,6 +95,10 @@ class SpineScript(Script):
                 self._on_end(ending)  # with the lock, because the first reason counts
         if taken is not None and self._paced is not None:
             self._hold(taken)
+        if taken is not None and taken.answer.status == OK:
+            turn = self.matcher.main_turns.get(self._index(taken))
+            if self._before_turn is not None and turn is not None:
+                self._before_turn(turn)
         return taken
 
     def _hold(self, taken: ModelExchange) -> None:

@@ -13,7 +13,9 @@ from agentobs.errors import UsageError
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
+    from agentobs.cli.replay.fork_result import ForkResult
     from replay import Fixture, Live
+    from replay.workspace.recorded_workspace import RecordedWorkspace
 
 APPLICABLE = frozenset(("fixtures", "as_json", "faults", "pace", "timeout", "verbose", "explain"))
 """The options of `agentobs replay` that apply to a command."""
@@ -37,26 +39,47 @@ def replay_command(context: click.Context, path: Path) -> NoReturn:
         pace=_pace(options["pace"]),
         timeout=options["timeout"],
     )
-    click.echo(ran.json() if options["as_json"] else ran.text())
+    click.echo(ran.json() if options["as_json"] else ran.text(explain=options["explain"]))
     sys.exit(0 if ran.is_exact else 1)
 
 
-def fork_command(fixture: Fixture, turn: int, live: Live, *, in_place: bool) -> NoReturn:
+def fork_command(
+    fixture: Fixture,
+    turn: int,
+    live: Live,
+    *,
+    in_place: bool,
+    workspace: RecordedWorkspace | None,
+    output: Path | None,
+    result: ForkResult,
+) -> NoReturn:
     """Run the command of a fixture up to a turn, then with the real provider, and exit.
 
     The exit code is that of the command; 1 if it took another path before the turn.
     """
     from replay import run_command
 
-    ran = run_command(fixture, until_turn=turn, then=live, timeout=None, in_place=in_place)
+    ran = run_command(
+        fixture,
+        until_turn=turn,
+        then=live,
+        timeout=None,
+        in_place=in_place,
+        workspace=workspace,
+        output=output,
+    )
+    result.session_ids, result.restored = list(ran.session_ids), ran.restored
+    result.exit_code = ran.exit_code
     click.echo(ran.stdout, nl=False)
     click.echo(ran.stderr, nl=False, err=True)
     if not (ran.is_reached and ran.matched):
+        result.problem = "another path before the turn"
         click.echo(ran.text())
         sys.exit(1)
     click.echo(
         f"forked  {printable(fixture.name)} after turn {turn}: {ran.verdict.line()}", err=True
     )
+    result.print_files(turn)
     for each in ran.session_ids:
         click.echo(f"next    agentobs show {each} | agentobs freeze {each}", err=True)
     sys.exit(ran.exit_code)

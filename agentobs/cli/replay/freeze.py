@@ -24,7 +24,7 @@ from agentobs.records.display import printable
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
-    from replay.freeze.conversion import Frozen
+    from replay.freeze.conversion import Frozen, FrozenWorkspace
 
 MATCHES_MAX = 50
 """The maximum number of sessions that `--where` may match. Our choice: each of them is replayed twice."""
@@ -78,6 +78,29 @@ MATCHES_MAX = 50
     "Default: the recorded arguments; with --entry, no arguments.",
 )
 @click.option(
+    "--workspace",
+    "with_files",
+    is_flag=True,
+    help="Store the recorded files with the fixture (`--effects files`): at the start, at each turn and at the end. "
+    "Replays start from them, and compare the files at the end. Files with possible secrets are refused.",
+)
+@click.option(
+    "--leave-out",
+    "left_out",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --workspace: leave out a file, a directory, or files that match a pattern such as `*.bin`. May be "
+    "repeated.",
+)
+@click.option(
+    "--workspace-mib",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="N",
+    help="With --workspace: the maximum size of the files, in MiB. Each version of a file counts.",
+)
+@click.option(
     "--apply",
     is_flag=True,
     help="Add the rules that the check proposes to the fixture, and repeat the check.",
@@ -108,6 +131,9 @@ def freeze(
     normalize: str | None,
     entry: str | None,
     arguments: str | None,
+    with_files: bool,
+    left_out: tuple[str, ...],
+    workspace_mib: float,
     apply: bool,
     no_check: bool,
     check_timeout: float,
@@ -130,7 +156,11 @@ def freeze(
             where="--apply",
             todo="Leave out --no-check",
         )
+    if left_out and not with_files:
+        raise UsageError("requires --workspace", where="--leave-out", todo="Add --workspace")
+    from agentobs.cli.replay.workspace_choice import needed_workspace, print_uncaptured
     from replay.fixture.fixture_redaction import without_secrets
+    from replay.freeze.conversion import FrozenWorkspace
     from replay.trial.fixture_trial import Trials
 
     home, is_complete = home_option(context), until_turn is None
@@ -143,7 +173,16 @@ def freeze(
             recording = dataclasses.replace(
                 session, **entry_fields(session.entry, entry, arguments)
             )
-            frozen = _freeze(recording, folder, until_turn, failing_turn, normalize)
+            files = (
+                FrozenWorkspace(
+                    needed_workspace(home, recording), left_out, int(workspace_mib * 2**20)
+                )
+                if with_files
+                else None
+            )
+            if files is not None:
+                print_uncaptured(files.recorded)
+            frozen = _freeze(recording, folder, until_turn, failing_turn, normalize, files)
             is_callable = True
             if not no_check:
                 entry_choices = {"--entry": entry, "--args": arguments}
@@ -186,13 +225,14 @@ def _freeze(
     until_turn: int | None,
     failing_turn: int | None,
     normalize: str | None,
+    files: FrozenWorkspace | None,
 ) -> Frozen:
     from agentobs.determinism.values import not_kept_in
     from replay.freeze.conversion import freeze as write
     from replay.freeze.conversion import versions
 
     named = None if normalize is None else rule_names(normalize)
-    frozen = write(recording, folder, versions(), until_turn, named, failing_turn)
+    frozen = write(recording, folder, versions(), until_turn, named, failing_turn, files)
     part = f", up to turn {frozen.until}" if frozen.until is not None else ""
     counts = f"{frozen.requests} requests, {frozen.tools} tool calls{part}"
     click.echo(f"froze  {recording.session_id}  {counts}")
@@ -228,11 +268,17 @@ def _next_steps(
     from replay import load
     from replay.agent_code.entry_obstacles import why_not_callable
     from replay.scenario.fork_plan import can_fork
+    from replay.workspace.recorded_workspace import KEY
 
     where = shlex.quote(str(folder))
     if is_command(recording.entry):
         yield _pytest_command(where)
-        yield f"agentobs replay {where}   runs the command in a copy of the current directory"
+        files = (
+            "the recorded files"
+            if KEY in load(frozen.fixture).header
+            else "a copy of the current directory"
+        )
+        yield f"agentobs replay {where}   runs the command in {files}"
         if frozen.failure is not None and can_fork(recording, frozen.turn):
             yield f"agentobs fork {where} --at {frozen.turn}   continues with the provider from there"
         return

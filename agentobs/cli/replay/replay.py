@@ -246,6 +246,8 @@ def _replay_one(
         f"MATCHED  {printable(loaded.name)}  {progress.requests_matched} of {progress.requests} requests, "
         f"{progress.tools_matched} of {progress.tools} tool calls{until}"
     )
+    if (files := replayed.workspace.files) is not None:
+        click.echo(f"  {files.line()}")
     if apply:
         _apply(loaded, trial_options["normalizers"])
     write(None)

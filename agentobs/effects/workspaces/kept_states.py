@@ -76,6 +76,19 @@ def state(home: Home, workspace_id: str, session_id: str, number: int) -> Snapsh
         ) from error
 
 
+def state_trees(shadow: ShadowGit, session_id: str) -> dict[int, str]:
+    """Return the tree of each state of a session, by its number.
+
+    Raises:
+        ShadowGitError: git failed.
+    """
+    listed = shadow.run(
+        "for-each-ref", "--format=%(refname) %(tree)", f"refs/sessions/{session_id}/"
+    )
+    lines = (each.split(" ") for each in listed.decode().splitlines())
+    return {int(name.rpartition("/")[2]): tree for name, tree in lines}
+
+
 def restore_state(
     home: Home, workspace_id: str, snapshot: Snapshot, directory: Path
 ) -> RestoreReport:
@@ -173,5 +186,5 @@ def forget_states(home: Home, session_ids: Collection[str]) -> int:
 
 __all__ = [
     "RestoreReport", "blob_content", "file_content", "forget_states", "keep_state", "restore_state", "state",
-    "state_changes",
+    "state_changes", "state_trees",
 ]  # fmt: skip

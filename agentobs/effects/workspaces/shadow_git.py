@@ -312,6 +312,23 @@ def open_shadow(home: Home, root: Path) -> ShadowGit:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in (path.parent, path):
         each.chmod(0o700)
+    shadow = shadow_in(path, root)
+    repository = _repository(root)
+    patterns = ignored_patterns(repository) if repository is not None else ""
+    (shadow.git_dir / "info" / "exclude").write_text(patterns, "utf-8", "surrogateescape")
+    return shadow
+
+
+def shadow_in(path: Path, root: Path) -> ShadowGit:
+    """Return the shadow repository in an existing directory; create it if it does not exist.
+
+    Args:
+        path: the directory of the repository.
+        root: the workspace.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
     (path / "root").write_bytes(os.fsencode(root))
     shadow = ShadowGit(path, root)
     if not (shadow.git_dir / "HEAD").exists():
@@ -325,9 +342,6 @@ def open_shadow(home: Home, root: Path) -> ShadowGit:
             draft.rename(shadow.git_dir)
         except OSError:  # another process was faster
             shutil.rmtree(draft, ignore_errors=True)
-    repository = _repository(root)
-    patterns = ignored_patterns(repository) if repository is not None else ""
-    (shadow.git_dir / "info" / "exclude").write_text(patterns, "utf-8", "surrogateescape")
     return shadow
 
 
