@@ -131,10 +131,10 @@ def fork(
         loaded.header.pop(KEY, None)
         workspace = None
     else:
-        workspace, output = with_links(workspace, links), new_directory(output, workspace.name)
-        result.directory = output
         workspace.at_turn(turn)
         print_exactness(workspace, turn)
+        workspace = with_links(workspace, links)
+        result.directory = output = new_directory(output, workspace.name)
     with result.written():
         if is_command(loaded.header["entry"]):
             from agentobs.cli.replay.command_output import fork_command

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -54,8 +55,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def session(recorded: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Session:
     """Work in an empty directory, with the provider."""
     agentobs.stop_recorder()
-    (tmp_path / "empty").mkdir()
+    for name in ("empty", "temporary"):
+        (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "empty")
+    # Forks and comparisons keep their directories.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("ANTHROPIC_BASE_URL", recorded.provider.url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     recorded.provider.requests.clear()
