@@ -137,3 +137,12 @@ def test_a_key_is_durable_before_it_is_used(
     monkeypatch.setattr(os, "link", linked)
     assert len(home.key()) == 32
     assert calls == ["32 bytes", "named", "directory"]
+
+
+def test_a_home_of_which_a_power_loss_left_only_the_key(tmp_path: Path) -> None:
+    """A directory that contains only the key of a home, or its draft, becomes a home again."""
+    for name in ("key", f"key.{'0' * 32}"):
+        folder = tmp_path / name
+        folder.mkdir(mode=0o700)
+        (folder / name).write_bytes(bytes(32))
+        assert open_home(folder).segments.is_dir()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ ENVIRONMENT = "AGENTOBS_HOME"
 DEFAULT = ".agentobs"
 VIEWS_PREFIX = "views-"
 """The prefix of the names of files that hold prepared views."""
+_KEY_NAME = re.compile(r"key(\.[0-9a-f]{32})?")
+"""The name of the key, or of its draft."""
 KEY_BYTES = 32
 """The length of a home's key. Our choice: too long to be guessed; BLAKE2b takes up to 64 bytes (RFC 7693)."""
 
@@ -115,7 +118,7 @@ def open_home(path: str | os.PathLike[str] | None = None) -> Home:
         home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(home.path)
         # Checked again because another process may have created the home in the meantime.
-        if not is_home(home) and any(home.path.iterdir()) and not is_home(home):
+        if not is_home(home) and _has_other_files(home) and not is_home(home):
             raise _unusable(home.path, "the directory contains other files and no recordings")
         home.segments.mkdir(mode=0o700, exist_ok=True)
         _check(home.segments)
@@ -127,6 +130,11 @@ def open_home(path: str | os.PathLike[str] | None = None) -> Home:
     if not os.access(home.segments, os.W_OK | os.X_OK):
         raise _unusable(home.segments, "it is not writable")
     return home
+
+
+def _has_other_files(home: Home) -> bool:
+    """Return whether a directory contains anything but keys; a power loss may have left only these of a new home."""
+    return any(not _KEY_NAME.fullmatch(path.name) for path in home.path.iterdir())
 
 
 def _check(path: Path) -> None:
