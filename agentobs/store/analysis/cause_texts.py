@@ -20,7 +20,7 @@ from agentobs.errors import AgentobsError
 from agentobs.provider.registry import calls_of
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.display import seconds
-from agentobs.store.analysis.causes import CauseEdge, CauseGraph, CauseNode
+from agentobs.store.analysis.causes import UNKNOWN, CauseEdge, CauseGraph, CauseNode
 from agentobs.store.label_texts import DIGEST, LabelTexts
 from agentobs.store.port import Store
 from agentobs.store.session_texts import prompt_of, prompt_title
@@ -117,17 +117,22 @@ class CauseTexts:
         text = self._prompt(node)
         return prompt_title(text) if text else ""
 
-    def content(self, node: CauseNode) -> list[str]:
-        """Return the content of a step as lines, without the middle of a long text; a reason if it cannot be read."""
+    def content(self, node: CauseNode, most: int = CONTENT_LINES_MAX) -> list[str]:
+        """Return the content of a step as lines, without the middle of a long text; a reason if it cannot be read.
+
+        Args:
+            node: the step.
+            most: the maximum number of lines.
+        """
         try:
             lines = list(self._content(node))
         except ShadowGitError as error:
             return [f"the files cannot be read: {error.reason}"]
         except (AgentobsError, OSError, ValueError, LookupError) as error:
             return [f"the content cannot be read: {error}"]
-        if len(lines) <= CONTENT_LINES_MAX:
+        if len(lines) <= most:
             return lines
-        half = CONTENT_LINES_MAX // 2
+        half = most // 2
         return [*lines[:half], f"... {len(lines) - 2 * half:,} lines", *lines[-half:]]
 
     def _content(self, node: CauseNode) -> Iterator[str]:
@@ -207,9 +212,14 @@ class CauseTexts:
         return value
 
 
+def effect_text(node: CauseNode) -> tuple[str, str]:
+    """Return the name and the facts of an effect; both may contain digests."""
+    return _described(node, str, str)
+
+
 def evidence(edges: Sequence[CauseEdge]) -> str:
     """Return how the cause of a step is known: its certainty and rule; the nearest cause first."""
-    known = [each for each in reversed(edges) if each.rule != "none_known"]
+    known = [each for each in reversed(edges) if each.rule != UNKNOWN]
     if not known:
         return ""
     first, *others = (f"{each.certainty}: {each.rule}" for each in known)
@@ -301,4 +311,4 @@ def _bytes(name: str, size: int | None) -> str | None:
     return f"{name} {size:,} bytes" if size is not None else None
 
 
-__all__ = ["KINDS", "CauseTexts", "ShownCause", "evidence", "unknown_text"]
+__all__ = ["KINDS", "CauseTexts", "ShownCause", "effect_text", "evidence", "unknown_text"]

@@ -30,6 +30,8 @@ Row = Mapping[str, Any]
 
 RESULT: EdgeRule = "in_next_request"
 """The rule of the edge from a tool call to the request with its result."""
+UNKNOWN: EdgeRule = "none_known"
+"""The rule of the edge from a node of the kind `unknown`."""
 SWITCHES = "`agentobs record --effects all`, or `agentobs.session(..., effects=['all'])`"
 
 
@@ -158,9 +160,20 @@ class SessionCauses:
         return [each for each in self._nodes.values() if each.kind == "command"]
 
     @property
+    def effect_nodes(self) -> list[CauseNode]:
+        """All effects: commands and MCP calls in the order of their starts, then the changes of files."""
+        kinds = ("command", "mcp_call", "file_change")
+        return [each for each in self._nodes.values() if each.kind in kinds]
+
+    @property
     def file_changes(self) -> list[CauseNode]:
         """The changes of files, by number."""
         return [each for each in self._nodes.values() if each.kind == "file_change"]
+
+    def cause_of(self, node_id: str) -> str | None:
+        """Return the ID of the nearest known cause of an effect; None if it is unknown."""
+        above = [each.source for each in self._into.get(node_id, ()) if each.rule != UNKNOWN]
+        return above[-1] if above else None
 
     def call_of(self, node_id: str) -> CauseNode | None:
         """Return the tool call of an effect; None if it is unknown."""
@@ -376,7 +389,7 @@ class SessionCauses:
     def _add_unknown(self, target: str, row: Row) -> None:
         node_id = f"unknown:{target}"
         self._add(node_id, "unknown", "unknown", row, "started_ns")
-        self._link(node_id, target, "inferred", "none_known")
+        self._link(node_id, target, "inferred", UNKNOWN)
 
     def _open(self, change: Row) -> tuple[tuple[str, int | None], ...]:
         """Return the tools and turns of the calls that may have made a change; none if another number was counted."""
@@ -429,6 +442,6 @@ def _grouped(pairs: Iterable[tuple[str, CauseEdge]]) -> dict[str, list[CauseEdge
 
 
 __all__ = [
-    "RESULT", "SWITCHES", "CauseEdge", "CauseGraph", "CauseNode", "Certainty", "EdgeRule", "NodeKind",
+    "RESULT", "SWITCHES", "UNKNOWN", "CauseEdge", "CauseGraph", "CauseNode", "Certainty", "EdgeRule", "NodeKind",
     "OutlineStep", "SessionCauses",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ WITH effects AS (
     FROM effects
 )
 SELECT
-    placed.kind, placed.effect_id, placed.number, placed.parent_command_id, placed.name, placed.lane, placed.turn,
+    placed.kind, placed.effect_id, placed.number, placed.parent_command_id, placed.name, placed.interaction_id, placed.lane, placed.turn,
     placed.started_ns, placed.duration_ns, placed.outcome, placed.exit_code, placed.signal, placed.error_code,
     placed.stdout_bytes, placed.stderr_bytes, placed.request_bytes, placed.response_bytes,
     placed.attempt_id, placed.ordinal, placed.link, placed.link_rule,
