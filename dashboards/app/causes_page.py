@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentobs.store.analysis.cause_texts import CauseTexts, ShownCause
-from agentobs.store.analysis.causes import CauseNode
+from agentobs.store.analysis.effect_causes import CauseNode
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS
 from dashboards.app.opened_session import OpenedSession, open_session

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from agentobs.store.analysis.causes import SessionCauses
+from agentobs.store.analysis.effect_causes import SessionCauses
 from agentobs.store.analysis.failure import Failure, explain_failure
 from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import site_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentobs.errors import UsageError
 from agentobs.store.analysis.cause_texts import effect_text
-from agentobs.store.analysis.causes import CauseNode, SessionCauses
+from agentobs.store.analysis.effect_causes import CauseNode, SessionCauses
 from agentobs.store.analysis.failure import Failure
 from dashboards.app.site import first_of
 from dashboards.app.store_view import Row, View

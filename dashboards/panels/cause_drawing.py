@@ -10,7 +10,7 @@ from html import escape
 
 from agentobs.records.display import printable
 from agentobs.store.analysis.cause_texts import ShownCause
-from agentobs.store.analysis.causes import CauseGraph
+from agentobs.store.analysis.effect_causes import CauseGraph
 
 ROW, INDENT, EDGE = 34.0, 22.0, 12.0
 """The height of a row, the width of one level, and the space around the drawing, in pixels. Our choice."""

@@ -17,7 +17,7 @@ MANY_CHILDREN = 100
 GROUP_SIZE = 50
 """The number of children of a group. Our choice: one screen."""
 EFFECTS = ("command", "mcp_call", "file_change")
-"""The kinds of the nodes of observed effects; they are no rows of `session_waterfall`."""
+"""The kinds of the nodes of observed effects; `session_waterfall` does not contain them."""
 FEW_NODES = 150
 """Up to this number of nodes, the tree is expanded completely. Our choice: such a tree is small enough to scroll."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agentobs.store.analysis.blame import BlamedLine
     from agentobs.store.analysis.cause_texts import CauseTexts, ShownCause
-    from agentobs.store.analysis.causes import CauseGraph, SessionCauses
+    from agentobs.store.analysis.effect_causes import CauseGraph, SessionCauses
     from agentobs.store.port import Store
 
 LISTED = 1000
@@ -75,7 +75,7 @@ def why(
     Each step shows how its cause is known: `recorded`, or `inferred` with the rule; see docs/causes.md.
     """
     from agentobs.store.analysis.cause_texts import CauseTexts
-    from agentobs.store.analysis.causes import SessionCauses
+    from agentobs.store.analysis.effect_causes import SessionCauses
 
     chosen = [each for each in (path, number, turn, line) if each is not None]
     if len(chosen) > 1:
@@ -186,7 +186,7 @@ def _of_line(store: Store, causes: SessionCauses, line: str) -> tuple[CauseGraph
 def _list_effects(causes: SessionCauses, texts: CauseTexts) -> None:
     effects = [*causes.commands, *causes.file_changes]
     if not effects:
-        from agentobs.store.analysis.causes import SWITCHES
+        from agentobs.store.analysis.effect_causes import SWITCHES
 
         click.echo(f"no commands and no changes of files were recorded; switch them on: {SWITCHES}")
         return

@@ -20,7 +20,7 @@ from agentobs.errors import AgentobsError
 from agentobs.provider.registry import calls_of
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.display import seconds
-from agentobs.store.analysis.causes import UNKNOWN, CauseEdge, CauseGraph, CauseNode
+from agentobs.store.analysis.effect_causes import UNKNOWN, CauseEdge, CauseGraph, CauseNode
 from agentobs.store.label_texts import DIGEST, LabelTexts
 from agentobs.store.port import Store
 from agentobs.store.session_texts import prompt_of, prompt_title
