@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentobs.recording.journal.home import open_home
+from agentobs.store.backend import open_store
+from dashboards.report.html_report import session_report
 from tests import queries
 from tests.dashboards.live_app import Client, only_session, serving
 from tests.effects.workspaces.release_agent import PROMPT, Release, record_mess, record_release
@@ -115,6 +117,15 @@ def test_effects_are_in_the_tree(release: Release, client: Client) -> None:
 def _levels(html: str, step: str) -> list[str]:
     """Return the level of a step in the tree."""
     return re.findall(rf'aria-level="(\d+)"[^>]*data-step="{re.escape(step)}"', html)
+
+
+def test_a_report_lists_the_effects(release: Release) -> None:
+    """A report without content numbers the files."""
+    with open_store(open_home(release.home)) as store:
+        text = session_report(store, session_id(release, "release"), made_ns=0, light=True)
+    assert "command 2 sh" in text
+    assert "file 1" in text
+    assert "result.txt" not in text
 
 
 def test_a_session_without_effects(tmp_path: Path) -> None:

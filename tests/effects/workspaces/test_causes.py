@@ -272,6 +272,19 @@ def test_content_is_shown_on_request_only(shell: Shell, tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in drawn
 
 
+def test_changed_files_are_in_the_timeline(shell: Shell) -> None:
+    lines = [" ".join(line.split()) for line in shell("show", "release").out.splitlines()]
+    [at] = [
+        i
+        for i, line in enumerate(lines)
+        if "command sh equal_command" in line and "exited 1" in line
+    ]
+    assert "tool run" in lines[at - 1]
+    [at] = [i for i, line in enumerate(lines) if "file result.txt path - added +1 -0" in line]
+    assert "command sh" in lines[at - 1]
+    assert sum(" file " in line for line in lines) == 13
+
+
 def test_the_effects_of_a_session_are_listed(shell: Shell) -> None:
     lines = shell("why", "release").out.splitlines()
     assert len(lines) == 1 + 3 + 13
