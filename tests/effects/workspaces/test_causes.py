@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tests.effects.workspaces.release_agent import (
     record_mess,
     record_release,
 )
-from tests.effects.workspaces.scripted_agent import call_id
+from tests.effects.workspaces.scripted_agent import Agent, Provider, call_id, observed
 from tests.effects.workspaces.trees import files_of, write
 
 DOCS_LANE = f"main/{call_id(PROMPT.replace(' ', '-'), 8, 0)}"
@@ -370,3 +371,38 @@ def test_names_with_escapes_and_long_files(
     assert "1,000 of 100,000 lines are shown" in ended.err
     assert len(blame(shell, "long.txt", "--lines", "99999,200000")) == 2
     assert not list((tmp_path / "home" / "workspaces").glob("*/derived-*"))
+
+
+def test_two_sessions_record_one_directory_at_the_same_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line belongs to the session whose call wrote it, also if the other session saw it first."""
+    agentobs.stop_recorder()
+    root = tmp_path / "tree"
+    write(root, {"start.txt": "start\n"})
+    monkeypatch.chdir(root)
+    outer = Provider({"outer": [[("write", {"path": "outer.txt", "content": "outer\n"})]]})
+    inner = Provider({"inner": [[("write", {"path": "inner.txt", "content": "inner\n"})]]})
+
+    def run_inner() -> None:
+        with observed(monkeypatch, inner), agentobs.session("inner", effects=["files"]):
+            Agent(root, inner).run("inner")
+
+    def after(prompt: str, turn: int) -> None:
+        if turn == 1:
+            thread = threading.Thread(target=run_inner)
+            thread.start()
+            thread.join()
+
+    with observed(monkeypatch, outer):
+        agentobs.start(str(tmp_path / "home"))
+        agent = Agent(root, outer)
+        agent.after_tools = after
+        with agentobs.session("outer", effects=["files"]):
+            agent.run("outer")
+    agentobs.stop_recorder()
+    shell = Shell(tmp_path / "home", capsys)
+    by_call = "by a tool call"
+    assert blame(shell, "outer.txt") == [("outer", "main", 1, "write", "outer", by_call)]
+    assert blame(shell, "inner.txt") == [("inner", "main", 1, "write", "inner", by_call)]
+    assert blame(shell, "start.txt")[0][-1] == "before the first recorded state"
