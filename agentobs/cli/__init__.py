@@ -126,6 +126,14 @@ _COMMANDS = {
         "agentobs.cli.inspection.workspace_commands",
         "Put the files that a session has changed back as they were before a turn.",
     ),
+    "why": (
+        "agentobs.cli.inspection.cause_commands",
+        "Show the causes of a changed file, a command, a turn or a line.",
+    ),
+    "blame": (
+        "agentobs.cli.inspection.cause_commands",
+        "Show which session, turn and prompt wrote each line of a file.",
+    ),
     "diff": (
         "agentobs.cli.inspection.diff",
         "Compare two sessions step by step, with cost, tokens and time.",

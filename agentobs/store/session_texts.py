@@ -106,6 +106,16 @@ def _title(vault: Vault, content_id: str) -> str:
     counts, because a client may append to it. If the request does not end with a prompt, for example because it
     continues tool calls, the first text of the user counts.
     """
+    return prompt_title(prompt_of(vault, content_id))
+
+
+def prompt_of(vault: Vault, content_id: str) -> str:
+    """Return the last prompt in a request, as its title is derived from it; "" if there is none or it cannot be read.
+
+    Args:
+        vault: the vault of the segment of the request.
+        content_id: the content ID of the request.
+    """
     try:
         history = _turns(vault, content_id)
     except (AgentobsError, OSError):
@@ -113,7 +123,7 @@ def _title(vault: Vault, content_id: str) -> str:
     prompt = list(takewhile(lambda turn: turn.role == "user", reversed(history)))
     users = (turn for turn in history if turn.role == "user")
     texts = (turn.text for turn in (*reversed(prompt), *users) if turn.text.strip())
-    return next((prompt_title(text) for text in texts), "")
+    return next(texts, "")
 
 
 def _request_texts(vault: Vault, content_id: str) -> Iterator[str]:

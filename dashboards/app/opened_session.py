@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from agentobs.store.analysis.effect_causes import SessionCauses
 from agentobs.store.analysis.failure import Failure, explain_failure
 from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import site_of
@@ -27,6 +28,7 @@ class OpenedSession:
     cache: SessionCache
     failure: Failure | None
     tree: TraceTree
+    causes: SessionCauses
 
     def cached_rows(self, name: str) -> list[Row]:
         """Return the rows of a named query about the session, with the original texts.
@@ -51,5 +53,6 @@ def open_session(request: Request, view: View, session_id: str) -> OpenedSession
     waterfall = cache.get(
         "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
     )
-    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure))
-    return OpenedSession(request, view, session_id, about, cache, failure, tree)
+    causes = cache.get("causes", lambda: SessionCauses(view.store, session_id))
+    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure, causes))
+    return OpenedSession(request, view, session_id, about, cache, failure, tree, causes)

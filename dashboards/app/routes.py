@@ -21,6 +21,7 @@ from agentobs.errors import AgentobsError, UsageError
 from agentobs.store.port import QueryError
 from dashboards.app import (
     attempt_page,
+    causes_page,
     changes_page,
     fleet_page,
     ledger_page,
@@ -42,6 +43,7 @@ _PAGES = (
     transcript_page,
     ledger_page,
     command_pages,
+    causes_page,
     session_page,
     changes_page,
     step_content,

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.store.analysis.session_search import SessionTexts
+from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps
 from dashboards.app.comparison.pair_page import previous_of
 from dashboards.app.opened_session import OpenedSession, open_session
@@ -54,6 +55,8 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "time": ("Time", ("time", "tools", "waits")),
     "context": ("Context", ("context",)),
     "steps": ("Steps", ()),
+    "files": ("Files", ()),
+    "why": ("Why", ()),
     "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
@@ -258,6 +261,8 @@ _TAB_VALUES = {
     "trace": _trace_values,
     "overview": _overview_values,
     "steps": _step_values,
+    "files": file_values,
+    "why": why_values,
     "commands": command_values,
 }
 

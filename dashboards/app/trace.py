@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.errors import UsageError
+from agentobs.store.analysis.cause_texts import effect_text
+from agentobs.store.analysis.effect_causes import CauseNode, SessionCauses
 from agentobs.store.analysis.failure import Failure
 from dashboards.app.site import first_of
 from dashboards.app.store_view import Row, View
@@ -57,11 +59,36 @@ class ShownStep:
 
 
 def tree_of(
-    view: View, session_id: str, rows: Sequence[Mapping[str, Any]], failure: Failure | None
+    view: View,
+    session_id: str,
+    rows: Sequence[Mapping[str, Any]],
+    failure: Failure | None,
+    causes: SessionCauses,
 ) -> TraceTree:
-    """Return the tree of a session, given its rows of `session_waterfall`."""
+    """Return the tree of a session, given its rows of `session_waterfall` and its causes."""
     steps = steps_of(view.store, session_id)
-    return trace_tree(rows, steps, failure.row if failure else None)
+    effects = [_effect_row(causes, each) for each in causes.effect_nodes]
+    return trace_tree([*rows, *effects], steps, failure.row if failure else None)
+
+
+def _effect_row(causes: SessionCauses, node: CauseNode) -> Row:
+    """Return an effect as a row of the tree."""
+    name, detail = effect_text(node)
+    took = node.row.get("duration_ns")
+    ended = node.at_ns + took if node.at_ns is not None and took is not None else None
+    return {
+        "kind": node.kind,
+        "id": node.node_id,
+        "interaction_id": node.row["interaction_id"],
+        "lane": node.lane,
+        "turn": node.turn,
+        "label": name,
+        "started_ns": node.at_ns,
+        "ended_ns": ended,
+        "state": "ok",
+        "detail": detail,
+        "cause": causes.cause_of(node.node_id),
+    }
 
 
 def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:

@@ -16,6 +16,8 @@ MANY_CHILDREN = 100
 """If a node has more children than this, they are grouped. Our choice: two screens."""
 GROUP_SIZE = 50
 """The number of children of a group. Our choice: one screen."""
+EFFECTS = ("command", "mcp_call", "file_change")
+"""The kinds of the nodes of observed effects; `session_waterfall` does not contain them."""
 FEW_NODES = 150
 """Up to this number of nodes, the tree is expanded completely. Our choice: such a tree is small enough to scroll."""
 
@@ -29,7 +31,7 @@ class Node:
     step_id: str
     """The ID in the URL: of the attempt, the tool call, the span or the interaction."""
     kind: str
-    """As in `session_waterfall`, or `group`."""
+    """As in `session_waterfall`, or `group`, or one of `EFFECTS`."""
     label: str
     lane: str
     turn: int | None
@@ -146,7 +148,8 @@ def trace_tree(rows: Sequence[Row], steps: Sequence[Row], failure: Row | None = 
     """Return the tree of a session.
 
     Args:
-        rows: the rows of the query `session_waterfall`.
+        rows: the rows of the query `session_waterfall`, and one for each effect, whose `cause` is the ID of the effect
+            or the tool call that caused it, or None.
         steps: the steps of the session, with `attempt_id` and `is_failed`.
         failure: the row of `failures`, or None if the session did not fail.
     """
@@ -239,10 +242,18 @@ def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
                 nodes[node.number] = None
             else:
                 agents[node.lane] = node.number
+    causes = {each.step_id: each.number for each in filter(None, nodes) if each.kind in EFFECTS}
+    for node in filter(None, nodes):
+        if node.kind in ("tool", "agent") and node.step is not None:
+            place = f"tool_call:{node.step['attempt_id']}:{node.step['ordinal']}"
+            causes.setdefault(place, node.number)
     for child in filter(None, nodes):
         attempt_id = child.step["attempt_id"] if child.step else None
         if child.kind in ("tool", "agent") and attempt_id in requests:
             child.parent = requests[attempt_id]
+            continue
+        if child.kind in EFFECTS and (cause := causes.get(rows[child.number]["cause"])) is not None:
+            child.parent = cause
             continue
         lane = child.lane.rpartition("/")[0] if child.kind == "sub_agent" else child.lane
         interaction = interactions.get(str(rows[child.number]["interaction_id"]))

@@ -16,7 +16,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from agentobs.store.analysis.cause_texts import CauseTexts
 from agentobs.store.analysis.diagnosis import SIGNATURES
+from agentobs.store.analysis.effect_causes import SessionCauses
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.port import Store
 from dashboards.content.session_content import SessionContent
@@ -105,6 +107,7 @@ def session_report(
     [about] = restore_names(rows_of(store, "internal/session", session_id=session_id))
     steps = steps_of(store, session_id)
     command = f"agentobs show {session_id}"
+    effects = _effects(store, session_id, content=content is not None)
     spent = next(iter(rows_of(store, "cost_by_session", session_id=session_id)), None)
     conversation = restore_names(rows_of(store, "conversation_sessions", session_id=session_id))
     return page(
@@ -120,6 +123,7 @@ def session_report(
         panels=_drawn_panels(session_panels(store, session_id), command, light),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
         steps=_part((), steps, LIGHT if light else STEPS, command),
+        effects=_part(_EFFECTS, effects, LIGHT if light else STEPS, f"agentobs why {session_id}"),
         ledger=_ledger(store, session_id),
         conversation=_part(_SESSIONS, conversation if len(conversation) > 1 else [], MOST, command),
         unfinished=_query_part(
@@ -130,6 +134,25 @@ def session_report(
         ),
         content=content,
     )
+
+
+def _effects(store: Store, session_id: str, *, content: bool) -> list[Row]:
+    """Return the commands, MCP calls and changed files of a session; without content, files are numbered."""
+    causes = SessionCauses(store, session_id)
+    if not causes.effect_nodes:
+        return []
+    graph = causes.graph([each.node_id for each in causes.effect_nodes])
+    return [
+        {
+            "effect": f"{each.kind} {each.name}",
+            "lane": each.node.lane,
+            "turn": each.node.turn,
+            "outcome": each.detail,
+            "evidence": each.evidence or "unknown",
+        }
+        for each in CauseTexts(store, session_id).shown(graph, content=content)
+        if each.node.node_id in graph.wanted
+    ]
 
 
 def range_report(
@@ -322,6 +345,7 @@ _SESSIONS = (
     "cost_status",
 )
 _UNFINISHED = ("kind", "name", "label", "lane", "started_ns", "open_ns", "id")
+_EFFECTS = ("effect", "lane", "turn", "outcome", "evidence")
 _HOOKS = (
     "hook",
     "outcome",

@@ -291,6 +291,7 @@ def _name(row: dict[str, Any]) -> str:
         "permission": "permission ",
         "command": "command ",
         "mcp_call": "MCP ",
+        "file_change": "file ",
     }.get(row["kind"], "")
     return f"{prefix}{row['name']}"
 

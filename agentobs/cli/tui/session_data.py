@@ -240,6 +240,7 @@ def _text(row: Row) -> str:
         "permission": "permission ",
         "command": "command ",
         "mcp_call": "MCP ",
+        "file_change": "file ",
     }.get(str(row["kind"]), "")
     label = row["label"] if row["kind"] in ("attempt", "span") and row["label"] else ""
     return f"{prefix}{row['name']} {label}".rstrip()

@@ -10,6 +10,7 @@ home/workspaces/<workspace id>/      mode 0700
   git/                               the repository; refs/sessions/<session id>/<number> are the recorded states
   replaced/                          copies of the files that `agentobs restore` has replaced
   garbage                            exists while files of deleted states have to be deleted
+  derived-ID/                        a temporary repository, which exists while a command reads the history
 """
 
 from __future__ import annotations
@@ -214,6 +215,27 @@ class ShadowGit:
             yield
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def derived(self) -> Iterator[ShadowGit]:
+        """Return a temporary repository that knows all files of this one; what is written to it is deleted at the end.
+
+        Raises:
+            OSError: the home cannot be written.
+        """
+        path = self.path / f"derived-{world.new_id()}"
+        derived = ShadowGit(path, self.root)
+        try:
+            for name in ("objects/info", "objects/pack", "refs", "info"):
+                (derived.git_dir / name).mkdir(mode=0o700, parents=True)
+            (derived.git_dir / "HEAD").write_text("ref: refs/heads/history\n")
+            (derived.git_dir / "config").write_text(_CONFIG)
+            (derived.git_dir / "info" / "attributes").write_text(_ATTRIBUTES)
+            alternates = derived.git_dir / "objects" / "info" / "alternates"
+            alternates.write_bytes(os.fsencode(self.git_dir / "objects") + b"\n")
+            yield derived
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
     def temporary_index(self) -> Path:
         """Return the path of an index that does not exist yet; the caller deletes it."""

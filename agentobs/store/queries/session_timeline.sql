@@ -1,9 +1,10 @@
 -- What happened in a session, in order: spans, attempts, tool calls and their changes, permission decisions, observed
--- commands and MCP calls, and external inputs?
+-- commands, MCP calls and changed files, and external inputs?
 --
 -- $session_id: the session. depth is 0 for a span without a parent. An attempt, its tool calls and their permission
 -- decisions are one level deeper than their span. A sub-agent is one level deeper than the call that started it. The
--- duration of a decision is its approval wait. Commands and MCP calls follow their tool call, if it is known.
+-- duration of a decision is its approval wait. Commands, MCP calls and changed files follow their tool call, if it is
+-- known; a change has the time at which it was found.
 WITH RECURSIVE known AS (
     SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
     FROM spans
@@ -37,6 +38,13 @@ WITH RECURSIVE known AS (
         'mcp_call' AS kind, call_id AS id, concat_ws(' ', server, coalesce(tool, method)) AS name,
         error_code::VARCHAR AS ending, *
     FROM mcp_calls
+    WHERE session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        'file_change' AS kind, concat_ws(' ', 'file', state, path) AS id, path AS name, rule AS link_rule,
+        at_ns AS started_ns, change AS outcome, '+' || lines_added || ' -' || lines_removed AS ending, lane, turn,
+        session_id, attempt_id, ordinal, tool_use_id
+    FROM file_changes
     WHERE session_id = $session_id::VARCHAR
 ), rows AS (
     SELECT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,10 @@ from agentobs.effects.workspaces.observer import FileObserver
 MODEL = "claude-sonnet-5"
 TOOLS: Any = [
     {"name": name, "description": name, "input_schema": {"type": "object"}}
-    for name in ("write", "edit", "remove", "move", "shell", "look", "task", "Read")
+    for name in (
+        *("write", "edit", "remove", "move", "shell", "look", "task", "Read"),
+        *("run", "mcp__calc__add"),
+    )
 ]
 Call = tuple[str, dict[str, Any]]
 Script = Mapping[str, Sequence[Sequence[Call]]]
@@ -86,6 +90,8 @@ class Agent:
                 http_client=httpx2.Client(transport=httpx2.MockTransport(provider)),
             )
         )
+        self.servers: dict[str, Callable[[str, dict[str, Any]], str]] = {}
+        """Calls a tool of an MCP server, by the name of the server."""
         self.after_tools: Callable[[str, int], None] = lambda prompt, turn: None
         """Is called when the tools of a turn have run."""
 
@@ -148,6 +154,14 @@ class Agent:
                 elif verb == "rm":
                     for each in self.root.glob(target):
                         each.unlink()
+        elif name == "run":
+            ended = subprocess.run(
+                ["sh", "-c", value["command"]], cwd=self.root, capture_output=True, check=False
+            )
+            return f"exit code {ended.returncode}\n{ended.stdout.decode(errors='replace')}"
+        elif name.startswith("mcp__"):
+            _, server, tool = name.split("__")
+            return self.servers[server](tool, value)
         return "ok"
 
 
