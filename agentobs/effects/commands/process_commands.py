@@ -8,6 +8,7 @@ it away from the program.
 from __future__ import annotations
 
 import asyncio.base_subprocess
+import inspect
 import os
 import subprocess
 import threading
@@ -33,6 +34,9 @@ from agentobs.records.exchanges import ObservedEffect, Place
 from agentobs.records.labels import Label, unchecked
 from agentobs.runtime import process
 from agentobs.sink import sink
+
+OWN_MODULES = ("agentobs.effects.", "agentobs.recording.", "agentobs.store.")
+"""The modules of agentobs that start commands of their own, which are not commands of the agent."""
 
 
 @dataclass(slots=True)
@@ -159,6 +163,17 @@ def _unpatch(patched: Patched) -> None:
     patched.patches = []
 
 
+def _with_list(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `Popen`; if the command is an iterator, which can be read only once, it is a list."""
+    if args and isinstance(args[0], Iterator):
+        args = (list(args[0]), *args[1:])
+    elif isinstance(kwargs.get("args"), Iterator):
+        kwargs = {**kwargs, "args": list(kwargs["args"])}
+    return args, kwargs
+
+
 def _guarded(work: Callable[[], Any]) -> Any:
     """Call a function; an exception is reported once, and never reaches the program."""
     try:
@@ -171,7 +186,7 @@ def _guarded(work: Callable[[], Any]) -> Any:
 def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Started | None:
     """Return a command that is about to start; None if it is not observed."""
     found = scope_here(scopes)
-    if found is None:
+    if found is None or _is_own():
         return None
     scope, place = found
     names = ("args", "bufsize", "executable", "stdin", "stdout", "stderr")
@@ -193,15 +208,15 @@ def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any])
     )
 
 
-def _with_list(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `Popen`; if the command is an iterator, which can be read only once, it is a list."""
-    if args and isinstance(args[0], Iterator):
-        args = (list(args[0]), *args[1:])
-    elif isinstance(kwargs.get("args"), Iterator):
-        kwargs = {**kwargs, "args": list(kwargs["args"])}
-    return args, kwargs
+def _is_own() -> bool:
+    """Return whether agentobs itself starts the command, such as git for the files of the workspace."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in (__name__, "subprocess"):
+            return name.startswith(OWN_MODULES)
+        frame = frame.f_back
+    return False
 
 
 def _arguments(given: dict[str, Any]) -> tuple[str, ...]:
