@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -221,24 +220,6 @@ def members(values: weakref.WeakSet[Any]) -> list[Any]:
         ):  # another thread changed the set during the iteration
             return list(values)
     return []
-
-
-_is_own_work: ContextVar[bool] = ContextVar("is_own_work", default=False)
-
-
-@contextlib.contextmanager
-def own_work() -> Iterator[None]:
-    """Mark a command as one that agentobs runs for itself, so that it is not recorded as one of the agent."""
-    token = _is_own_work.set(True)
-    try:
-        yield
-    finally:
-        _is_own_work.reset(token)
-
-
-def is_own_work() -> bool:
-    """Return whether the caller runs within `own_work`."""
-    return _is_own_work.get()
 
 
 def without(listeners: tuple[T, ...], listener: T) -> tuple[T, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from agentobs import tracing
 from agentobs.effects.observation import Scope
 from agentobs.records.exchanges import Place
-from agentobs.runtime import is_own_work
 from agentobs.tracing.places import opened_here
 
 
@@ -17,8 +16,6 @@ def scope_here(scopes: Sequence[Scope]) -> tuple[Scope, Place] | None:
     Args:
         scopes: the scopes of this process.
     """
-    if is_own_work():
-        return None
     here = tracing.place()
     session_id = here.session_id if here is not None else None
     scope = next((each for each in scopes if session_of(each) == session_id), None)

@@ -163,6 +163,17 @@ def _unpatch(patched: Patched) -> None:
     patched.patches = []
 
 
+def _with_list(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `Popen`; if the command is an iterator, which can be read only once, it is a list."""
+    if args and isinstance(args[0], Iterator):
+        args = (list(args[0]), *args[1:])
+    elif isinstance(kwargs.get("args"), Iterator):
+        kwargs = {**kwargs, "args": list(kwargs["args"])}
+    return args, kwargs
+
+
 def _guarded(work: Callable[[], Any]) -> Any:
     """Call a function; an exception is reported once, and never reaches the program."""
     try:
@@ -197,15 +208,15 @@ def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any])
     )
 
 
-def _with_list(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `Popen`; if the command is an iterator, which can be read only once, it is a list."""
-    if args and isinstance(args[0], Iterator):
-        args = (list(args[0]), *args[1:])
-    elif isinstance(kwargs.get("args"), Iterator):
-        kwargs = {**kwargs, "args": list(kwargs["args"])}
-    return args, kwargs
+def _is_own() -> bool:
+    """Return whether agentobs itself starts the command, such as git for the files of the workspace."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in (__name__, "subprocess"):
+            return name.startswith(OWN_MODULES)
+        frame = frame.f_back
+    return False
 
 
 def _is_own() -> bool:

@@ -29,7 +29,6 @@ from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.git.repository import Repository, find_repository, ignored_patterns
 from agentobs.recording.journal.home import Home
-from agentobs.runtime import own_work
 
 DIRECTORY = "workspaces"
 """The directory of all shadow repositories in a home."""
@@ -149,18 +148,17 @@ class ShadowGit:
             part for name, value in (settings or {}).items() for part in ("-c", f"{name}={value}")
         ]
         try:
-            with own_work():
-                ended = subprocess.run(
-                    ["git", *options, *arguments],
-                    input=text,
-                    capture_output=True,
-                    cwd=tree if tree.is_dir() else self.path,
-                    env=self._environment(tree, index),
-                    timeout=COMMAND_SECONDS,
-                    # Ctrl-C at the terminal is for the recorded program.
-                    start_new_session=True,
-                    check=False,
-                )
+            ended = subprocess.run(
+                ["git", *options, *arguments],
+                input=text,
+                capture_output=True,
+                cwd=tree if tree.is_dir() else self.path,
+                env=self._environment(tree, index),
+                timeout=COMMAND_SECONDS,
+                # Ctrl-C at the terminal is for the recorded program.
+                start_new_session=True,
+                check=False,
+            )
         except FileNotFoundError as error:
             raise ShadowGitError("no_git", todo="Install git") from error
         except subprocess.TimeoutExpired as error:

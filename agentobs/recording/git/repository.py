@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentobs import world
-from agentobs.runtime import own_work
 
 PARENTS_MAX = 64
 """How many parent directories are searched for a repository. Our choice."""
@@ -178,15 +177,14 @@ def _git(repository: Repository, *arguments: str) -> str | None:
         *arguments,
     ]
     try:
-        with own_work():
-            ended = subprocess.run(
-                command,
-                cwd=repository.tree,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=STATUS_SECONDS,
-                check=True,
-            )
+        ended = subprocess.run(
+            command,
+            cwd=repository.tree,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=STATUS_SECONDS,
+            check=True,
+        )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return ended.stdout.decode("utf-8", "replace")
