@@ -279,8 +279,8 @@ def _write_svg(path: Path, shown: Sequence[ShownCause], graph: CauseGraph) -> No
 def blame(context: click.Context, path: Path, lines: str | None, as_json: bool) -> None:
     """Show which session, turn and prompt wrote each line of a file, as it is now.
 
-    The sessions must have recorded files: `agentobs record --effects files`. A line that was written before the first
-    session, between sessions, or after the last one is not attributed.
+    PATH is a text file in a directory whose files were recorded with `agentobs record --effects files`. A line that was
+    written before the first session, between sessions, or after the last one is not attributed.
     """
     from agentobs.store.analysis.blame import blame_file
 
