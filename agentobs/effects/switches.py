@@ -51,7 +51,7 @@ def checked_effects(names: Iterable[str]) -> tuple[str, ...]:
         raise UsageError(
             f"{str(unknown[0])[:80]!r} is not an effect that can be observed",
             where="effects",
-            todo=f"Use some of {', '.join(OBSERVERS)}, or {ALL}",
+            todo=f"Use one or more of {', '.join(OBSERVERS)}, or {ALL}",
         )
     return tuple(dict.fromkeys(OBSERVERS if ALL in listed else listed))
 

@@ -152,7 +152,7 @@ def _patch(patched: Patched) -> None:
 
 
 def _unpatch(patched: Patched) -> None:
-    """Restore the original methods, except if another library has patched them since: it calls our functions."""
+    """Restore the original methods, unless another library has patched them since: its patch calls our functions."""
     for owner, name, own, original in patched.patches:
         if getattr(owner, name) is own:
             setattr(owner, name, original)

@@ -53,7 +53,7 @@ def with_tees(
         servers = dict(_claude_servers(directory, environment))
         copy, tees = _wrapped({"mcpServers": servers}, wrap)
         if tees:
-            # Before the other arguments, and followed by one of them or by nothing: the option takes several values.
+            # The option takes several values. With `=`, the arguments that follow are not values of it.
             command[1:1] = [f"{OPTION}={_written(copies, copy)}"]
             count += tees
     return count
