@@ -210,7 +210,7 @@ _is_guarded = False
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise `Hang` if the code uses too much processor time, and `Forbidden` if it runs something."""
+    """Raise `Hang` if the code uses too much processor time, and `Forbidden` if it executes anything."""
     global _is_guarded
     before = signal.signal(signal.SIGPROF, _hang)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
