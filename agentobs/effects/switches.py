@@ -62,7 +62,7 @@ def observation(names: Iterable[str]) -> Observation:
 
 
 def observed(names: Iterable[str], scope: Scope) -> Observation:
-    """Start to observe effects of this process; an effect that cannot be observed is reported, not raised."""
+    """Start observing effects of this process; an effect that cannot be observed is reported, not raised."""
     started = observation(names)
     started.start(scope, is_strict=False)
     return started

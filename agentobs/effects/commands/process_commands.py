@@ -70,7 +70,7 @@ class Patched:
 
 
 def observe_process(scope: Scope) -> None:
-    """Start to observe the commands that this process starts in the session of a scope."""
+    """Start observing the commands that this process starts in the session of a scope."""
     patched = process.state(Patched)
     with patched.lock:
         patched.scopes.append(scope)
@@ -79,7 +79,7 @@ def observe_process(scope: Scope) -> None:
 
 
 def leave_process(scope: Scope) -> None:
-    """Stop to observe the commands of a scope; commands that are running are reported."""
+    """Stop observing the commands of a scope; commands that are running are reported."""
     patched = process.state(Patched)
     with patched.lock:
         patched.scopes = [each for each in patched.scopes if each is not scope]

@@ -112,7 +112,7 @@ def _written(copies: Path, config: dict[str, Any]) -> Path:
 def _claude_servers(
     directory: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the servers that Claude Code starts in a directory without a further question.
+    """Yield the servers that Claude Code starts in a directory without further approval.
 
     These are the servers of the user, the servers of the project's file that the user has enabled by name, and the
     local servers; later ones take the place of earlier ones. Source: code.claude.com/docs/en/mcp, 2026-11.
