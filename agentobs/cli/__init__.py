@@ -124,7 +124,7 @@ _COMMANDS = {
     ),
     "restore": (
         "agentobs.cli.inspection.workspace_commands",
-        "Put the files that a session has changed back as they were before a turn.",
+        "Put back the files that a session has changed, as they were before a turn.",
     ),
     "why": (
         "agentobs.cli.inspection.cause_commands",

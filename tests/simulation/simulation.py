@@ -311,7 +311,7 @@ class Simulation:
         self.machine.wall_ns += hours * 3_600 * 10**9
 
     def _do_follow(self, step: Step, chance: random.Random) -> None:
-        """Read what is new, as `agentobs tail` does; nothing comes twice."""
+        """Read what is new, as `agentobs tail` does; no record is read twice."""
         if not self.place.exists():
             return
         if self.follower is None or chance.random() < 0.2:

@@ -141,7 +141,7 @@ def _run(step: Step, environment: Mapping[str, str], failed: list[str]) -> float
 
 
 def _whole_duration(step: Step, seconds: float, scale: float, durations: Path) -> float:
-    """Return how long a step takes in a whole run, in seconds."""
+    """Return how long a step takes in a full run, in seconds."""
     if not step.is_scaled or scale == 1:
         return seconds
     if "pytest" not in step.command:

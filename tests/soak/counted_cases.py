@@ -1,4 +1,4 @@
-"""A plugin of pytest that counts test cases as measurements, and runs a share of the long tests.
+"""A pytest plugin that counts test cases as measurements, and runs a share of the long tests.
 
 A test that checks many cases has a weight. The plugin writes one line for each figure at the end of the run, with the
 number of failed cases; see `tests.soak.figures`. `AGENTOBS_SOAK_SCALE` is the share of the tests to run, from 0 to 1.
