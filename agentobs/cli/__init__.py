@@ -116,7 +116,7 @@ _COMMANDS = {
     ),
     "compare": (
         "agentobs.cli.replay.compare",
-        "Fork a session with several models, and compare what a command says about their files.",
+        "Fork a session with several models, and verify the files of each fork with a command.",
     ),
     "workspace": (
         "agentobs.cli.inspection.workspace_commands",

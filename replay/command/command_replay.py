@@ -144,7 +144,7 @@ class CommandReplay:
         return []
 
     def _problems_until_change(self, turn: int) -> list[str]:
-        """Return why the command did not do something else than recorded after a turn, or why it failed."""
+        """Return why no change after a turn was found, or why the command failed."""
         if self.ended_by == "timeout":
             return [_TIMEOUT]
         if self.ended_by == "miss":

@@ -121,7 +121,7 @@ def compare(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Fork a session with several models, and compare what a command says about their files.
+    """Fork a session with several models, and verify the files of each fork with a command.
 
     FIXTURE is the folder of a fixture, or its recording.jsonl; it must have files (`agentobs freeze --workspace`).
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Its files must have
