@@ -124,7 +124,7 @@ class Simulation:
         self.agents: dict[int, Agent] = {}
         self.sessions = 0
         self.follower: FollowedSegments | None = None
-        self.followed = 0
+        self._is_following = False
         self._depth = 0
         self._busy: set[int] = set()
         """The recorders in the middle of whose calls a step runs now."""
@@ -313,12 +313,16 @@ class Simulation:
 
     def _do_follow(self, step: Step, chance: random.Random) -> None:
         """Read what is new, as `agentobs tail` does; nothing comes twice."""
-        if not self.place.exists():
-            return
+        if self._is_following or not self.place.exists():
+            return  # a follower is not called again in the middle of a look
         if self.follower is None or chance.random() < 0.2:
             self.follower = FollowedSegments(Home(self.place))
             self.truth.start_following()
-        self.truth.check_followed(self.follower.look())
+        self._is_following = True
+        try:
+            self.truth.check_followed(self.follower.look())
+        finally:
+            self._is_following = False
 
     def _do_verify(self, step: Step, chance: random.Random) -> None:
         if self._has_home():

@@ -59,6 +59,11 @@ def test_a_seed_determines_all_calls() -> None:
     assert [str(each) for each in plan(5)] == [str(each) for each in plan(5)]
 
 
+def test_a_follower_is_not_called_again_in_the_middle_of_a_look() -> None:
+    """A step that runs between two system calls of a follower does not use the same follower."""
+    assert simulate(6039).failure is None
+
+
 @pytest.mark.crash
 def test_a_damaged_store_without_segments_is_refused() -> None:
     """If a power loss takes the only segment and the store is damaged, an ingest leaves the store unchanged."""

@@ -25,7 +25,7 @@ from tests.soak.figures import VARIABLE, measurements, report
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 FUZZING_INPUTS = 10_000_000
-SEEDS = 20_000
+SEEDS = 5_000
 """The seeds of the simulation."""
 FIRST_SEED = 6_000
 """Its first seed: the long tests of pytest simulate lower ones."""
