@@ -164,4 +164,7 @@ def _collect_verdicts(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; the scorecard was not written.")
