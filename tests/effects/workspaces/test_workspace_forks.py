@@ -254,7 +254,7 @@ def test_a_fork_of_a_fixture_needs_no_home(
         home=home,
     )
     assert ended.code == 0, ended.err
-    status = " D legacy.py\n D src/calc.py\n?? notes.md\n?? src/maths.py\n"
+    status = " D legacy.py\n D src/calc.py\n?? notes.md\n?? src/sums.py\n"
     assert git(out, "status", "--porcelain") == status
     assert (out / "node_modules").readlink() == Path.cwd() / "node_modules"
     expected = {**session.at_turn[7], b"node_modules": ("link", bytes(Path.cwd() / "node_modules"))}
