@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from decimal import ROUND_UP, Decimal
@@ -131,6 +132,7 @@ def compare(
     forks can cost at most, and asks before it starts. Exits with 1 if a fork did not run to its end.
     """
     from agentobs.cli.replay.fork_runs import Verification, recorded_row
+    from replay.command.child_program import stopped_by_signals
 
     names = _names(models)
     limit = dollars(max_usd)
@@ -148,17 +150,27 @@ def compare(
     _check_limit(limit, maxima)
     folder = _folder(output)
     verification = Verification(verify, verify_timeout)
-    first = recorded_row(
-        workspace, *_recorded(fixture, turn), verification, folder / "recorded" / workspace.name
-    )
-    _print_plan(fixture, turn, runs, maxima, limit, first)
-    if not yes and not (sys.stdin.isatty() and click.confirm("start?", err=True)):
+    has_started = False
+    try:
+        first = recorded_row(
+            workspace,
+            *_recorded(fixture, turn),
+            verification,
+            folder / "recorded" / workspace.name,
+        )
+        _print_plan(fixture, turn, runs, maxima, limit, first)
+        has_started = yes or (sys.stdin.isatty() and click.confirm("start?", err=True))
+    finally:
+        if not has_started:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not has_started:
         click.echo("not started: pass --yes to start without confirmation", err=True)
         sys.exit(1)
     arguments = _arguments(context, source, turn, prompt, system, options, links)
-    rows, is_interrupted = _run_all(
-        names, runs, maxima, limit, arguments, workspace, verification, folder
-    )
+    with stopped_by_signals():
+        rows, is_interrupted = _run_all(
+            names, runs, maxima, limit, arguments, workspace, verification, folder
+        )
     _print(fixture, turn, [first, *rows], folder, as_json=as_json)
     sys.exit(130 if is_interrupted else int(any(each.problem for each in rows)))
 
