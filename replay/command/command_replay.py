@@ -358,7 +358,8 @@ def run_command(
     if replayed_files.problem is not None:
         raise replayed_files.problem
     if continued is not None and continued.problem is not None:
-        raise continued.problem
+        failed_alone = code != 0 and not ending.reasons
+        raise _own_error(continued.problem, code, child) if failed_alone else continued.problem
     return CommandReplay(
         name=recording.name,
         command=recorded.argv,
@@ -376,6 +377,17 @@ def run_command(
         files=files,
         restored=replayed_files.restored,
         directory=None if output is None else replayed_files.root,
+    )
+
+
+def _own_error(problem: UsageError, code: int, child: ChildProgram) -> UsageError:
+    """Return the error of a command that failed before its first request, at the place of `problem`."""
+    lines = [each for each in child.stderr.text().splitlines() if each.strip()]
+    last = f": {printable(lines[-1].strip())[:200]}" if lines else ""
+    return UsageError(
+        f"the command ended with exit code {code} before its first request{last}",
+        where=problem.where,
+        todo="Check its paths and its environment; files outside of the workspace are not recorded",
     )
 
 

@@ -148,6 +148,7 @@ def compare(
     workspace = with_links(workspace, links)
     maxima = _maxima(fixture, turn, names)
     _check_limit(limit, maxima)
+    context.with_resource(stopped_by_signals())
     folder = _folder(output)
     verification = Verification(verify, verify_timeout)
     has_started = False
@@ -167,10 +168,9 @@ def compare(
         click.echo("not started: pass --yes to start without confirmation", err=True)
         sys.exit(1)
     arguments = _arguments(context, source, turn, prompt, system, options, links)
-    with stopped_by_signals():
-        rows, is_interrupted = _run_all(
-            names, runs, maxima, limit, arguments, workspace, verification, folder
-        )
+    rows, is_interrupted = _run_all(
+        names, runs, maxima, limit, arguments, workspace, verification, folder
+    )
     _print(fixture, turn, [first, *rows], folder, as_json=as_json)
     sys.exit(130 if is_interrupted else int(any(each.problem for each in rows)))
 

@@ -253,10 +253,16 @@ def test_a_fork_that_was_killed_counts_with_its_maximum(
 def test_a_comparison_that_does_not_start_leaves_no_directory(
     session: Session, shell: Shell, tmp_path: Path
 ) -> None:
-    """The same command with --yes can use the directory."""
+    """The same command with --yes can use the directory. SIGTERM while the recorded files are verified leaves none."""
     out = tmp_path / "out"
     assert compared(shell, "--models", OTHER, "-o", str(out))[0] == 1
     assert not out.exists()
+    stop = f"kill -TERM {os.getpid()}"
+    before = signal.getsignal(signal.SIGTERM)
+    arguments = ("compare", "fix", "--at", "5", "--models", OTHER, "-o", str(out), "--yes")
+    assert shell(*arguments, "--verify", stop).code == 128 + signal.SIGTERM
+    assert not out.exists()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
@@ -297,6 +303,17 @@ def test_bad_input_is_one_error_before_anything_is_sent(
     code, rows, _ = compared(shell, "--models", OTHER, "--yes")
     assert code == 1
     assert "sends no credentials" in rows[1]["problem"]
+    assert session.provider.requests == []
+
+
+def test_a_command_that_fails_before_its_first_request_says_why(
+    session: Session, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of the command, not a missing key."""
+    monkeypatch.setenv("FILE_AGENT_EARLY", "no-such-directory/early.py")
+    ended = shell("fork", "fix", "--at", "5", "--model", OTHER)
+    assert (ended.code, "exit code 1 before its first request: " in ended.err) == (1, True)
+    assert "FileNotFoundError" in ended.err
     assert session.provider.requests == []
 
 
