@@ -27,7 +27,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 README = {
     "sessions": ("sessions", "light", 800),
     "session": ("session", "light", 1100),
-    "compare": ("compare", "dark", 900),
+    "compare": ("compare", "light", 900),
 }
 """The screenshots of the README: the page, the theme, and the visible part in CSS pixels."""
 
