@@ -162,7 +162,7 @@ def asked_of(home: Home, session: str) -> list[str]:
 
 
 def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
-    """After a result such as `max_turns`, the last error is not called the failure. A response that was cut is named."""
+    """After a result such as `max_turns`, the last error is not called the failure. A cut response is named."""
     got = client.get(f"/sessions/{OUT_OF_TURNS}")
     assert "Failed with max_turns ; last error: request to" in got.words
     assert "the response was cut" in got.words
