@@ -219,17 +219,6 @@ def _is_own() -> bool:
     return False
 
 
-def _is_own() -> bool:
-    """Return whether agentobs itself starts the command, such as git for the files of the workspace."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        if name not in (__name__, "subprocess"):
-            return name.startswith(OWN_MODULES)
-        frame = frame.f_back
-    return False
-
-
 def _arguments(given: dict[str, Any]) -> tuple[str, ...]:
     listed = given.get("args")
     if isinstance(listed, str | bytes | os.PathLike):
