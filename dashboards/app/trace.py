@@ -85,10 +85,26 @@ def _effect_row(causes: SessionCauses, node: CauseNode) -> Row:
         "label": name,
         "started_ns": node.at_ns,
         "ended_ns": ended,
-        "state": "ok",
+        "state": "failed" if _is_failed(node) else "ok",
         "detail": detail,
         "cause": causes.cause_of(node.node_id),
     }
+
+
+def _is_failed(node: CauseNode) -> bool:
+    """Return whether an effect failed.
+
+    A command failed if it was not started, ended by a signal, or has another exit code than 0. An MCP call failed if it
+    has an error or no response.
+    """
+    match node.kind:
+        case "command":
+            outcome = node.row["outcome"]
+            return outcome in ("signaled", "not_started") or bool(node.row["exit_code"])
+        case "mcp_call":
+            return bool(node.row["outcome"] != "ok")
+        case _:
+            return False
 
 
 def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:

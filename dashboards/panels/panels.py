@@ -296,7 +296,7 @@ def _split(splits: Sequence[Split]) -> Panel | None:
         for part in largest_first
     ]
     listed = f": {', '.join(parts)}" if parts else ""
-    summary = f"Of {seconds(wall)}{listed}. All parts of the critical path add up to this time."
+    summary = f"Of {seconds(wall)} in interactions{listed}. All parts of the critical path add up to this time."
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
 

@@ -27,7 +27,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 README = {
     "sessions": ("sessions", "light", 800),
     "session": ("session", "light", 1100),
-    "compare": ("compare", "dark", 900),
+    "compare": ("compare", "light", 900),
 }
 """The screenshots of the README: the page, the theme, and the visible part in CSS pixels."""
 
@@ -40,7 +40,7 @@ def pages(tab: Tab) -> Iterator[str]:
     yield "filtered"
     tab.go("/fleet")
     yield "fleet"
-    found = _links(tab, "/?sort=-turns&q=nightly", "#found tbody a[href^='/sessions/']")
+    found = _links(tab, "/?sort=-turns&q=nightly", "#found .row-name a[href^='/sessions/']")
     session, other = found[0], found[1]
     tab.go(session)
     yield "session"
@@ -64,6 +64,7 @@ def pages(tab: Tab) -> Iterator[str]:
     tab.go("/compare")
     yield "choose"
     tab.go(f"/compare?a={session.rpartition('/')[2]}&b={other.rpartition('/')[2]}")
+    tab.page.wait_for_selector(".pair")
     yield "compare"
     tab.go("/sql?query=cost_by_model")
     tab.page.get_by_role("button", name="Run", exact=True).click()

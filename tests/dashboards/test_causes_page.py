@@ -112,6 +112,9 @@ def test_effects_are_in_the_tree(release: Release, client: Client) -> None:
     )
     filtered = client.get(f"{page}?find=result.txt")
     assert "file result.txt" in filtered.words
+    failed = client.get(f"{page}?failed=1")
+    assert re.search(r"failed command \d+ (sh|grep) exit code 1", failed.words)
+    assert "exit code 0" not in failed.words
 
 
 def _levels(html: str, step: str) -> list[str]:

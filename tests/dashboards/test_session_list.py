@@ -618,8 +618,8 @@ def test_a_bounded_export_is_announced(client: Client, monkeypatch: pytest.Monke
 
 def test_an_exported_text_is_no_formula() -> None:
     """Spreadsheets do not run a text of an export."""
-    assert [csv_cell(text) for text in ("=1+1", "\t=1+1", "@x", "name", 5, ["a", "b"])] == [
-        "'=1+1", "'\t=1+1", "'@x", "name", 5, "a b",
+    assert [csv_cell(text) for text in ("=1+1", "\t=1+1", "@x", "\uff1d1", "name", 5, ["a", "b"])] == [
+        "'=1+1", "'\t=1+1", "'@x", "'\uff1d1", "name", 5, "a b",
     ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from tests.store.recordings import (
     write_facts,
 )
 
-LONG, FAILED, RUNNING, LOST, ODD, REFUSED = (session_id(number) for number in range(1, 7))
+LONG, FAILED, RUNNING, LOST, ODD, REFUSED, OUT_OF_TURNS = map(session_id, range(1, 8))
 TURNS = 120
 EVIL = "</td><script>alert(1)</script>"
 
@@ -68,6 +68,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
         tool(6, "toolu_1", "weather", at=T0 + 2 * SECOND), answer=ToolAnswer("no", True)
     )
     record(home, [start(6, "refused"), attempt(6, 1, content=calls), refused, end(6)])
+    cut = attempt(7, 3)
+    record(
+        home,
+        [
+            start(7, "out-of-turns"),
+            attempt(7, 1),
+            replace(cut, answer=replace(cut.answer, ending="cut")),
+            replace(
+                end(7, failed=True), reason=Label("max_turns"), signature=Label("result:max_turns")
+            ),
+        ],
+    )
     return home
 
 
@@ -147,6 +159,14 @@ def asked_of(home: Home, session: str) -> list[str]:
         home, f"SELECT attempt_id FROM attempts WHERE session_id = '{session}' ORDER BY started_ns"
     )
     return [str(row[0]) for row in found]
+
+
+def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
+    """After a result such as `max_turns`, the last error is not called the failure. A cut response is named."""
+    got = client.get(f"/sessions/{OUT_OF_TURNS}")
+    assert "Failed with max_turns ; last error: request to" in got.words
+    assert "the response was cut" in got.words
+    assert "Go to this step" in got.words
 
 
 def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:

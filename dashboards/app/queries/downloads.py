@@ -11,6 +11,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The signs with which a formula starts in a spreadsheet."""
+
 
 def csv_download(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
     """Return rows as a CSV file, which spreadsheets open without running formulas in it."""
@@ -30,8 +33,8 @@ def json_download(name: str, value: Any) -> Response:
 def csv_cell(value: Any) -> Any:
     """Return a value for a CSV file; lists are words, and a text that looks like a formula is quoted."""
     text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    # Spreadsheets run texts that start with these signs, some also after white space.
-    is_formula = isinstance(text, str) and text.lstrip().startswith(("=", "+", "-", "@"))
+    # Spreadsheets run texts that start with these signs, some also after white space, or in their full width.
+    is_formula = isinstance(text, str) and text.lstrip().startswith(FORMULA_SIGNS)
     return f"'{text}" if is_formula else text
 
 
