@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from agentobs.recording.journal.home import Home, existing_home
-from agentobs.store import backend
+from agentobs.store.duckdb.connection import connected
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def shared_store(home: Path) -> Iterator[None]:
 
     They do not see what is recorded in the home meanwhile.
     """
-    shared, connected = existing_home(home), backend.connected
+    shared = existing_home(home)
     with connected(shared, ingest=True) as connection, pytest.MonkeyPatch.context() as patch:
 
         def opened(
@@ -29,5 +29,5 @@ def shared_store(home: Path) -> Iterator[None]:
                 return connection.cursor()
             return connected(place, ingest=ingest, memory_bytes=memory_bytes, unsafe=unsafe)
 
-        patch.setattr(backend, "connected", opened)
+        patch.setattr("agentobs.store.backend.connected", opened)
         yield
