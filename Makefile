@@ -72,7 +72,7 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 soak: $(READY) ## run the long tests and measure all figures, on two cores for up to three hours; writes docs/scorecard.md
 	$(BIN)/python -m tests.soak --scale $(SCALE) $(ARGS)
 
-fuzz: $(READY) ## read changed inputs of every format from outside; make fuzz TARGETS='har wire' INPUTS=1000000 SEED=7
+fuzz: $(READY) ## test every external format with mutated inputs; make fuzz TARGETS='har wire' INPUTS=1000000 SEED=7
 	$(BIN)/python -m tests.fuzzing $(TARGETS) --inputs $(INPUTS) --seed $(SEED) $(ARGS)
 
 fuzz-coverage: $(READY) ## the same, guided by coverage with atheris: make fuzz-coverage TARGETS=har INPUTS=100000

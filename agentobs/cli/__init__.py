@@ -116,7 +116,7 @@ _COMMANDS = {
     ),
     "compare": (
         "agentobs.cli.replay.compare",
-        "Fork a session with several models, and compare what a command says about their files.",
+        "Fork a session with several models, and verify the files of each fork with a command.",
     ),
     "workspace": (
         "agentobs.cli.inspection.workspace_commands",
@@ -124,7 +124,7 @@ _COMMANDS = {
     ),
     "restore": (
         "agentobs.cli.inspection.workspace_commands",
-        "Put the files that a session has changed back as they were before a turn.",
+        "Put back the files that a session has changed, as they were before a turn.",
     ),
     "why": (
         "agentobs.cli.inspection.cause_commands",

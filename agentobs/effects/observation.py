@@ -43,7 +43,7 @@ class Observer(Protocol):
     """Observes one kind of effect."""
 
     def start(self, scope: Scope) -> None:
-        """Start to observe, before the agent runs.
+        """Start observing, before the agent runs.
 
         Raises:
             UsageError: the effect cannot be observed here; a recorded command is then not started.
@@ -51,7 +51,7 @@ class Observer(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop to observe, and emit what is known; the sessions of the agent are still open."""
+        """Stop observing, and emit what is known; the sessions of the agent are still open."""
         ...
 
 

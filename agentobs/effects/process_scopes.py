@@ -1,4 +1,4 @@
-"""Process scopes: which of the sessions that observe effects in this process an effect belongs to."""
+"""Process scopes: the session of this process to which an observed effect belongs."""
 
 from __future__ import annotations
 

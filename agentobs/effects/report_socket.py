@@ -140,7 +140,7 @@ def _close(connection: Connection, *, by_sender: bool) -> None:
 
 
 def _warn(error: Exception) -> None:
-    """Report an error of a receiver; the thread continues, because senders wait for a socket that nobody reads."""
+    """Report an error of a receiver. The thread continues, because senders would wait if nobody read the socket."""
     warn_once(f"an effect is not recorded: {error_kind(error)}", about="effects report")
 
 

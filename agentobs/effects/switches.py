@@ -51,7 +51,7 @@ def checked_effects(names: Iterable[str]) -> tuple[str, ...]:
         raise UsageError(
             f"{str(unknown[0])[:80]!r} is not an effect that can be observed",
             where="effects",
-            todo=f"Use some of {', '.join(OBSERVERS)}, or {ALL}",
+            todo=f"Use one or more of {', '.join(OBSERVERS)}, or {ALL}",
         )
     return tuple(dict.fromkeys(OBSERVERS if ALL in listed else listed))
 
@@ -62,7 +62,7 @@ def observation(names: Iterable[str]) -> Observation:
 
 
 def observed(names: Iterable[str], scope: Scope) -> Observation:
-    """Start to observe effects of this process; an effect that cannot be observed is reported, not raised."""
+    """Start observing effects of this process; an effect that cannot be observed is reported, not raised."""
     started = observation(names)
     started.start(scope, is_strict=False)
     return started

@@ -218,16 +218,20 @@ class Recorder:
         """Return how many records were dropped, and with `always` also how many syncs failed."""
         with self._queue.lock:
             dropped = sum(self._queue.accounts.dropped.values())
-        return dropped + (self._timekeeper.failed_syncs if self._is_always else 0)
+        return dropped + (self._failed_syncs() if self._is_always else 0)
+
+    def _failed_syncs(self) -> int:
+        """Return how many syncs failed, including those at the end of a segment."""
+        return self._timekeeper.failed_syncs + self._writer.unsealed
 
     def wait(self, seconds: float) -> bool:
         """Wait until all records so far are processed, at most `seconds`, and count the wait if it ended too early.
 
         With `Options.sync="always"`, the records are durable then, unless a sync failed.
         """
-        failed_before = self._timekeeper.failed_syncs
+        failed_before = self._failed_syncs()
         is_processed = self._queue.progress.wait(seconds)
-        is_durable = not self._is_always or self._timekeeper.failed_syncs == failed_before
+        is_durable = not self._is_always or self._failed_syncs() == failed_before
         return self._count_late(is_processed and is_durable)
 
     async def settle(self, seconds: float) -> bool:

@@ -37,15 +37,22 @@ class Writer:
         self._segment: Segment | None = None
         self._unsynced_segment: Segment | None = None
         """The last segment whose sync failed. The operating system may treat its lost pages as written from then on, so
-        nothing more is written to it.
+        it gets no more records and is not synced again: a second sync could succeed although data is lost.
         """
+        self._sync_error: Exception | None = None
+        """The error of that sync."""
+        self._attempted_bytes = 0
+        """The size of that segment when its sync started."""
         self._call_started_ns: int | None = None
         self._started: dict[str, str] = {}
         """The sessions of the attempts that have started but not ended in this segment, by attempt ID."""
         self.writes = 0
         """How often `write` succeeded."""
         self.unsealed = 0
-        """Segments that could not be closed properly; everything that was written to them is still there."""
+        """Segments that could not be closed properly; everything that was written to them is still there.
+
+        Their last records may not survive a power loss, and no failed sync was counted for these records.
+        """
 
     def ensure_segment(self) -> bool:
         """Open a segment if there is none, if its last sync failed or if it is full; return whether one was opened.
@@ -114,14 +121,19 @@ class Writer:
         """Sync what was written, so that it survives a power loss.
 
         Raises:
-            OSError: the sync failed.
+            OSError: the sync failed, or an earlier sync of this segment has failed; it is not repeated then.
         """
         segment = self._segment
         if segment is None:
             return
+        if segment is self._unsynced_segment and self._sync_error is not None:
+            self._attempted_bytes = segment.size
+            raise self._sync_error
+        size = segment.size
         try:
             segment.sync()
-        except Exception:
+        except Exception as error:
+            self._sync_error, self._attempted_bytes = error, size
             self._unsynced_segment = segment
             raise
 
@@ -162,10 +174,15 @@ class Writer:
         open_home(self._home.path)
 
     def _close(self, moving: Mapping[str, str]) -> None:
-        """Close the segment; `moving` are the attempts that continue in the next segment, each with its session."""
+        """Close the segment; `moving` are the attempts that continue in the next segment, each with its session.
+
+        A segment whose sync failed is closed without a sync.
+        """
         segment, self._segment = self._segment, None
         if segment is None:
             return
+        is_unsynced = segment is self._unsynced_segment
+        is_closed = not is_unsynced or segment.size == self._attempted_bytes
         moves = [
             (MOVED, {"session_id": session_id, "attempt_id": attempt_id})
             for attempt_id, session_id in moving.items()
@@ -175,10 +192,12 @@ class Writer:
             with self._calling():
                 if moves:
                     segment.facts.append_all(moves)
-                segment.close(sync=self._syncs)
+                segment.close(sync=self._syncs and not is_unsynced)
         except OSError:
-            self.unsealed += 1
+            is_closed = False
             segment.abandon()
+        if not is_closed:
+            self.unsealed += 1
 
     def _track_attempts(self, interpretation: Interpretation) -> None:
         """Remember which attempts have started but not ended."""

@@ -284,7 +284,7 @@ class Reader:
             self._await_check()
             self._condition.wait_for(lambda: self._current or self._error or self._is_closed)
             if self._is_closed:
-                raise UsageError("the application is closing")
+                raise UsageError("the dashboard is shutting down")
             if self._error or not self._current:
                 raise self._error or DamagedError("no connection could be opened")
             cursor = self._current.store.cursor()

@@ -9,10 +9,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from types import FrameType
+from typing import IO, Any
 
 from agentobs import world
 from agentobs.errors import UsageError
@@ -139,6 +141,25 @@ class ChildProgram:
     def _wait(self) -> None:
         self._process.wait()
         self.has_ended.set()
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """End this process in order on SIGTERM and SIGHUP, so that its child programs are ended."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) == signal.SIG_DFL:
+                before[each] = signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Output:

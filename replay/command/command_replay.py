@@ -10,17 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import signal
 import stat
-import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from agentobs import world
@@ -35,7 +31,7 @@ from agentobs.recording.wire.provider_server import (
 )
 from agentobs.records.display import printable
 from agentobs.records.exchanges import Recording
-from replay.command.child_program import NATURAL_SECONDS, ChildProgram
+from replay.command.child_program import NATURAL_SECONDS, ChildProgram, stopped_by_signals
 from replay.command.continuation import Continuation, Continued, ReplayedPart
 from replay.command.recorded_command import RecordedCommand, command_of
 from replay.command.refusing_proxy import RefusingProxy
@@ -144,7 +140,7 @@ class CommandReplay:
         return []
 
     def _problems_until_change(self, turn: int) -> list[str]:
-        """Return why the command did not do something else than recorded after a turn, or why it failed."""
+        """Return why no change after a turn was found, or why the command failed."""
         if self.ended_by == "timeout":
             return [_TIMEOUT]
         if self.ended_by == "miss":
@@ -342,7 +338,7 @@ def run_command(
             environment = {**base, **network.variables(), **continued.variables}
         else:
             environment = _environment(recorded, provider.url, network, base)
-        stack.enter_context(_stopped_by_signals())
+        stack.enter_context(stopped_by_signals())
         child = ChildProgram(recorded.argv, directory, environment, stdin)
         ending.child = child
         try:
@@ -362,7 +358,8 @@ def run_command(
     if replayed_files.problem is not None:
         raise replayed_files.problem
     if continued is not None and continued.problem is not None:
-        raise continued.problem
+        failed_alone = code != 0 and not ending.reasons
+        raise _own_error(continued.problem, code, child) if failed_alone else continued.problem
     return CommandReplay(
         name=recording.name,
         command=recorded.argv,
@@ -380,6 +377,17 @@ def run_command(
         files=files,
         restored=replayed_files.restored,
         directory=None if output is None else replayed_files.root,
+    )
+
+
+def _own_error(problem: UsageError, code: int, child: ChildProgram) -> UsageError:
+    """Return the error of a command that failed before its first request, at the place of `problem`."""
+    lines = [each for each in child.stderr.text().splitlines() if each.strip()]
+    last = f": {printable(lines[-1].strip())[:200]}" if lines else ""
+    return UsageError(
+        f"the command ended with exit code {code} before its first request{last}",
+        where=problem.where,
+        todo="Check its paths and its environment; files outside of the workspace are not recorded",
     )
 
 
@@ -490,25 +498,6 @@ def _check_turn(script: SpineScript, turn: int | None, name: str) -> None:
             where=name,
             todo=f"It has turns 1 to {max(turns, default=0)}",
         )
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """End this process in order on SIGTERM and SIGHUP, so that the command is ended and its directory deleted."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(each) == signal.SIG_DFL:
-                before[each] = signal.signal(each, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ends_after(loaded: Fixture | Recording) -> dict[int, frozenset[int]] | None:

@@ -70,7 +70,11 @@ class LiveMeter:
         self._lock = threading.Lock()
         self._bounds: list[int] = []
         """The maximum cost of each request that was sent, in picodollars."""
-        self._ended = self._turns = 0
+        self._turns = 0
+        self._ended: set[str] = set()
+        """The IDs of the attempts that have ended."""
+        self._inexact: set[str] = set()
+        """The IDs of those whose usage is not exact."""
         self._sessions: dict[str, None] = {}
 
     def __call__(self, written: WrittenFact) -> None:
@@ -78,11 +82,15 @@ class LiveMeter:
         fact = written.fact
         if isinstance(fact, UsageRow):
             self._meter.add_facts((fact,))
+            if fact.certainty != "exact":
+                with self._lock:
+                    self._inexact.add(fact.attempt_id)
         elif isinstance(fact, Attempt):
             self._sessions[fact.session_id] = None
             if fact.origin == "live" and fact.makes_turns:
-                self._ended += 1
                 self._turns += fact.outcome == "ok"
+                with self._lock:
+                    self._ended.add(fact.attempt_id)
 
     @property
     def session_ids(self) -> tuple[str, ...]:
@@ -105,20 +113,23 @@ class LiveMeter:
         model = str(body.get("model") or dialect_of(path).model_in(path) or "")
         limit = dialect_of(path).parameters(body).get("max_tokens")
         output = limit if isinstance(limit, int) and limit > 0 else OUTPUT_TOKENS
-        bound = maximum(model, size // BYTES_PER_TOKEN, output)
+        context = Context(model, None, _name(body, "inference_geo"), _name(body, "speed"))
+        bound = maximum(context, size // BYTES_PER_TOKEN, output)
         flush(FLUSH_SECONDS)
         with self._lock:
             if bound is None:
                 raise self._refused(f"no price is known for the model {model}")
             spent = self._meter.total()
-            open_count = max(len(self._bounds) - self._ended, 0)
+            # A response that was cut off, or that no client waited for, may cost more than its known usage.
+            settled = len(self._ended - self._inexact)
+            open_count = max(len(self._bounds) - settled, 0)
             pending = sum(sorted(self._bounds)[len(self._bounds) - open_count :])
             used = sum(spent.picodollars.values()) + pending
             if used + bound > int(self.usd_max * PICODOLLARS):
                 shown = exact_money(to_usd(used))
                 raise self._refused(
-                    f"the limit of {exact_money(self.usd_max)} does not allow another request: {shown} is spent, and "
-                    f"the request could cost {exact_money(to_usd(bound))}"
+                    f"the limit of {exact_money(self.usd_max)} does not allow another request: {shown} is spent or "
+                    f"reserved, and the request could cost {exact_money(to_usd(bound))}"
                 )
             self._bounds.append(bound)
 
@@ -134,12 +145,17 @@ class LiveMeter:
         return LiveUse(self._turns, tokens, total.usd, total.status)
 
 
-def maximum(model: str, prompt_tokens: int, output_tokens: int) -> int | None:
+def _name(body: Mapping[str, Any], key: str) -> str | None:
+    value = body.get(key)
+    return value if isinstance(value, str) else None
+
+
+def maximum(context: Context, prompt_tokens: int, output_tokens: int) -> int | None:
     """Return the highest cost of a request, in picodollars: its prompt at the highest price of any part of a prompt.
 
     Returns None if the model has no price.
     """
-    unit = current_prices().at(Context(model), world.now(), prompt_tokens)
+    unit = current_prices().at(context, world.now(), prompt_tokens)
     if unit.picodollars_each is None:
         return None
     each_input, each_output, _, write_5m, write_1h, _ = unit.picodollars_each
@@ -161,11 +177,13 @@ def fork_maximum(fixture: Fixture, turn: int, model: str | None) -> Decimal | No
     total = largest = 0
     for each in later:
         message = message_of(each.path, each.answer)
-        body = fixture.body(each.number)
+        size = len(fixture.body(each.number))
+        body = _body(fixture, each)
         name = model or message.model or ""
         rows = dialect_of(each.path).usage_rows(name, message.usage or {}, "exact")
-        costs = [maximum(name, row.prompt_tokens, row.output_tokens) for row in rows]
-        bound = maximum(name, len(body) // BYTES_PER_TOKEN, _output_limit(fixture, each))
+        context = Context(name, None, *(_name(body, key) for key in ("inference_geo", "speed")))
+        costs = [maximum(context, row.prompt_tokens, row.output_tokens) for row in rows]
+        bound = maximum(context, size // BYTES_PER_TOKEN, _output_limit(each, body))
         if bound is None or None in costs:
             return None
         total += sum(cost or 0 for cost in costs)
@@ -199,10 +217,13 @@ def _requests_after(fixture: Fixture, turn: int) -> list[RecordedRequest]:
     ]
 
 
-def _output_limit(fixture: Fixture, request: RecordedRequest) -> int:
+def _body(fixture: Fixture, request: RecordedRequest) -> Mapping[str, Any]:
     body = value_of(fixture.body(request.number))
-    parameters = dialect_of(request.path).parameters(body if isinstance(body, dict) else {})
-    limit = parameters.get("max_tokens")
+    return body if isinstance(body, dict) else {}
+
+
+def _output_limit(request: RecordedRequest, body: Mapping[str, Any]) -> int:
+    limit = dialect_of(request.path).parameters(body).get("max_tokens")
     return limit if isinstance(limit, int) and limit > 0 else OUTPUT_TOKENS
 
 

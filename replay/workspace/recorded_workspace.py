@@ -94,12 +94,23 @@ class RecordedWorkspace:
 
 
 def workspace_of(fixture: Fixture) -> RecordedWorkspace | None:
-    """Return the recorded files of a fixture; None if it has none."""
+    """Return the recorded files of a fixture; None if it has none.
+
+    Raises:
+        UsageError: its bundle is not a regular file.
+    """
     value = fixture.header.get(KEY)
     if value is None:
         return None
+    source = fixture.path.absolute().with_name(value["bundle"])
+    if source.is_symlink() or (source.exists() and not source.is_file()):
+        raise UsageError(
+            "the bundle of a fixture must be a regular file",
+            where=str(source),
+            todo="Restore this file, or freeze the session again with --workspace",
+        )
     return RecordedWorkspace(
-        source=fixture.path.absolute().with_name(value["bundle"]),
+        source=source,
         start=value["start"],
         end=value.get("end"),
         turns={int(turn): tree for turn, tree in value.get("turns", {}).items()},

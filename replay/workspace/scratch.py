@@ -16,6 +16,7 @@ from agentobs.effects.workspaces.file_changes import Change, patch, tree_changes
 from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError, shadow_in
 from agentobs.effects.workspaces.snapshots import Snapshots
 from agentobs.errors import UsageError
+from replay.workspace.bundle_limits import check_limits
 from replay.workspace.file_difference import PATCH_BYTES, FileDifference
 from replay.workspace.new_repository import create_repository
 from replay.workspace.recorded_workspace import RecordedWorkspace, is_left_out
@@ -39,7 +40,7 @@ class TreeRepository:
         self._path = Path(tempfile.mkdtemp(prefix="agentobs-trees-")).resolve()
         try:
             self.shadow: ShadowGit = shadow_in(self._path, root)
-            self._connect(workspace.source)
+            self._connect(workspace)
             exclude = self.shadow.git_dir / "info" / "exclude"
             exclude.write_text(ignored_patterns(workspace), "utf-8", "surrogateescape")
             with _readable(workspace.source):
@@ -48,7 +49,8 @@ class TreeRepository:
             self.close()
             raise
 
-    def _connect(self, source: Path) -> None:
+    def _connect(self, workspace: RecordedWorkspace) -> None:
+        source = workspace.source
         if not source.exists():
             raise UsageError(
                 "the recorded files do not exist",
@@ -61,6 +63,7 @@ class TreeRepository:
                 alternates.write_bytes(os.fsencode(source) + b"\n")
             else:
                 self.shadow.run("bundle", "unbundle", source)
+                check_limits(self.shadow, workspace.trees, source)
 
     def close(self) -> None:
         """Delete the repository."""
@@ -74,15 +77,13 @@ class TreeRepository:
         """
         if not patterns:
             return tree
-        listed = self.shadow.run("ls-tree", "-r", "-z", "--name-only", tree).split(b"\0")
-        removed = [each for each in listed if each and is_left_out(os.fsdecode(each), patterns)]
-        if not removed:
+        listed = self.shadow.run("ls-tree", "-r", "-z", "--name-only", tree)
+        if not (removed := _left_out(listed, patterns)):
             return tree
         index = self.shadow.temporary_index()
         try:
             self.shadow.run("read-tree", tree, work_tree=self._path, index=index)
-            text = b"".join(each + b"\0" for each in removed)
-            self.shadow.run(*_REMOVE, text=text, work_tree=self._path, index=index)
+            self.shadow.run(*_REMOVE, text=removed, work_tree=self._path, index=index)
             return self.shadow.run("write-tree", work_tree=self._path, index=index).decode().strip()
         finally:
             index.unlink(missing_ok=True)
@@ -146,7 +147,12 @@ class Scratch:
         inner = (self.root / self.workspace.directory).resolve()
         if not inner.is_relative_to(self.root):
             raise UsageError("the working directory is outside of the workspace", where=str(inner))
-        inner.mkdir(parents=True, exist_ok=True)
+        try:
+            inner.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the working directory cannot be created: {error.strerror}", where=str(inner)
+            ) from error
         return inner
 
     def close(self) -> None:
@@ -164,15 +170,17 @@ class Scratch:
     def restore(self, tree: str) -> int:
         """Change the files to those of a recorded tree; return how many differed.
 
-        Files that are ignored or were never recorded stay.
+        Files that are ignored, were left out or were never recorded stay.
 
         Raises:
             ShadowGitError: git failed.
         """
         shadow = self._trees.shadow
-        current = self._snapshots.take().tree
-        found = tree_changes(shadow, current, tree, renames=False)
+        found = tree_changes(shadow, self.tree(), tree, renames=False)
         if found:
+            # Files that are not in the index are not deleted.
+            if removed := _left_out(shadow.run("ls-files", "-z"), self.workspace.left_out):
+                shadow.run(*_REMOVE, text=removed)
             shadow.run("read-tree", "--reset", "-u", tree)
         return len(found)
 
@@ -225,6 +233,12 @@ def temporary_scratch(workspace: RecordedWorkspace) -> Iterator[Scratch]:
             scratch.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _left_out(listed: bytes, patterns: Sequence[str]) -> bytes:
+    """Return the paths of a list that match a pattern, each with a NUL byte at its end."""
+    paths = [each for each in listed.split(b"\0") if each]
+    return b"".join(each + b"\0" for each in paths if is_left_out(os.fsdecode(each), patterns))
 
 
 def _compared(changes: Iterable[Change]) -> tuple[Change, ...]:

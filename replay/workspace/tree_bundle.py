@@ -88,18 +88,18 @@ def write_bundle(
     )
 
 
-_Blobs = Mapping[str, tuple[int, bytes]]
-"""The size and one path of each content."""
+_Blobs = Mapping[str, tuple[int, dict[bytes, None]]]
+"""The size and the paths of each content."""
 
 
 def _blobs(shadow: ShadowGit, trees: Sequence[str]) -> _Blobs:
-    found: dict[str, tuple[int, bytes]] = {}
+    found: dict[str, tuple[int, dict[bytes, None]]] = {}
     for tree in trees:
         for entry in shadow.run("ls-tree", "-r", "-z", "-l", tree).split(b"\0"):
             if entry:
                 about, path = entry.split(b"\t", 1)
                 _, _, blob, size = about.split()
-                found.setdefault(blob.decode(), (int(size), path))
+                found.setdefault(blob.decode(), (int(size), {}))[1][path] = None
     return found
 
 
@@ -107,7 +107,8 @@ def _check_size(blobs: _Blobs, bytes_max: int) -> None:
     total = sum(size for size, _ in blobs.values())
     if total <= bytes_max:
         return
-    largest = sorted(blobs.values(), reverse=True)[:NAMED_MAX]
+    sizes = ((size, next(iter(paths))) for size, paths in blobs.values())
+    largest = sorted(sizes, reverse=True)[:NAMED_MAX]
     named = ", ".join(f"{_shown(path)} ({_size(size)})" for size, path in largest)
     raise UsageError(
         f"the files of the workspace have {_size(total)}, and at most {_size(bytes_max)} are stored with a fixture. "
@@ -122,8 +123,7 @@ def _check_secrets(shadow: ShadowGit, blobs: _Blobs, ignored: Sequence[str]) -> 
     found = [
         f"{_shown(path)} line {line} ({kind})"
         for blob, content in _contents(shadow, list(blobs))
-        for path in (blobs[blob][1],)
-        for line, kind in _secrets(path, content)
+        for line, kind, path in _secrets(list(blobs[blob][1]), content)
     ]
     found += [
         f"a pattern of ignored files ({kind})" for kind in secret_kinds("\n".join(ignored).encode())
@@ -139,9 +139,9 @@ def _check_secrets(shadow: ShadowGit, blobs: _Blobs, ignored: Sequence[str]) -> 
     )
 
 
-def _secrets(path: bytes, content: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the line and the kind of each possible secret in a file; line 0 is its name."""
-    yield from ((0, kind) for kind in secret_kinds(path))
+def _secrets(paths: Sequence[bytes], content: bytes) -> Iterator[tuple[int, str, bytes]]:
+    """Yield the line, the kind and the path of each possible secret in files with equal content; line 0 is a name."""
+    yield from ((0, kind, path) for path in paths for kind in secret_kinds(path))
     if not any(True for _ in secret_kinds(content)):
         return
     lines = [
@@ -150,7 +150,8 @@ def _secrets(path: bytes, content: bytes) -> Iterator[tuple[int, str]]:
         for kind in secret_kinds(line)
     ]
     # A secret may only be recognized by the lines around it, such as a private key.
-    yield from lines or [(1, kind) for kind in dict.fromkeys(secret_kinds(content))]
+    found = lines or [(1, kind) for kind in dict.fromkeys(secret_kinds(content))]
+    yield from ((number, kind, paths[0]) for number, kind in found)
 
 
 def _contents(shadow: ShadowGit, blobs: Sequence[str]) -> Iterator[tuple[str, bytes]]:

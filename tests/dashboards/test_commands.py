@@ -277,7 +277,7 @@ def test_jobs_are_limited_and_end_with_the_dashboard(
     runner.wait()
     assert {job.state for job in runner.jobs_of("s")} == {"canceled"}
     assert all(each.is_interrupted for each in programs)
-    with pytest.raises(UsageError, match="the dashboard is ending"):
+    with pytest.raises(UsageError, match="the dashboard is shutting down"):
         runner.start("s", "replay", Path("other"), [], "")
 
 

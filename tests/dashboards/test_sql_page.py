@@ -261,7 +261,7 @@ def test_concurrent_queries_are_limited_and_killed_at_shutdown(home: Home) -> No
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
     after = asks.run(home, "SELECT 1", {})
-    assert "closing" in after.note
+    assert "shutting down" in after.note
 
 
 def test_long_statements_and_links_with_statements_run_nothing(client: Client) -> None:

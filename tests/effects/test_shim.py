@@ -340,5 +340,5 @@ def test_commands_that_cannot_wait_for_the_first_session_are_counted(
     observer.start(Scope(open_home(tmp_path), tmp_path, lambda: None, environment, []))
     for _ in range(5):
         subprocess.run(["sh", "-c", ":"], env=environment, check=True)
-    with pytest.warns(RuntimeWarning, match="3 commands were not recorded"):
+    with pytest.warns(RuntimeWarning, match="before the first request: 3"):
         observer.stop()

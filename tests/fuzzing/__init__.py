@@ -1,1 +1,1 @@
-"""Fuzzing: every format that comes from outside, with changed inputs. See CONTRIBUTING.md."""
+"""Fuzzing: every external format, with mutated inputs. See CONTRIBUTING.md."""

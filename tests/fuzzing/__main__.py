@@ -1,4 +1,4 @@
-"""`python -m tests.fuzzing` runs changed inputs of all targets, and writes each input that fails to a file."""
+"""`python -m tests.fuzzing` runs mutated inputs of all targets, and writes each input that fails to a file."""
 
 from __future__ import annotations
 

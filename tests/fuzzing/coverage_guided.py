@@ -1,4 +1,4 @@
-"""`python -m tests.fuzzing.coverage_guided TARGET` changes inputs guided by coverage, with atheris (`.[fuzz]`).
+"""`python -m tests.fuzzing.coverage_guided TARGET` mutates inputs, guided by coverage, with atheris (`.[fuzz]`).
 
 It finds inputs that reach new code, which random changes rarely do, but runs a tenth as many inputs per second. The
 corpus of a target is kept in build/fuzzing, so that a later run continues. An input that fails is written to a file

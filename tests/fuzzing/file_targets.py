@@ -449,7 +449,7 @@ def _recordings(kind: Format) -> list[bytes]:
 
 @contextlib.contextmanager
 def unknown_files(folder: Path) -> Iterator[Opened]:
-    """The descriptions of files of any format."""
+    """Descriptions of files whose format is not known in advance."""
     seeds = [each for kind in ("vcr", "har", "agent-rewind", "orca") for each in _recordings(kind)]
 
     def run(data: bytes) -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 Mutation = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
-"""Returns a changed input; the last argument contains the valid inputs."""
+"""Returns a mutated input; the last argument contains the valid inputs."""
 
 BYTES_MAX = 200_000
 """Longer inputs are cut, so that an input takes milliseconds."""

@@ -1,4 +1,4 @@
-"""The runner: runs changed inputs of a target, and reports each input that causes an error that is not documented.
+"""The runner: runs mutated inputs of a target, and reports each input that causes an error that is not documented.
 
 Input number N of a target is determined by the seed and N, so a failure can be repeated alone. An input must not raise
 another error than those of the target, use more than `CPU_SECONDS`, or let the memory of the process grow by more than
@@ -48,12 +48,12 @@ class Opened:
     run: Callable[[bytes], object]
     """Reads an input. It returns whether the input was accepted, for targets that do not raise an error otherwise."""
     seal: Callable[[bytes], bytes] | None = None
-    """Corrects the checksums of a changed input; half of the inputs are sealed."""
+    """Corrects the checksums of a mutated input; half of the inputs are sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A format that comes from outside."""
+    """An external format, and the code that reads it."""
 
     name: str
     open: Callable[[Path], AbstractContextManager[Opened]]
@@ -210,7 +210,7 @@ _is_guarded = False
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise `Hang` if the code uses too much processor time, and `Forbidden` if it runs something."""
+    """Raise `Hang` if the code uses too much processor time, and `Forbidden` if it executes anything."""
     global _is_guarded
     before = signal.signal(signal.SIGPROF, _hang)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)

@@ -1,4 +1,4 @@
-"""Fuzzing: changed inputs of every format cause only documented errors, and earlier failures stay fixed."""
+"""Fuzzing: mutated inputs of every format cause only documented errors, and earlier failures stay fixed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FOUND: list[tuple[str, bytes | Callable[[bytes], bytes]]] = [
 
 @pytest.mark.parametrize("name", [name for name, each in TARGETS.items() if each.quick])
 def test_changed_inputs_cause_only_documented_errors(name: str, tmp_path: Path) -> None:
-    """A few changed inputs of each target are accepted, or refused with a documented error."""
+    """A few mutated inputs of each target are accepted, or refused with a documented error."""
     target = TARGETS[name]
     outcome = fuzz(target, tmp_path, seed=0, numbers=range(target.quick))
     assert outcome.inputs == target.quick

@@ -8,6 +8,7 @@ import itertools
 import random
 import re
 import shutil
+import threading
 import time
 import warnings
 from collections import Counter
@@ -20,12 +21,13 @@ import pytest
 import agentobs
 from agentobs import errors, tracing
 from agentobs.agent.state import Tools
-from agentobs.recording import record_queue, timekeeper
+from agentobs.recording import record_queue, segment_writer, timekeeper
 from agentobs.recording import session as sessions
 from agentobs.recording.journal.home import Home, existing_home, open_home
 from agentobs.recording.journal.segments import Line, Segment, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
+from agentobs.recording.segment_writer import Writer
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.backend import WrittenFact, receiving
 from agentobs.records.exchanges import Place
@@ -478,6 +480,54 @@ def test_a_flush_reports_each_loss_once(tmp_path: Path) -> None:
     recorder(end(3))
     assert recorder.flush(20) is True
     assert recorder.close()
+
+
+def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path: Path) -> None:
+    """A segment is sealed without a second sync. If it contains records that no sync has covered, it counts as not
+    closed properly.
+    """
+    faulty = Faulty(once("sync", 1, "EIO"))
+    home = open_home(tmp_path / "home")
+    writer = Writer(home, faulty.files)
+    writer.ensure_segment()
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error"):
+            writer.sync()
+    assert writer.ensure_segment(), "another segment is used"
+    assert (faulty.counts["sync"], writer.unsealed) == (1, 0)
+    first = segment_ids(home)[0]
+    assert [line.kind for line in read(facts_path(home, first)) if isinstance(line, Line)][
+        -1
+    ] == "seal"
+    faulty.plan = once("sync", 2, "EIO")
+    with pytest.raises(OSError, match="Input/output error"):
+        writer.sync()
+    assert writer._segment is not None
+    writer._segment.facts.append("fact", {})
+    writer.seal()
+    assert (faulty.counts["sync"], writer.unsealed) == (2, 1)
+
+
+def test_a_flush_reports_a_failed_sync_at_the_end_of_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `always`, a flush returns False if a full segment could not be synced when it was closed."""
+    monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 0)
+    faulty = Faulty()
+    recorder = Recorder(open_home(tmp_path / "home"), Options(files=faulty.files, sync="always"))
+    recorder(start(1))
+    assert recorder.flush(20) is True
+    faulty.plan = lambda name, count: (
+        "EIO" if name == "sync" and threading.current_thread() is recorder._thread else None
+    )
+    recorder(attempt(1, 1))
+    assert recorder.flush(20) is False
+    faulty.plan = lambda name, count: None
+    recorder(end(1))
+    assert recorder.flush(20) is True
+    assert recorder.close()
+    statistics = recorder.statistics()
+    assert (statistics.unsynced, statistics.unsealed) == (0, 1)
 
 
 class _Raising:

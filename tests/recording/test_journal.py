@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentobs.errors import ForeignError, HomeError
 from agentobs.recording.journal.home import open_home
+from agentobs.recording.journal.segment_import import ImportedLine, import_segment
 from agentobs.recording.journal.segments import (
     Damage,
     Line,
@@ -190,3 +191,33 @@ def test_a_home_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
         (home / "segments").write_text("mine")
     with pytest.raises(HomeError, match=r"cannot record here: .*Choose a directory of your own"):
         open_home(home)
+
+
+def test_an_import_into_a_new_home_survives_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import syncs the data of a segment before it gets its name, and all directories up to the home's name after
+    that.
+    """
+    home, segment_id = open_home(tmp_path / "home"), "5" * 32
+    synced: list[tuple[str, bool]] = []
+
+    def noted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(descriptor: int) -> None:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            place = path.name if path.is_file() else str(path.relative_to(tmp_path))
+            synced.append((place, facts_path(home, segment_id).exists()))
+            real(descriptor)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("fsync", "fdatasync"):
+        noted(name)
+    lines = [ImportedLine(side, {}, is_content=side == "content") for side in ("content", "facts")]
+    import_segment(home, segment_id, lines)
+    data = {(f"{segment_id}.{side}", False) for side in ("content", "facts")}
+    names = {(place, True) for place in ("home/segments", "home", ".")}
+    assert data | names <= set(synced)
+    assert not {place for place, _ in data} & {place for place, is_named in synced if is_named}

@@ -6,9 +6,9 @@ controls (`machine.py`). A seed determines a plan of steps and faults (`plan.py`
 the invariants are checked (`truth.py`):
 
 - An acknowledged record is never lost: not by the death of its process, and if it was synced, not by a power loss.
-- Nothing is invented or doubled: each readable line was written exactly like this.
+- Nothing is invented or doubled: each readable line is identical to one written line.
 - given = written + dropped + waiting, at any time.
-- Each reader opens, whatever has happened.
+- Each reader can open the home after any fault.
 - `verify` reports all damage and nothing else; the simulation knows what it has damaged.
 - A store that is rebuilt from the segments has the same rows as the published one.
 

@@ -10,6 +10,7 @@ from collections import Counter
 from tests.simulation.minimization import minimized
 from tests.simulation.plan import plan
 from tests.simulation.simulation import Result, simulate
+from tests.soak.figures import report
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("faults:", ", ".join(f"{name} {count:,}" for name, count in sorted(faults.items())))
     if chosen.seed is not None:
         print(f"digest of all calls: {result.digest}")
+    report("simulation", len(failed), len(seeds))
     if failed:
         print(f"{len(failed)} seeds failed: {failed}")
     sys.exit(1 if failed else 0)

@@ -1,8 +1,8 @@
 """The simulated disk: a real directory, and which of its changes a power loss may undo.
 
 The real directory is what running programs see. In addition, the disk remembers the last synced contents of each file,
-and the changes of names that no sync of a directory has made durable. A power loss keeps any subset of the other
-sectors, and of the other changes of names: either the first ones, as on file systems with a journal, or any of them.
+and the changes of names that no sync of a directory has made durable. A power loss keeps any subset of the unsynced
+sectors. Of the unsynced name changes, it keeps either the first ones, as on file systems with a journal, or any subset.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ RUNS_MAX = 300
 
 
 def minimized(result: Result) -> list[Step]:
-    """Return a plan from which no step and no fault can be removed so that an invariant is still broken."""
+    """Return the shortest plan found that breaks the same invariant; at most `RUNS_MAX` plans are tried."""
     steps, runs = plan(result.seed), 0
     is_shorter = True
     while is_shorter:

@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agentobs.errors import AgentobsError, HomeError
+from agentobs.errors import AgentobsError, DamagedError, HomeError
 from agentobs.recording import segment_writer
 from agentobs.recording.facts.interpreter import session_of
 from agentobs.recording.journal.followed_segments import FollowedSegments
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segment_import import ImportedLine, clear_staging, import_segment
+from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
 from agentobs.records.facts import TABLES, Fact, columns
@@ -123,7 +124,7 @@ class Simulation:
         self.agents: dict[int, Agent] = {}
         self.sessions = 0
         self.follower: FollowedSegments | None = None
-        self.followed = 0
+        self._is_following = False
         self._depth = 0
         self._busy: set[int] = set()
         """The recorders in the middle of whose calls a step runs now."""
@@ -311,13 +312,17 @@ class Simulation:
         self.machine.wall_ns += hours * 3_600 * 10**9
 
     def _do_follow(self, step: Step, chance: random.Random) -> None:
-        """Read what is new, as `agentobs tail` does; nothing comes twice."""
-        if not self.place.exists():
-            return
+        """Read what is new, as `agentobs tail` does; no record is read twice."""
+        if self._is_following or not self.place.exists():
+            return  # a follower is not called again in the middle of a look
         if self.follower is None or chance.random() < 0.2:
             self.follower = FollowedSegments(Home(self.place))
             self.truth.start_following()
-        self.truth.check_followed(self.follower.look())
+        self._is_following = True
+        try:
+            self.truth.check_followed(self.follower.look())
+        finally:
+            self._is_following = False
 
     def _do_verify(self, step: Step, chance: random.Random) -> None:
         if self._has_home():
@@ -429,7 +434,8 @@ class Simulation:
         process = Process("end")
         home = Home(self.place)
         with self.machine.step(process):
-            ingest(home)
+            if self._is_store_refused(home):
+                return
             self.check()
             if verify(home).findings:
                 report = repair(home)
@@ -452,6 +458,19 @@ class Simulation:
                 gone = [each for each in rows if each not in rebuilt[table]][:2]
                 new = [each for each in rebuilt[table] if each not in rows][:2]
                 raise Wrong(f"a rebuilt store differs in {table}: without {gone}, with {new}")
+
+    def _is_store_refused(self, home: Home) -> bool:
+        """Ingest; return whether this refuses to replace a damaged store because a power loss has left no segments."""
+        before = home.database.read_bytes() if home.database.exists() else None
+        try:
+            ingest(home)
+        except DamagedError as error:
+            if segment_ids(home) or not self.truth.may_refuse:
+                raise
+            if not home.database.exists() or home.database.read_bytes() != before:
+                raise Wrong("a damaged store without segments was changed") from error
+            return True
+        return False
 
     @staticmethod
     def _rows(home: Home) -> dict[str, list[tuple[Any, ...]]]:

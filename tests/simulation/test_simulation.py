@@ -11,10 +11,10 @@ import pytest
 from tests.simulation.command import add, described
 from tests.simulation.defects import DEFECTS
 from tests.simulation.disk import Disk
-from tests.simulation.figures import report
 from tests.simulation.minimization import minimized
 from tests.simulation.plan import plan
 from tests.simulation.simulation import simulate
+from tests.soak.figures import report
 
 SOAK_SEEDS = 250
 """How many seeds each of the long tests runs."""
@@ -44,8 +44,10 @@ def test_all_invariants_hold() -> None:
 @pytest.mark.parametrize("part", range(1, 21))
 def test_five_thousand_simulations(part: int) -> None:
     """All invariants hold in 5,000 simulations."""
-    run(range(part * SOAK_SEEDS, (part + 1) * SOAK_SEEDS))
-    report("simulation", 0, SOAK_SEEDS)
+    seeds = range(part * SOAK_SEEDS, (part + 1) * SOAK_SEEDS)
+    failed = [result for seed in seeds if (result := simulate(seed)).failure]
+    report("simulation", len(failed), SOAK_SEEDS)
+    assert not failed, "\n".join(described(each) for each in failed)
 
 
 def test_a_seed_determines_all_calls() -> None:
@@ -55,6 +57,19 @@ def test_a_seed_determines_all_calls() -> None:
         assert first.calls == second.calls > 100
         assert first.digest == second.digest
     assert [str(each) for each in plan(5)] == [str(each) for each in plan(5)]
+
+
+def test_a_follower_is_not_called_again_in_the_middle_of_a_look() -> None:
+    """A step that runs between two system calls of a follower does not use the same follower."""
+    assert simulate(6039).failure is None
+
+
+@pytest.mark.crash
+def test_a_damaged_store_without_segments_is_refused() -> None:
+    """If a power loss takes the only segment and the store is damaged, an ingest leaves the store unchanged."""
+    result = simulate(5244)
+    assert result.failure is None
+    assert {"damage", "power"} <= {each.kind for each in plan(5244)}
 
 
 def test_a_failure_is_minimized() -> None:

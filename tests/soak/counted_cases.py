@@ -1,4 +1,4 @@
-"""A plugin of pytest that counts test cases as measurements, and runs a share of the long tests.
+"""A pytest plugin that counts test cases as measurements, and runs a share of the long tests.
 
 A test that checks many cases has a weight. The plugin writes one line for each figure at the end of the run, with the
 number of failed cases; see `tests.soak.figures`. `AGENTOBS_SOAK_SCALE` is the share of the tests to run, from 0 to 1.
@@ -22,7 +22,7 @@ DURATIONS = "AGENTOBS_SOAK_DURATIONS"
 """The variable with the path of a file for the durations of tests, one line of JSON for each run."""
 
 CASES: dict[str, tuple[str, int]] = {
-    "tests/soak/test_kills.py::test_a_thousand_kills": ("kills", 50),
+    "tests/soak/test_kills.py::test_ten_thousand_kills": ("kills", 50),
     "tests/soak/test_kills.py::test_forty_eight_kills_of_streaming_clients": ("kills", 12),
     "tests/soak/test_kills.py::test_two_hundred_kills_of_ingests_and_prunes": ("kills", 50),
     "tests/soak/test_power_loss.py::test_twenty_thousand_disk_images": ("power_loss", 500),

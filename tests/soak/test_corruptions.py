@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.figures import report
 from tests.soak.corruptions import accepted_silently
+from tests.soak.figures import report
 
 
 @pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "compressed"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentobs.errors import RecordingError
-from agentobs.recording.journal import compression
+from agentobs.recording.journal import compression, segments
 from agentobs.recording.journal.compression import compressed_path
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import (
@@ -430,3 +430,27 @@ def test_a_plain_file_that_lost_its_end_does_not_replace_the_compressed_file(
     home.database.unlink()
     with connect(home) as connection:
         assert everything(connection) == before
+
+
+def test_findings_contain_paths_of_compressed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` reports the compressed file, because the plain file no longer exists."""
+    home = a_home(tmp_path)
+    record(home, [start(1), streamed(1, 1, words=4)])
+    ingest(home)
+    home.database.unlink()
+    [segment_id] = segment_ids(home)
+    facts, content = (compressed_path(of(home, segment_id)) for of in (facts_path, content_path))
+    for path in (facts, content):
+        before = path.read_bytes()
+        path.write_bytes(before[:50] + bytes([before[50] ^ 1]) + before[51:])
+        found = verify(home).findings
+        assert path in {each.path for each in found}
+        assert all(each.path.exists() for each in found)
+        path.write_bytes(before)
+    with monkeypatch.context() as patched:
+        patched.setattr(segments, "FORMAT", 0)
+        assert {each.path for each in verify(home).findings} == {facts, content}
+    content.unlink()
+    assert {each.path for each in verify(home).findings} == {facts}

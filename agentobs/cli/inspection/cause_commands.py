@@ -160,7 +160,8 @@ def _of_line(store: Store, causes: SessionCauses, line: str) -> tuple[CauseGraph
     from agentobs.store.analysis.blame import blame_session
 
     path, colon, digits = line.rpartition(":")
-    if not colon or not path or not digits.isascii() or not digits.isdigit() or int(digits) < 1:
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < 10
+    if not colon or not path or not is_number or int(digits) < 1:
         raise UsageError(
             f"expected PATH:LINE, got {printable(line)!r}",
             where="--line",

@@ -93,7 +93,7 @@ def restore(
     force: bool,
     paths: tuple[Path, ...],
 ) -> None:
-    """Put the files that a session has changed back as they were before a turn.
+    """Put back the files that a session has changed, as they were before a turn.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. PATHS are files or
     directories; default all files that the session has changed since then. Other files are not touched.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from decimal import ROUND_UP, Decimal
@@ -121,7 +122,7 @@ def compare(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Fork a session with several models, and compare what a command says about their files.
+    """Fork a session with several models, and verify the files of each fork with a command.
 
     FIXTURE is the folder of a fixture, or its recording.jsonl; it must have files (`agentobs freeze --workspace`).
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Its files must have
@@ -131,6 +132,7 @@ def compare(
     forks can cost at most, and asks before it starts. Exits with 1 if a fork did not run to its end.
     """
     from agentobs.cli.replay.fork_runs import Verification, recorded_row
+    from replay.command.child_program import stopped_by_signals
 
     names = _names(models)
     limit = dollars(max_usd)
@@ -146,13 +148,23 @@ def compare(
     workspace = with_links(workspace, links)
     maxima = _maxima(fixture, turn, names)
     _check_limit(limit, maxima)
+    context.with_resource(stopped_by_signals())
     folder = _folder(output)
     verification = Verification(verify, verify_timeout)
-    first = recorded_row(
-        workspace, *_recorded(fixture, turn), verification, folder / "recorded" / workspace.name
-    )
-    _print_plan(fixture, turn, runs, maxima, limit, first)
-    if not yes and not (sys.stdin.isatty() and click.confirm("start?", err=True)):
+    has_started = False
+    try:
+        first = recorded_row(
+            workspace,
+            *_recorded(fixture, turn),
+            verification,
+            folder / "recorded" / workspace.name,
+        )
+        _print_plan(fixture, turn, runs, maxima, limit, first)
+        has_started = yes or (sys.stdin.isatty() and click.confirm("start?", err=True))
+    finally:
+        if not has_started:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not has_started:
         click.echo("not started: pass --yes to start without confirmation", err=True)
         sys.exit(1)
     arguments = _arguments(context, source, turn, prompt, system, options, links)

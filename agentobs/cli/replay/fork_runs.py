@@ -157,6 +157,8 @@ def run_fork(
     """
     result, log = root.with_name(f"{root.name}.json"), root.with_name(f"{root.name}.log")
     options = ["--model", row.model, "--max-usd", f"{usd_max:f}", "-o", str(root)]
+    # If the process is killed, it writes no result, but it may have spent something.
+    row.use = LiveUse(status="lower_bound")
     command = [sys.executable, "-m", "agentobs", *arguments, *options, "--result-file", str(result)]
     try:
         code = _run(command, log)

@@ -69,14 +69,14 @@ class CommandObserver:
             self._reports.stop()
             if missed := self._files.missed():
                 warn_once(
-                    f"{missed:,} commands were not recorded: the recorder did not answer in time"
+                    f"commands that were not recorded, because the recorder did not answer in time: {missed:,}"
                 )
             self._files.remove()
             self._emit_waiting()
             if self._dropped:
                 warn_once(
-                    f"{self._dropped:,} commands were not recorded: they ran before the first request, and were "
-                    "too many to wait for it"
+                    "commands that were not recorded, because too many ran before the first request: "
+                    f"{self._dropped:,}"
                 )
         elif self._scope is not None:
             leave_process(self._scope)

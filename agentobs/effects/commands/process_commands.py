@@ -74,7 +74,7 @@ class Patched:
 
 
 def observe_process(scope: Scope) -> None:
-    """Start to observe the commands that this process starts in the session of a scope."""
+    """Start observing the commands that this process starts in the session of a scope."""
     patched = process.state(Patched)
     with patched.lock:
         patched.scopes.append(scope)
@@ -83,7 +83,7 @@ def observe_process(scope: Scope) -> None:
 
 
 def leave_process(scope: Scope) -> None:
-    """Stop to observe the commands of a scope; commands that are running are reported."""
+    """Stop observing the commands of a scope; commands that are running are reported."""
     patched = process.state(Patched)
     with patched.lock:
         patched.scopes = [each for each in patched.scopes if each is not scope]
@@ -156,7 +156,7 @@ def _patch(patched: Patched) -> None:
 
 
 def _unpatch(patched: Patched) -> None:
-    """Restore the original methods, except if another library has patched them since: it calls our functions."""
+    """Restore the original methods, unless another library has patched them since: its patch calls our functions."""
     for owner, name, own, original in patched.patches:
         if getattr(owner, name) is own:
             setattr(owner, name, original)
@@ -206,17 +206,6 @@ def _started(scopes: list[Scope], args: tuple[Any, ...], kwargs: dict[str, Any])
         world.now(),
         world.monotonic(),
     )
-
-
-def _is_own() -> bool:
-    """Return whether agentobs itself starts the command, such as git for the files of the workspace."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        if name not in (__name__, "subprocess"):
-            return name.startswith(OWN_MODULES)
-        frame = frame.f_back
-    return False
 
 
 def _is_own() -> bool:

@@ -50,7 +50,7 @@ class ShimFiles:
         return self.directory / "socket"
 
     def put_into(self, environment: dict[str, str]) -> None:
-        """Change PATH and SHELL, so that the observed programs are found here, and let Perl not warn about locales."""
+        """Change PATH and SHELL, so that they lead to the shims, and suppress Perl's warning about locales."""
         path = environment.get("PATH", os.defpath)
         environment["PATH"] = f"{self.directory / 'path'}{os.pathsep}{path}"
         environment.setdefault("PERL_BADLANG", "0")
@@ -158,7 +158,7 @@ def _head(perl: str, directory: Path, programs: Mapping[str, str], shell: str, k
     signals = " ".join(names.get(number, "-") for number in range(max(names) + 1))
     known = ", ".join(f"{_quoted(name)} => {_quoted(file)}" for name, file in programs.items())
     return (
-        # Perl reads settings from the environment of the command: layers of streams, warnings, and strict syntax.
+        # Perl reads settings from the environment of the command, such as stream layers, warnings and strictness.
         f"#!{perl} -C0\n"
         'BEGIN { $^H = 0; ${^WARNING_BITS} = ""; $^W = 0; ${^OPEN} = ":raw\\0:raw" }\n'
         f"$bin = {_quoted(str(directory))}; $socket = {_quoted(str(directory / 'socket'))};\n"

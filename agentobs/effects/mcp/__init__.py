@@ -1,1 +1,1 @@
-"""Observed MCP servers: a tee for servers that speak over their standard input and output, and one for HTTP."""
+"""Observed MCP servers: a tee for servers that communicate over standard input and output, and one for HTTP."""

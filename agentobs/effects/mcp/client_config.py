@@ -53,7 +53,7 @@ def with_tees(
         servers = dict(_claude_servers(directory, environment))
         copy, tees = _wrapped({"mcpServers": servers}, wrap)
         if tees:
-            # Before the other arguments, and followed by one of them or by nothing: the option takes several values.
+            # The option takes several values. With `=`, the arguments that follow are not values of it.
             command[1:1] = [f"{OPTION}={_written(copies, copy)}"]
             count += tees
     return count
@@ -112,7 +112,7 @@ def _written(copies: Path, config: dict[str, Any]) -> Path:
 def _claude_servers(
     directory: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the servers that Claude Code starts in a directory without a further question.
+    """Yield the servers that Claude Code starts in a directory without further approval.
 
     These are the servers of the user, the servers of the project's file that the user has enabled by name, and the
     local servers; later ones take the place of earlier ones. Source: code.claude.com/docs/en/mcp, 2026-11.

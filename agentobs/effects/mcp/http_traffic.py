@@ -71,7 +71,7 @@ class HttpRequest:
             self._line(line.rstrip(b"\r"))
 
     def end(self) -> None:
-        """Receive the end of the response. A status of an error is the result of requests without another one."""
+        """Receive the end of the response. An error status counts as the response to each request that has no other."""
         if self._body:
             self._pairs.message("server", bytes(self._body), _now())
         if self._status >= 400:

@@ -41,7 +41,7 @@ class PatchedClients:
 
 
 def observe_clients(scope: Scope) -> None:
-    """Start to observe the MCP clients of this process in the session of a scope."""
+    """Start observing the MCP clients of this process in the session of a scope."""
     patched = process.state(PatchedClients)
     patched.scopes.append(scope)
     if MODULE in sys.modules:
@@ -51,7 +51,7 @@ def observe_clients(scope: Scope) -> None:
 
 
 def leave_clients(scope: Scope) -> None:
-    """Stop to observe the clients of a scope."""
+    """Stop observing the clients of a scope."""
     patched = process.state(PatchedClients)
     patched.scopes = [each for each in patched.scopes if each is not scope]
     if patched.scopes:

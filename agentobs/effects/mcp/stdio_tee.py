@@ -76,7 +76,7 @@ def run_tee(command: Sequence[str], report: Report) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the server, too
     assert process.stdin is not None
     assert process.stdout is not None
-    # The thread may wait for input for ever, so that the process does not wait for it.
+    # The thread may wait for input forever, so that the process does not wait for it.
     client = threading.Thread(
         target=_copy, args=(0, process.stdin.fileno(), "client", report, process.stdin), daemon=True
     )

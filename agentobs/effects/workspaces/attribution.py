@@ -135,7 +135,7 @@ def candidates(
         calls: all known calls.
         lanes: all known lanes. A call that started a sub-agent is not a candidate, because the sub-agent has its own
             calls.
-        start_ns: when the earlier state was started to be read.
+        start_ns: when the reading of the earlier state started.
         end_ns: when the later state was read.
     """
     return [

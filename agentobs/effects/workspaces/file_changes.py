@@ -202,7 +202,7 @@ def _sizes(shadow: ShadowGit, blobs: Sequence[str]) -> dict[str, int]:
 def _with_uncaptured(
     found: Sequence[Change], before: Sequence[Uncaptured], after: Sequence[Uncaptured]
 ) -> Iterator[Change]:
-    """Yield changes with those of files whose content is missing in one of the states, or in both."""
+    """Yield the changes that were found, and the changes of files whose content is missing in one or both states."""
     old, new = {each.path: each for each in before}, {each.path: each for each in after}
     for each in found:
         if each.kind == "deleted" and (noted := new.pop(each.path, None)) is not None:

@@ -232,7 +232,7 @@ class FileObserver:
         wanted: Sequence[tuple[str, Source, Request | None]],
         started: Sequence[str | None],
     ) -> None:
-        """Take one snapshot for all that want one."""
+        """Take one snapshot for all requests and sessions that wait for one."""
         wanted = [*((each, "start", None) for each in started if each is not None), *wanted]
         taken, failure = self._take(), self._failed
         if taken is None:

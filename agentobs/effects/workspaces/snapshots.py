@@ -97,7 +97,7 @@ class Snapshot:
         return other is not None and (self.tree, self.uncaptured) == (other.tree, other.uncaptured)
 
     def to_json(self) -> str:
-        """Return the snapshot as JSON, as the message of its commit."""
+        """Return the snapshot as JSON; it is the message of the commit."""
         files = [
             [os.fsencode(e.path).decode("latin-1"), e.size, e.mtime_ns, e.reason]
             for e in self.uncaptured

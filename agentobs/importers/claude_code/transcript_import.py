@@ -315,7 +315,7 @@ class _Known:
     def remember(
         self, session_id: str, version: _StoredVersion, message_ids: Sequence[str]
     ) -> None:
-        """Store that a session was imported."""
+        """Record that a session was imported."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         value = {
             "segment_id": version.segment_id,

@@ -41,7 +41,7 @@ SEARCHED_CHARACTERS = 2_000
 
 
 def cause_of_answer(answer: ToolAnswer) -> ErrorCause | None:
-    """Return why a call failed that was executed in this process, or read from a log; None if it did not fail."""
+    """Return why a call failed, if it was executed in this process or read from a log; None if it did not fail."""
     if not answer.is_error:
         return None
     return answer.error or ErrorCause(_ORIGINS[answer.outcome])

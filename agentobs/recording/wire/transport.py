@@ -574,7 +574,7 @@ def _recorded_response(
         exchange.finish("complete")
     else:
         response.stream = stream(response.stream, exchange)
-        # A stream that is neither read to its end nor closed ends when it is garbage collected.
+        # If a stream is neither read to its end nor closed, the exchange ends when the stream is garbage collected.
         weakref.finalize(response.stream, exchange.finish, "cancelled").atexit = False
     return response
 

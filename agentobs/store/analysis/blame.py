@@ -120,7 +120,7 @@ def blame_file(store: Store, path: Path, first: int, last: int) -> Blame:
     full = Path(os.path.normpath(Path.cwd() / path))
     full = full.parent.resolve() / full.name
     content = _read(full)
-    total = content.count(b"\n") + (not content.endswith(b"\n") if content else 0)
+    total = _line_count(content)
     if total and first > total:
         raise UsageError(
             f"the file has {total:,} lines",
@@ -160,7 +160,7 @@ def blame_session(store: Store, session_id: str, names: Sequence[str], number: i
             "the session left no file with this path", where=path, todo="Name another file"
         )
     _check_text(content, path)
-    total = len(content.splitlines()) if b"\r" not in content else content.count(b"\n") + 1
+    total = _line_count(content)
     if number > total:
         raise UsageError(
             f"the file has {total:,} lines", where=f"{path}:{number}", todo="Choose an earlier line"
@@ -198,6 +198,11 @@ def _read(path: Path) -> bytes:
         ) from error
     _check_text(content, str(path))
     return content
+
+
+def _line_count(content: bytes) -> int:
+    """Return the number of lines, as git counts them: only a line feed ends a line."""
+    return content.count(b"\n") + (bool(content) and not content.endswith(b"\n"))
 
 
 def _check_text(content: bytes, where: str) -> None:

@@ -197,7 +197,7 @@ class SessionTexts:
         until_ns: int | None,
         progress: Progress,
     ) -> int:
-        """Add the texts of sessions to the index that are not in it yet; return how many cannot be read."""
+        """Add the texts of sessions that are not in the index yet; return how many sessions cannot be read."""
         known = index.stamps("content")
         missing = [each for each in listed if known.get(each.session_id) != each.stamp]
         unreadable, batch = 0, list[IndexedText]()

@@ -227,7 +227,7 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
         return
     except ForeignError as error:
         lost = "nothing, but this version cannot read the file; install a newer version"
-        report.findings.append(Finding(path, None, error.found, lost))
+        report.findings.append(Finding(_place(path), None, error.found, lost))
         return
     if not alive and (torn := tail(path)):
         found = f"its last {torn} bytes are not a complete record"

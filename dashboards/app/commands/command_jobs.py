@@ -199,7 +199,7 @@ class JobRunner:
         with self._lock:
             running = [job for job in self._jobs.values() if job.ended_ns is None]
             if self._is_closed:
-                raise UsageError("the dashboard is ending")
+                raise UsageError("the dashboard is shutting down")
             if any(job.target == target for job in running):
                 raise UsageError(
                     "a command for this fixture is running",
@@ -236,7 +236,9 @@ class JobRunner:
         for job in self.jobs_of(session_id):
             if str(job.number) == number:
                 return job
-        raise UsageError("no such command", where=number[:20], todo="It may have been forgotten")
+        raise UsageError(
+            "no such command", where=number[:20], todo="It may have been removed from the list"
+        )
 
     def cancel(self, job: Job) -> None:
         """End a job; its thread waits for the end."""

@@ -140,10 +140,10 @@ def comparison_in(request: Request, view: View, ids: tuple[str, str]) -> Mapping
 
 
 class RecentComparisons:
-    """The last comparisons of ended sessions: the pages of a comparison, and its texts, need the same one."""
+    """A cache of the last comparisons of ended sessions, which the pages and the texts of a comparison share."""
 
     def __init__(self) -> None:
-        """Start without comparisons."""
+        """Create an empty cache."""
         self.found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 

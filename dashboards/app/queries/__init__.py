@@ -1,1 +1,1 @@
-"""Queries of people: the SQL page with its processes, saved queries and views, and downloads of rows."""
+"""Queries that people write: the SQL page and its processes, saved queries and views, and downloads of rows."""

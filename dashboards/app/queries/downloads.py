@@ -36,7 +36,7 @@ def csv_cell(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value for JSON: numbers that JSON does not have are texts, and so are keys."""
+    """Return a value for JSON: numbers that JSON cannot represent become strings, as do keys."""
     match value:
         case float():
             return value if math.isfinite(value) else str(value)

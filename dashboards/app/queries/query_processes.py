@@ -129,7 +129,7 @@ class QueryRunner:
     def _register(self, worker: Worker) -> None:
         with self._lock:
             if self._is_closed:
-                raise UsageError("the application is closing")
+                raise UsageError("the dashboard is shutting down")
             self._running.add(worker)
 
 

@@ -162,7 +162,7 @@ def _items(kind: Kind, value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MOST_ITEMS:
         raise ValueError(f"expected up to {MOST_ITEMS} {kind} in an object")
     for number, (name, text) in enumerate(value.items(), 1):
-        problem = "expected a text" if not isinstance(text, str) else _problem(name, text)
+        problem = "expected a string" if not isinstance(text, str) else _problem(name, text)
         if problem:
             raise ValueError(f"item {number} of {kind}: {problem}")
     return value

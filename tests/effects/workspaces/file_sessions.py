@@ -28,15 +28,15 @@ CHECK: Call = ("shell", {"command": "sh check.sh"})
 START = {
     "src/calc.py": "def add(a, b):\n    return a - b\n",
     "legacy.py": "import calc\n",
-    "check.sh": "grep -q 'a + b' src/maths.py && test ! -e legacy.py\n",
+    "check.sh": "grep -q 'a + b' src/sums.py && test ! -e legacy.py\n",
 }
 RECORDED_TURNS: Sequence[Sequence[Call]] = [
     [("edit", {"path": "src/calc.py", "old": "def add", "new": "# adds\ndef add"})],
-    [("move", {"path": "src/calc.py", "to": "src/maths.py"})],
+    [("move", {"path": "src/calc.py", "to": "src/sums.py"})],
     [("write", {"path": "notes.md", "content": "renamed\n"})],
     [("remove", {"path": "legacy.py"})],
     [CHECK],
-    [("edit", {"path": "src/maths.py", "old": "a - b", "new": "a * b"})],
+    [("edit", {"path": "src/sums.py", "old": "a - b", "new": "a * b"})],
     [CHECK],
     [("write", {"path": "src/util.py", "content": "x = 1\n"})],
     [("edit", {"path": "notes.md", "old": "renamed", "new": "tried"})],
@@ -46,7 +46,7 @@ RECORDED_TURNS: Sequence[Sequence[Call]] = [
 ]
 OTHER_TURNS: Sequence[Sequence[Call]] = [
     *RECORDED_TURNS[:5],
-    [("edit", {"path": "src/maths.py", "old": "a - b", "new": "a + b"})],
+    [("edit", {"path": "src/sums.py", "old": "a - b", "new": "a + b"})],
     [CHECK],
     [],
 ]

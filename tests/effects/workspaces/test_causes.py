@@ -360,6 +360,9 @@ def test_names_with_escapes_and_long_files(
     for path in (odd, latin):
         ended = shell("blame", path)
         assert (ended.code, before in ended.out, "\x1b" in ended.out) == (0, True, False), ended.err
+    for number, expected in ((2, before), (3, "the file has 2 lines"), ("9" * 5000, "PATH:LINE")):
+        ended = shell("why", "odd", "--line", f"{odd}:{number}")
+        assert (ended.code, expected in ended.err) == (1, True), ended.err
     write(root, {odd: "one\r\nchanged\n"})
     assert [line[-1] for line in blame(shell, odd)] == [
         before,

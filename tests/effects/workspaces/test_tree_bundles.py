@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from agentobs.effects.workspaces.shadow_git import open_shadow, workspace_root
 from agentobs.effects.workspaces.snapshots import Snapshots
-from agentobs.errors import UsageError
+from agentobs.errors import RecordingError, UsageError
 from agentobs.recording.journal.home import open_home
+from replay.fixture.line_check import HEADER
 from replay.freeze.conversion import FrozenWorkspace
-from replay.workspace.recorded_workspace import RecordedWorkspace
-from replay.workspace.scratch import Scratch, changed_files
+from replay.workspace.recorded_workspace import RecordedWorkspace, workspace_of
+from replay.workspace.scratch import Scratch, TreeRepository, changed_files
 from replay.workspace.tree_bundle import write_bundle
 from tests.effects.workspaces.trees import files_of, git, hostile_repository, write
+
+SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 def captured(home: Path, root: Path) -> RecordedWorkspace:
@@ -129,3 +134,79 @@ def test_a_tree_cannot_lead_out_of_its_directory(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="outside of the workspace"):
             _ = scratch.directory
         scratch.close()
+
+
+def test_files_that_were_left_out_stay_when_files_are_restored(tmp_path: Path) -> None:
+    """The replayed tools have produced them, and the live tools may need them."""
+    root = tmp_path / "root"
+    write(root, {"a.txt": "1", "model.bin": "2"})
+    recorded = captured(tmp_path / "home", root)
+    part = write_bundle(recorded, tmp_path / "workspace.bundle", ("*.bin",))
+    scratch = Scratch(part, tmp_path / "out")
+    write(scratch.root, {"model.bin": "produced", "b.txt": "x"})
+    assert scratch.restore(part.start) == 1
+    assert files_of(scratch.root).keys() == {b"a.txt", b"model.bin"}
+    scratch.close()
+
+
+def test_a_secret_in_any_name_of_equal_files_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, {"a.txt": "", f"z-{SECRET}.txt": ""})
+    with pytest.raises(RecordingError, match=r"z-ghp_.* line 0"):
+        write_bundle(captured(tmp_path / "home", root), tmp_path / "workspace.bundle")
+
+
+def test_a_bundle_that_expands_to_too_many_files_is_refused(tmp_path: Path) -> None:
+    """Ten nested trees with ten equal directories each have 10,000,000,000 files, and 2 kB."""
+    root = tmp_path / "root"
+    write(root, {"a.txt": "1"})
+    recorded = captured(tmp_path / "home", root)
+    trees = TreeRepository(recorded, root)
+    tree = recorded.start
+    for _ in range(10):
+        listing = b"".join(b"040000 tree %b\t%d\n" % (tree.encode(), n) for n in range(10))
+        tree = trees.shadow.run("mktree", text=listing).decode().strip()
+    commit = trees.shadow.run("commit-tree", tree, "-m", "x").decode().strip()
+    trees.shadow.run("update-ref", "refs/trees/x", commit)
+    bundle = tmp_path / "workspace.bundle"
+    trees.shadow.run("bundle", "create", "--quiet", bundle, "--all")
+    trees.close()
+    hostile = RecordedWorkspace(bundle, tree, tree, {1: tree})
+    with pytest.raises(UsageError, match="more than 500,000 files"):
+        Scratch(hostile, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(UsageError, match="cannot be created"):
+        file = dataclasses.replace(recorded, directory="a.txt")
+        _ = Scratch(file, tmp_path / "file").directory
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"turns": {"9" * 5000: "a" * 40}},
+        {"turns": {"0": "a" * 40}},
+        {"name": "a\0b"},
+        {"name": "\ud800"},
+        {"directory": "a\0b"},
+        {"ignored": ["\ud800"]},
+        {"bundle": "../workspace.bundle"},
+    ],
+)
+def test_a_header_that_cannot_be_files_is_refused(changed: dict[str, Any]) -> None:
+    header = {"bundle": "w", "name": "p", "directory": ".", "start": "a" * 40, "turns": {}}
+    is_valid, _ = HEADER["workspace"]
+    assert is_valid(header)
+    assert not is_valid({**header, **changed})
+
+
+def test_a_bundle_is_a_regular_file(tmp_path: Path) -> None:
+    """A link or a directory could lead to the objects of another repository of the user."""
+    header = {"bundle": "w", "name": "p", "directory": ".", "start": "a" * 40, "turns": {}}
+    value: Any = SimpleNamespace(path=tmp_path / "recording.jsonl", header={"workspace": header})
+    (tmp_path / "w").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="must be a regular file"):
+        workspace_of(value)
+    (tmp_path / "w").unlink()
+    (tmp_path / "w").mkdir()
+    with pytest.raises(UsageError, match="must be a regular file"):
+        workspace_of(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,12 +12,16 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
 import agentobs
+from agentobs.cli.replay import fork_runs
 from agentobs.errors import UsageError
+from agentobs.records.backend import WrittenFact
+from agentobs.records.labels import Label
+from replay.command.child_program import stopped_by_signals
 from replay.scenario.live_meter import LiveMeter
 from tests.cli.test_commands import Shell
 from tests.effects.workspaces.file_sessions import (
@@ -33,6 +38,8 @@ from tests.effects.workspaces.file_sessions import (
 )
 from tests.effects.workspaces.trees import FileState, files_of, git
 from tests.queries import query
+from tests.store.recordings import usage_row
+from tests.store.test_money import an_attempt
 
 
 class Session(NamedTuple):
@@ -184,11 +191,71 @@ def test_requests_in_flight_count_with_their_highest_cost() -> None:
     meter = LiveMeter(2 * most)
     for _ in range(2):
         meter.admit("/v1/messages", body, 1000)
-    with pytest.raises(UsageError, match=r"\$0.015 is spent, and the request could cost \$0.0075"):
+    with pytest.raises(
+        UsageError, match=r"\$0.015 is spent or reserved, and the request could cost \$0.0075"
+    ):
         meter.admit("/v1/messages", body, 1000)
     LiveMeter().admit("/v1/messages", {"model": "no-such-model"}, 10**9)
     with pytest.raises(UsageError, match="no price is known for the model no-such-model"):
         meter.admit("/v1/messages", {"model": "no-such-model"}, 1)
+
+
+def test_a_request_whose_cost_is_not_known_stays_reserved() -> None:
+    """A response that was cut off or that nobody waited for may cost all that its request allows."""
+    body = {"model": OTHER, "max_tokens": 100}
+    most = 500 * Decimal("0.00001") + 100 * Decimal("0.000025")
+    for certainty, outcome, is_sent in (
+        ("exact", "ok", True),
+        (None, "http_error", True),
+        ("lower_bound", "cut", False),
+        ("lower_bound", "cancelled", False),
+    ):
+        meter = LiveMeter(most * Decimal("1.5"))
+        meter.admit("/v1/messages", body, 1000)
+        if certainty is not None:
+            row = usage_row(1, model=Label(OTHER), certainty=certainty, cache_read_tokens=0)
+            meter(WrittenFact(row, 1))
+        meter(WrittenFact(an_attempt(1, outcome=outcome, origin="live"), 2))
+        expected = contextlib.nullcontext() if is_sent else pytest.raises(UsageError, match="spent")
+        with expected:
+            meter.admit("/v1/messages", body, 1000)
+
+
+def test_a_request_at_a_higher_price_is_limited_at_that_price() -> None:
+    """Fast inference costs twice as much as the standard speed of this model."""
+    body = {"model": OTHER, "max_tokens": 100}
+    most = 500 * Decimal("0.00001") + 100 * Decimal("0.000025")
+    LiveMeter(most).admit("/v1/messages", body, 1000)
+    with pytest.raises(UsageError, match=r"could cost \$0.015"):
+        LiveMeter(most).admit("/v1/messages", {**body, "speed": "fast"}, 1000)
+
+
+def test_a_fork_that_was_killed_counts_with_its_maximum(
+    session: Session, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote no result, but it may have sent requests: its cost is at least 0, and the next fork must not start."""
+    most = fork_limit(shell, OTHER)
+    monkeypatch.setattr(fork_runs, "_run", lambda command, log: -signal.SIGKILL)
+    arguments = ("--models", OTHER, "--runs", "2", "--max-usd", most, "--yes")
+    code, rows, _ = compared(shell, *arguments)
+    assert code == 1
+    assert (rows[1]["cost_status"], "exit code -9" in rows[1]["problem"]) == ("lower_bound", True)
+    assert rows[2]["problem"].startswith("not started: $")
+
+
+def test_a_comparison_that_does_not_start_leaves_no_directory(
+    session: Session, shell: Shell, tmp_path: Path
+) -> None:
+    """The same command with --yes can use the directory. SIGTERM while the recorded files are verified leaves none."""
+    out = tmp_path / "out"
+    assert compared(shell, "--models", OTHER, "-o", str(out))[0] == 1
+    assert not out.exists()
+    stop = f"kill -TERM {os.getpid()}"
+    before = signal.getsignal(signal.SIGTERM)
+    arguments = ("compare", "fix", "--at", "5", "--models", OTHER, "-o", str(out), "--yes")
+    assert shell(*arguments, "--verify", stop).code == 128 + signal.SIGTERM
+    assert not out.exists()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
@@ -198,7 +265,7 @@ def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path:
         "fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out), "--max-usd", "0.00001"
     )
     assert ended.code == 1
-    assert "does not allow another request: $0 is spent" in ended.err
+    assert "does not allow another request: $0 is spent or reserved" in ended.err
     assert session.provider.requests == []
 
 
@@ -231,6 +298,17 @@ def test_bad_input_is_one_error_before_anything_is_sent(
     assert session.provider.requests == []
 
 
+def test_a_command_that_fails_before_its_first_request_says_why(
+    session: Session, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of the command, not a missing key."""
+    monkeypatch.setenv("FILE_AGENT_EARLY", "no-such-directory/early.py")
+    ended = shell("fork", "fix", "--at", "5", "--model", OTHER)
+    assert (ended.code, "exit code 1 before its first request: " in ended.err) == (1, True)
+    assert "FileNotFoundError" in ended.err
+    assert session.provider.requests == []
+
+
 def test_a_fork_of_a_fixture_needs_no_home(
     session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +324,7 @@ def test_a_fork_of_a_fixture_needs_no_home(
         home=home,
     )
     assert ended.code == 0, ended.err
-    status = " D legacy.py\n D src/calc.py\n?? notes.md\n?? src/maths.py\n"
+    status = " D legacy.py\n D src/calc.py\n?? notes.md\n?? src/sums.py\n"
     assert git(out, "status", "--porcelain") == status
     assert (out / "node_modules").readlink() == Path.cwd() / "node_modules"
     expected = {**session.at_turn[7], b"node_modules": ("link", bytes(Path.cwd() / "node_modules"))}
@@ -296,6 +374,36 @@ def test_a_python_agent_is_forked_from_the_files_of_its_turn(
     assert passes(Path(rows[1]["directory"]))
     assert files_of(project, skipped=("__pycache__",)) == before
     assert Path.cwd() == project
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_comparison_ends_its_fork(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise the fork would go on and spend money after its terminal was closed."""
+
+    class Process:
+        signals: ClassVar[list[int]] = []
+
+        def __init__(self, *arguments: object, **options: object) -> None:
+            self.has_ended = False
+
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout is None and not self.has_ended:
+                self.has_ended = True
+                os.kill(os.getpid(), number)
+            return 0
+
+        def send_signal(self, sent: int) -> None:
+            self.signals.append(sent)
+
+        def kill(self) -> None:
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    with pytest.raises(SystemExit) as ended, stopped_by_signals():
+        fork_runs._run(["x"], tmp_path / "log")
+    assert (ended.value.code, Process.signals) == (128 + number, [signal.SIGINT])
 
 
 def test_an_interrupted_comparison_shows_what_has_ended(session: Session, shell: Shell) -> None:

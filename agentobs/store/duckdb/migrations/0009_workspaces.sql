@@ -31,7 +31,7 @@ COMMENT ON COLUMN workspace_states.sequence IS 'The number of the record within 
 COMMENT ON COLUMN workspace_states.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN workspace_states.interaction_id IS 'The interaction of the request, or NULL.';
 COMMENT ON COLUMN workspace_states.lane IS 'The lane of the request; NULL for the start and the end of a session.';
-COMMENT ON COLUMN workspace_states.turn IS 'The turn that the request asked for, within the lane, from 1: the state is the one before the tools of this turn ran. NULL if the request is not one of a turn, and for the start and the end of a session.';
+COMMENT ON COLUMN workspace_states.turn IS 'The turn that the request started, within the lane, from 1: the state is the one before the tools of this turn ran. NULL if the request is not one of a turn, and for the start and the end of a session.';
 COMMENT ON COLUMN workspace_states.attempt_id IS 'The attempt that was being sent when the files were read, or NULL.';
 COMMENT ON COLUMN workspace_states.at_ns IS 'When the first file was read. [ns since 1970 UTC]';
 COMMENT ON COLUMN workspace_states.duration_ns IS 'How long the files were read. [ns]';
@@ -44,7 +44,7 @@ COMMENT ON COLUMN workspace_states.bytes IS 'The size of the captured files. [by
 COMMENT ON COLUMN workspace_states.uncaptured IS 'The number of files without content: large, unreadable, or with a name of files with credentials.';
 COMMENT ON COLUMN workspace_states.changes IS 'The number of files that differ from the previous state of the session; NULL for its first state.';
 COMMENT ON COLUMN workspace_states.is_stable IS 'Whether no file changed while the files were read.';
-COMMENT ON COLUMN workspace_states.late IS 'Whether the response started before all files were read, so that changes of the next turn may be included; at the start, whether the agent did.';
+COMMENT ON COLUMN workspace_states.late IS 'Whether the response started before all files were read, so that changes of the next turn may be included. For the state at the start of a session: whether the agent started before.';
 COMMENT ON COLUMN workspace_states.failure IS 'Why the files could not be read: `disk_full`, `too_large`, `no_git`, `locked`, `timeout`, `git_failed` or `unreadable`; NULL if they were read.';
 COMMENT ON COLUMN workspace_states.repository IS 'The git repository of the workspace: host and path of its remote `origin`, or its directory, as a keyed digest; NULL if there is none.';
 COMMENT ON COLUMN workspace_states.branch IS 'The branch, as a keyed digest; NULL if no branch is checked out.';
