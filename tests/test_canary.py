@@ -515,11 +515,11 @@ def command_outputs(home: Path, session_id: str, *, titled: bool = True) -> dict
         "orphans",
         "doctor",
     ):
-        # On this machine, names, tags and reasons are shown as text; all other content is not.
+        # On this machine, names, tags, reasons and paths of changed files are shown as text; all other content is not.
         for place in (
             "session name", "failure", "class", "model", "answered by", "tool name", "error type", "tag",
             "agent", "tag name", "tier", "named span", "span", "span label", "own kind", "server", "server tool",
-            "method",
+            "method", "path",
         ):  # fmt: skip
             outputs = found[f"agentobs {name}"]
             found[f"agentobs {name}"] = outputs.replace(canary(place).encode(), b"")

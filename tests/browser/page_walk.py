@@ -126,17 +126,23 @@ def _overflow(tab: Tab, width: int) -> int:
     return wider
 
 
-def axe_violations(tab: Tab) -> tuple[str, ...]:
-    """Return the accessibility violations that axe finds, in the light theme, and for colors also in the dark theme."""
+def axe_violations(tab: Tab, part: str = "html") -> tuple[str, ...]:
+    """Return the accessibility violations that axe finds, in the light theme, and for colors also in the dark theme.
+
+    Args:
+        tab: the tab.
+        part: a selector of the part of the page that is checked.
+    """
     from axe_playwright_python.base import AXE_SCRIPT
 
     tab.page.emulate_media(color_scheme="light")
     # The policy blocks scripts in the page, but the browser's console may run them.
     tab.page.evaluate(AXE_SCRIPT)
-    found = [*_axe(tab, {"type": "tag", "values": STANDARDS})]
+    found = [*_axe(tab, part, {"type": "tag", "values": STANDARDS})]
     tab.page.emulate_media(color_scheme="dark")
     tab.settle()
-    found += [f"dark: {each}" for each in _axe(tab, {"type": "rule", "values": ["color-contrast"]})]
+    colors = {"type": "rule", "values": ["color-contrast"]}
+    found += [f"dark: {each}" for each in _axe(tab, part, colors)]
     tab.page.emulate_media(color_scheme="light")
     return tuple(found)
 
@@ -144,10 +150,11 @@ def axe_violations(tab: Tab) -> tuple[str, ...]:
 STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
-def _axe(tab: Tab, only: dict[str, Any]) -> list[str]:
+def _axe(tab: Tab, part: str, only: dict[str, Any]) -> list[str]:
     result = tab.page.evaluate(
-        "(only) => axe.run({exclude: [['.js-plotly-plot > *']]}, {runOnly: only, resultTypes: ['violations']})",
-        only,
+        "([part, only]) => axe.run({include: [[part]], exclude: [['.js-plotly-plot > *']]}, "
+        "{runOnly: only, resultTypes: ['violations']})",
+        [part, only],
     )
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]} ({len(each['nodes'])})"

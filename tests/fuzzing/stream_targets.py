@@ -424,8 +424,12 @@ def environments(folder: Path) -> Iterator[Opened]:
         return refused < 3
 
     before = {name: os.environ.pop(name) for name in VARIABLE_NAMES if name in os.environ}
+    state = runtime.process.state(session_inheritance.State)
+    inherited = state.is_read, state.joined, state.parent
     try:
         with runtime.replaced():
             yield Opened(seeds, run)
     finally:
+        # Otherwise later sessions of this process would join the session of the last input.
+        state.is_read, state.joined, state.parent = inherited
         os.environ.update(before)

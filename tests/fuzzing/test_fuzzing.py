@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agentobs.determinism import session_inheritance
 from agentobs.errors import DamagedError, UsageError
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.segments import facts_path, segment_ids
@@ -73,6 +74,7 @@ def test_changed_inputs_cause_only_documented_errors(name: str, tmp_path: Path) 
     outcome = fuzz(target, tmp_path, seed=0, numbers=range(target.quick))
     assert outcome.inputs == target.quick
     assert not outcome.findings, "\n".join(f"{e}\n{e.details}{e.data!r}" for e in outcome.findings)
+    assert session_inheritance.joined() is None, "later tests would join the session of an input"
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in FOUND}))

@@ -33,7 +33,7 @@ def run(seeds: range) -> Counter[str]:
 
 def test_all_invariants_hold() -> None:
     """In some simulations, with faults of every kind, all invariants hold."""
-    totals = run(range(2, 26))
+    totals = run(range(13, 36))  # one of them uses DuckDB
     assert totals["calls"] > 5_000
     assert totals["faults"] > 20
     assert totals["acknowledged"] > 100
@@ -75,12 +75,12 @@ def test_a_damaged_store_without_segments_is_refused() -> None:
 def test_a_failure_is_minimized() -> None:
     """A failing plan is printed without the steps that the failure does not need."""
     with DEFECTS["records are acknowledged without a sync"]():
-        result = simulate(2)
+        result = simulate(13)
         assert result.failure
         assert len(minimized(result)) <= 8 < result.steps
         text = described(result)
     assert "power" in text
-    assert text.endswith("run it again: make simulate SEED=2")
+    assert text.endswith("run it again: make simulate SEED=13")
 
 
 def test_a_power_loss_keeps_what_was_synced(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,24 @@ from tests.effects.workspaces.release_agent import (
 )
 from tests.effects.workspaces.scripted_agent import Agent, Provider, call_id, observed
 from tests.effects.workspaces.trees import files_of, write
+from tests.shared_stores import shared_store
 
 DOCS_LANE = f"main/{call_id(PROMPT.replace(' ', '-'), 8, 0)}"
 TESTS_LANE = f"main/{call_id(PROMPT.replace(' ', '-'), 8, 1)}"
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """Record both sessions once."""
+def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """Record both sessions, and one without effects, once."""
     recorded = record_release(tmp_path_factory.mktemp("release"))
     record_mess(recorded)
+    agentobs.start(str(recorded.home))
+    with agentobs.session("plain"):
+        pass
+    agentobs.stop_recorder()
     main(["--home", str(recorded.home), "ingest"])
-    return recorded
+    with shared_store(recorded.home):
+        yield recorded
 
 
 @pytest.fixture
@@ -323,14 +330,6 @@ def test_the_effects_of_a_session_are_listed(shell: Shell) -> None:
 def test_bad_input_is_one_clear_error(
     shell: Shell, release: Release, arguments: tuple[str, ...], expected: str
 ) -> None:
-    if "plain" in arguments and not queries.query(
-        "FROM sessions WHERE name = 'plain'", home=release.home
-    ):
-        agentobs.stop_recorder()
-        agentobs.start(str(release.home))
-        with agentobs.session("plain"):
-            pass
-        agentobs.stop_recorder()
     write(release.root, {".env": "KEY=1\n"})
     ended = shell(*arguments)
     assert ended.code == 1

@@ -200,7 +200,7 @@ def test_secrets_in_files_are_refused_and_can_be_left_out(
     assert workspace is not None
     scratch = Scratch(workspace, tmp_path / "files")
     scratch.close()
-    names = {each.decode() for each in files_of(tmp_path / "files")}
+    names = {each.decode() for each in files_of(tmp_path / "files", skipped=("__pycache__",))}
     assert names == {*START, "py_fix_agent.py"}
 
 
