@@ -165,7 +165,7 @@ def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
     code, rows, messages = compared(shell, "--models", OTHER)
     assert (code, rows) == (1, [])
     assert "not started: pass --yes" in messages
-    most = messages.partition("at most $")[2].partition(" ")[0]
+    most = fork_limit(messages)
     refusals = (
         (("--models", "no-such-model"), "no price is known for the model no-such-model"),
         (("--models", OTHER, "--max-usd", "0.0001"), "the limit allows no fork"),
@@ -182,6 +182,11 @@ def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
     assert rows[1]["verdict"] == "passed"
     assert rows[2]["verdict"] is None
     assert rows[2]["problem"].startswith("not started: $")
+
+
+def fork_limit(messages: str) -> str:
+    """Return the maximum of a fork, as the plan shows it."""
+    return messages.partition("at most $")[2].partition(" ")[0]
 
 
 def test_requests_in_flight_count_with_their_highest_cost() -> None:
@@ -234,7 +239,8 @@ def test_a_fork_that_was_killed_counts_with_its_maximum(
     session: Session, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wrote no result, but it may have sent requests: its cost is at least 0, and the next fork must not start."""
-    most = fork_limit(shell, OTHER)
+    _, _, messages = compared(shell, "--models", OTHER)
+    most = fork_limit(messages)
     monkeypatch.setattr(fork_runs, "_run", lambda command, log: -signal.SIGKILL)
     arguments = ("--models", OTHER, "--runs", "2", "--max-usd", most, "--yes")
     code, rows, _ = compared(shell, *arguments)
