@@ -40,7 +40,7 @@ def test_a_session_is_frozen_and_replayed_from_its_page(demo: tuple[Path, Served
     tab.settle()
     tab.follow(page.locator("#found tbody a[href^='/sessions/']").first)
     tab.follow(page.get_by_role("link", name="Replay", exact=True))
-    shown = page.locator("#freeze-title ~ p .mono").inner_text()
+    shown = page.locator("#freeze-title ~ p .mono").first.inner_text()
     assert shown == str(folder / "fixtures" / "refund-loop")
     page.get_by_role("button", name="Freeze").click()
     page.wait_for_selector("#jobs .status.ok")
