@@ -505,6 +505,10 @@ class Dialect(Protocol):
         """Return the parameters of a request that contain no content, by their path in the body (`thinking.type`)."""
         return {}
 
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return the maximum number of output tokens that a request allows; None if it states none."""
+        return None
+
     def response_details(self, history: Sequence[Turn], response: Message) -> dict[str, Any]:
         """Return the parts of a response for which conventions have no names, by name. They may contain content."""
         return {}

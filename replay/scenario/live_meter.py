@@ -111,8 +111,7 @@ class LiveMeter:
         if self.usd_max is None:
             return
         model = str(body.get("model") or dialect_of(path).model_in(path) or "")
-        limit = dialect_of(path).parameters(body).get("max_tokens")
-        output = limit if isinstance(limit, int) and limit > 0 else OUTPUT_TOKENS
+        output = dialect_of(path).output_limit(body) or OUTPUT_TOKENS
         context = Context(model, None, _name(body, "inference_geo"), _name(body, "speed"))
         bound = maximum(context, size // BYTES_PER_TOKEN, output)
         flush(FLUSH_SECONDS)
@@ -223,8 +222,7 @@ def _body(fixture: Fixture, request: RecordedRequest) -> Mapping[str, Any]:
 
 
 def _output_limit(request: RecordedRequest, body: Mapping[str, Any]) -> int:
-    limit = dialect_of(request.path).parameters(body).get("max_tokens")
-    return limit if isinstance(limit, int) and limit > 0 else OUTPUT_TOKENS
+    return dialect_of(request.path).output_limit(body) or OUTPUT_TOKENS
 
 
 __all__ = ["LiveMeter", "LiveUse", "fork_maximum", "maximum", "recorded_use"]

@@ -157,8 +157,9 @@ def test_each_class_of_facts_has_rules() -> None:
 NEVER_TEXTS = frozenset(
     (
         "attempts.endpoint", "attempts.limit_hit", "attempts.origin", "attempts.parameters keys",
-        "attempts.query_source", "attempts.rate_limits keys", "events.numbers keys", "events.query_source",
-        "exports.destination", "exports.profile", "gaps.kind", "gaps.reason", "interaction_ends.query_source",
+        "attempts.query_source", "attempts.rate_limits keys", "command_runs.signal", "events.numbers keys",
+        "events.query_source", "exports.destination", "exports.profile", "file_changes.mode",
+        "file_changes.previous_mode", "gaps.kind", "gaps.reason", "interaction_ends.query_source",
         "interaction_starts.query_source", "permissions.query_source", "permissions.reason_type",
         "permissions.resolver", "permissions.source", "provider_tool_results.outcome",
         "provider_tool_results.query_source", "provider_tool_uses.query_source", "session_starts.content",
@@ -167,6 +168,7 @@ NEVER_TEXTS = frozenset(
         "span_starts.labels values", "span_starts.numbers keys", "span_starts.query_source",
         "tool_results.error_kind", "tool_results.outcome", "tool_results.query_source", "tool_uses.query_source",
         "usage.certainty", "world_answers.kind", "world_answers.query_source",
+        "workspace_states.failure",
     )
 )  # fmt: skip
 """The labels of facts that come from closed sets of agentobs or from the code of the program, and so have no digest."""

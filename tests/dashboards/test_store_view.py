@@ -344,7 +344,7 @@ def test_a_closed_reader_raises_an_error(home: Home) -> None:
     assert seen(reader) == ["story"]
     reader.close()
     reader.close()
-    with pytest.raises(UsageError, match="closing"), reader.view():
+    with pytest.raises(UsageError, match="shutting down"), reader.view():
         pass
 
 

@@ -178,10 +178,10 @@ QUERIES = {
     "failures": (
         "broken_caches", "cache_misses", "cache_waste",
         "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
-        "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
+        "file_changes", "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
         "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "session_scores",
         "silent_hook_cancels", "spent_today", "unpriced_models", "waits_for_people", "failures", "failed_summaries",
-        "unused_summaries", "rate_limit_headroom",
+        "unused_summaries", "rate_limit_headroom", "workspace_states",
     ),
     "tested elsewhere": ("lines_changed", "person_time", "session_errors"),
 }  # fmt: skip

@@ -29,10 +29,12 @@ INSIDE = re.compile(
 )
 """Matches such strings inside of longer strings and patterns."""
 OWN = {
+    "agentobs/effects/mcp/mcp_observer.py",
     "agentobs/records/event_catalog.py",
     "exporters/conventions/openinference_content.py",
 }
-"""Modules in which such a string has another meaning: a kind of event, the name of a number, a word of OpenInference.
+"""Modules in which such a string has another meaning: a kind of event, the name of a number, a word of OpenInference,
+the header of an MCP server.
 """
 AGENT = "agentobs/agent/"
 """The agent loop, which creates its requests with the types of its SDK."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -129,7 +130,9 @@ def test_a_fork_without_a_key_names_the_variable(
     root = Path(__file__).parents[2]
     shutil.copy(root / "agentobs/cli/demo/refund_agent.py", tmp_path)
     shutil.copytree(root / "fixtures/refund-loop", tmp_path / "fixture")
-    monkeypatch.delitem(sys.modules, "refund_agent", raising=False)
+    # Both are undone after the test, which imports the module.
+    monkeypatch.setitem(sys.modules, "refund_agent", ModuleType("refund_agent"))
+    monkeypatch.delitem(sys.modules, "refund_agent")
     for variable in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     ended = shell("fork", "fixture", "--at", "1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import sys
 import tempfile
 import threading
@@ -115,9 +115,12 @@ def dashboard(
             threading.Thread(target=_open, args=(bound.address, folder), daemon=True).start()
 
     def opened() -> None:
-        # The browser must get its response even if the terminal is closed.
-        with contextlib.suppress(OSError):
+        # The browser must get its response even if the terminal is closed. What was not written would be written, and
+        # fail again, when the process ends.
+        try:
             click.echo(f"The dashboard was opened. For another browser: {bound.address}")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     with tempfile.TemporaryDirectory(prefix="agentobs-") as folder:
         server.serve(

@@ -383,6 +383,11 @@ class Anthropic(Dialect):
         """Return the parameters of a request that contain no content, such as `max_tokens`."""
         return parameters(body)
 
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return `max_tokens`; None if it is missing or not a positive number."""
+        limit = body.get("max_tokens")
+        return limit if isinstance(limit, int) and limit > 0 else None
+
     def response_details(self, history: Sequence[Turn], response: Message) -> dict[str, Any]:
         """Return stop details, applied edits, citations and other details of a response."""
         return response_details(history, response)

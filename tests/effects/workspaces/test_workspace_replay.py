@@ -167,7 +167,7 @@ def test_files_that_are_too_large_are_named(shell: Shell, tmp_path: Path) -> Non
     out = tmp_path / "small"
     ended = shell("freeze", "fix", "--workspace", "--workspace-mib", "0.0001", "-o", str(out))
     assert ended.code == 1
-    assert "check.sh (52 bytes)" in ended.err
+    assert "check.sh (51 bytes)" in ended.err
     assert not out.exists()
     ended = shell("freeze", "fix", "--leave-out", "*.py", "-o", str(out))
     assert (ended.code, "requires --workspace" in ended.err) == (1, True)
