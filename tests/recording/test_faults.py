@@ -490,12 +490,12 @@ def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     writer = Writer(home, faulty.files)
     writer.ensure_segment()
+    [first] = segment_ids(home)
     for _ in range(2):
         with pytest.raises(OSError, match="Input/output error"):
             writer.sync()
     assert writer.ensure_segment(), "another segment is used"
     assert (faulty.counts["sync"], writer.unsealed) == (1, 0)
-    first = segment_ids(home)[0]
     assert [line.kind for line in read(facts_path(home, first)) if isinstance(line, Line)][
         -1
     ] == "seal"
