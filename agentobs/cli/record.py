@@ -156,8 +156,9 @@ def record(
         try:
             recorded = sessions.sessions()
             lines = _summaries(recorded, turns)
-            if not lines and not proxy.counts.signed:
-                lines.append(_nothing_recorded(proxy, node=node))
+            if not proxy.counts.recorded and not proxy.counts.signed:
+                outcome = "only effects were recorded" if lines else "nothing was recorded"
+                lines.append(_without_requests(proxy, outcome, node=node))
             recorded_sessions.close_all(recorded, ending)
             if collector is not None:
                 collector.sessions.close()
@@ -360,12 +361,12 @@ def _summaries(sessions: Sequence[Session], turns: TurnCounter) -> list[str]:
     return [summary(each, turns.turns[each.session_id]) for each in sessions]
 
 
-def _nothing_recorded(proxy: Proxy, *, node: bool) -> str:
-    """Return what to try if no request was recorded."""
+def _without_requests(proxy: Proxy, outcome: str, *, node: bool) -> str:
+    """Return what to try if no request was recorded; `outcome` states what was recorded."""
     if proxy.counts.recorded_by_client:
         return "the command records its requests itself, with agentobs"
     if proxy.counts.forwarded:
-        return "no request to a model came through the proxy, so nothing was recorded"
+        return f"no request to a model came through the proxy, so {outcome}"
     names = ", ".join(list(proxy.variables)[:3])
     hints = [
         "--var NAME if it reads its base URL from another variable",
@@ -373,7 +374,7 @@ def _nothing_recorded(proxy: Proxy, *, node: bool) -> str:
         "agentobs.record_all() inside a Python program",
     ]
     return (
-        f"no request came, so nothing was recorded; the command seems to ignore {names}. Try "
+        f"no request came, so {outcome}; the command seems to ignore {names}. Try "
         f"{', or '.join(hints)}"
     )
 

@@ -124,3 +124,15 @@ def test_commands_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> N
         ["bash", "exited", "0"],
         ["bash", "exited", "0"],
     ]
+
+
+def test_a_command_without_requests_is_told_what_to_try(tmp_path: Path) -> None:
+    """Its commands are recorded, and the last line says that no request came."""
+    arguments = ["record", "--effects", "commands", "--", "sh", "-c", "sh -c 'exit 4'; exit 3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "agentobs", "--home", str(tmp_path / "home"), *arguments],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "agentobs: no request came, so only effects were recorded; the command" in done.stderr
+    assert query("SELECT exit_code FROM commands", home=tmp_path / "home") == [(4,)]

@@ -150,7 +150,7 @@ def shell(command: str) -> str:
 
 
 def test_a_command_of_a_tool_belongs_to_its_call(tmp_path: Path) -> None:
-    """Concurrent calls of the agent loop are told apart by their spans, even if their commands are equal."""
+    """Each command of concurrent calls of the agent loop has the call of its span, even if the commands are equal."""
     calls = [call(f"t{number}", "shell", command="echo same") for number in (1, 2)]
     answers = [
         streamed(message(*calls, stop_reason="tool_use")),

@@ -5,6 +5,7 @@ Prints the IDs of the recorded tool calls as a JSON list. Each ID must be in the
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -110,7 +111,9 @@ def with_gevent(home: str) -> list[str]:
 
 def with_subinterpreter(home: str) -> list[str]:
     """Record a session, while an isolated subinterpreter also tries to record."""
-    import _xxsubinterpreters  # type: ignore[import-not-found, unused-ignore]
+    # The name of the module since Python 3.13, and before.
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    interpreters = importlib.import_module(name)
 
     code = f"""
 import sys
@@ -123,9 +126,9 @@ agentobs.flush()
 """
     with agentobs.session("outer") as session:
         ids = calls(session.session_id, 1)
-        inner = _xxsubinterpreters.create()
-        _xxsubinterpreters.run_string(inner, code)
-        _xxsubinterpreters.destroy(inner)
+        inner = interpreters.create()
+        interpreters.run_string(inner, code)
+        interpreters.destroy(inner)
         return ids + calls(session.session_id, 2)
 
 

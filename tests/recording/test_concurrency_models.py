@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from tests.marks import mark_all_but_first
 from tests.recording.concurrency_models import CALLS, MODELS, WORKERS
 
 ROOT = Path(__file__).parents[2]
-NEEDS = {"uvloop": "uvloop", "gevent": "gevent", "subinterpreter": "_xxsubinterpreters"}
+UNUSUAL = ("uvloop", "gevent", "subinterpreter")
 REFUSAL = "not recording: this interpreter cannot run background threads"
 
 
@@ -25,15 +24,13 @@ REFUSAL = "not recording: this interpreter cannot run background threads"
     "model",
     # The first ones are those that no other test covers.
     mark_all_but_first(
-        sorted(MODELS, key=lambda each: each not in NEEDS), pytest.mark.crash, kept=3
+        sorted(MODELS, key=lambda each: each not in UNUSUAL), pytest.mark.crash, kept=3
     ),
 )
 def test_each_call_is_recorded_once(model: str, tmp_path: Path) -> None:
     """Each call is in the journal exactly once. A subinterpreter refuses to record with one warning, and its process
     continues to record.
     """
-    if model in NEEDS and importlib.util.find_spec(NEEDS[model]) is None:
-        pytest.skip(f"{NEEDS[model]} is not installed")
     command = [
         sys.executable,
         "-m",
@@ -45,7 +42,7 @@ def test_each_call_is_recorded_once(model: str, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     ids = json.loads(ended.stdout.splitlines()[-1])
     assert len(ids) == CALLS * (
-        2 if model == "subinterpreter" else WORKERS + 2 * (model not in NEEDS)
+        2 if model == "subinterpreter" else WORKERS + 2 * (model not in UNUSUAL)
     )
     home = existing_home(tmp_path / "home")
     lines = [each for name in segment_ids(home) for each in read(facts_path(home, name))]

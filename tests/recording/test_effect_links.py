@@ -50,7 +50,7 @@ def mcp_call(started_ns: int, arguments: object, *ids: str) -> ObservedEffect:
     return ObservedEffect(fact, ids, arguments)
 
 
-def told(found: Iterable[EffectLink]) -> list[tuple[str, str, str]]:
+def reduced(found: Iterable[EffectLink]) -> list[tuple[str, str, str]]:
     return [(each.effect_id, str(each.tool_use_id), each.rule) for each in found]
 
 
@@ -73,13 +73,15 @@ def links(*calls: tuple[ToolUse, object]) -> EffectLinks:
 )
 def test_the_rule_of_a_command(arguments: tuple[str, ...], rule: str) -> None:
     known = links((use(1), {"command": "npm test", "timeout": 3}))
-    assert told([*known.effect(command(150, *arguments)), *known.settle()]) == [("c", "t1", rule)]
+    assert reduced([*known.effect(command(150, *arguments)), *known.settle()]) == [
+        ("c", "t1", rule)
+    ]
 
 
 def test_no_link_is_guessed_between_equal_calls() -> None:
     """Two open calls with the same input fit equally, and no rule may choose one."""
     known = links((use(1), {"command": "x"}), (use(2), {"command": "x"}))
-    assert told([*known.effect(command(150, "-c", "x")), *known.settle()]) == []
+    assert reduced([*known.effect(command(150, "-c", "x")), *known.settle()]) == []
 
 
 def test_only_open_calls_are_considered() -> None:
@@ -101,19 +103,19 @@ def test_a_command_may_be_reported_before_its_call() -> None:
     """It waits for the response, and for its parent; the last word is the next request."""
     known = EffectLinks()
     child = command(160, "-c", "y", command_id="child", parent="parent")
-    assert told(known.effect(child)) == []
-    assert told(known.effect(command(150, "-c", "x", command_id="parent"))) == []
+    assert reduced(known.effect(child)) == []
+    assert reduced(known.effect(command(150, "-c", "x", command_id="parent"))) == []
     known.note_call(use(1), {"command": "x"}, 50)
-    assert told(known.settle(300)) == [
+    assert reduced(known.settle(300)) == [
         ("parent", "t1", "equal_command"),
         ("child", "t1", "parent_command"),
     ]
-    assert told(known.settle()) == []
+    assert reduced(known.settle()) == []
 
 
 def test_the_lane_of_a_command_is_respected() -> None:
     known = links((use(1, lane="main"), {}), (use(2, lane="main/t0"), {}))
-    assert told([*known.effect(command(150, lane="main/t0")), *known.settle()]) == [
+    assert reduced([*known.effect(command(150, lane="main/t0")), *known.settle()]) == [
         ("c", "t2", "only_open_call")
     ]
 
@@ -121,8 +123,8 @@ def test_the_lane_of_a_command_is_respected() -> None:
 def test_the_span_of_a_call_is_certain() -> None:
     """The result of a call names its span, which decides between equal commands."""
     known = links((use(1), {"command": "x"}), (use(2), {"command": "x"}))
-    assert told(known.effect(command(150, "-c", "x", spans=("inner", "two")))) == []
-    assert told(known.note_result(result(1, 200, "one"))) == []
+    assert reduced(known.effect(command(150, "-c", "x", spans=("inner", "two")))) == []
+    assert reduced(known.note_result(result(1, 200, "one"))) == []
     [link] = known.note_result(result(2, 200, "two"))
     assert (link.tool_use_id, link.certainty, link.rule) == ("t2", "observed", "same_span")
 
@@ -134,13 +136,13 @@ def test_the_rules_of_mcp_calls() -> None:
         (use(2, name="other"), {"a": 1, "b": 2}),
     )
     known = links(*calls)
-    assert told(known.effect(mcp_call(150, {"b": 2, "a": 1}))) == [("m", "t1", "equal_call")]
+    assert reduced(known.effect(mcp_call(150, {"b": 2, "a": 1}))) == [("m", "t1", "equal_call")]
     [link] = links(*calls).effect(mcp_call(150, {}, "x", "t2"))
     assert (link.tool_use_id, link.certainty, link.rule) == ("t2", "observed", "named_call")
     known = links(*calls)
-    assert told([*known.effect(mcp_call(150, {"a": 3})), *known.settle()]) == []
+    assert reduced([*known.effect(mcp_call(150, {"a": 3})), *known.settle()]) == []
     listing = mcp_call(150, None)
     assert isinstance(listing.fact, McpCall)
     listing = replace(listing, fact=replace(listing.fact, method=Label("tools/list"), tool=None))
     known = links(calls[0])
-    assert told([*known.effect(listing), *known.settle()]) == []
+    assert reduced([*known.effect(listing), *known.settle()]) == []

@@ -10,7 +10,7 @@ import pytest
 from agentobs.effects.workspaces.attribution import Call, Workspace, attribute, candidates
 from agentobs.effects.workspaces.file_changes import Change
 
-ROOT = Path("/work/project")
+ROOT = Path("/home/ada/project")
 BLOBS = {"old": b"one\ntwo\n", "new": b"one\n2\n", "edited": b"1\n2\n"}
 MODIFIED = Change("modified", "src/a.py", None, "old", "new", "100644", "100644", 8, 6)
 DELETED = Change("deleted", "src/a.py", None, "old", None, "100644", None, 8)
@@ -46,7 +46,7 @@ EDIT = {"old_string": "two", "new_string": "2"}
     [
         # The input contains the change.
         (MODIFIED, [{"path": "a.py", "content": "one\n2\n"}], (0, "observed", "content")),
-        (MODIFIED, [{"file_path": "/work/project/src/a.py", **EDIT}], (0, "observed", "content")),
+        (MODIFIED, [{"file_path": "/home/ada/project/src/a.py", **EDIT}], (0, "observed", "content")),
         (MODIFIED, [{"path": "src/a.py", "edits": [EDIT]}, {"command": "x"}], (0, "observed", "content")),
         (MODIFIED, [{"path": "other.py", "content": "one\n2\n"}], NONE),
         # Two calls that contain it: the last one is unknown.
@@ -54,20 +54,20 @@ EDIT = {"old_string": "two", "new_string": "2"}
         # The input names the path.
         (MODIFIED, [{"path": "a.py", "old_string": "x", "new_string": "y"}], (0, "inferred", "path")),
         (DELETED, [{"command": "rm ./a.py"}], (0, "inferred", "path")),
-        (DELETED, [{"path": "../src/a.py"}, {"path": "/work/project/other.py"}], (0, "inferred", "path")),
+        (DELETED, [{"path": "../src/a.py"}, {"path": "/home/ada/project/other.py"}], (0, "inferred", "path")),
         (RENAMED, [{"from": "a.py", "to": "b.py"}], (0, "inferred", "path")),
         # Another call may have done it.
         (DELETED, [{"path": "a.py"}, {"command": "rm *.py"}], NONE),
         (DELETED, [{"path": "a.py"}, {}], NONE),
         (DELETED, [{"path": "a.py"}, {"path": "other.py", "directory": "."}], NONE),
-        (DELETED, [{"path": "a.py"}, {"path": "other.py", "in": "/work/project"}], NONE),
+        (DELETED, [{"path": "a.py"}, {"path": "other.py", "in": "/home/ada/project"}], NONE),
         (DELETED, [{"path": "a.py"}, {"paths": ["a.py"]}], NONE),
         # The provider's text editor only changes the file that its input names.
         (DELETED, [{"path": "a.py"}, {"command": "create", "path": "b.py"}], (0, "inferred", "path")),
         # There is only one call.
         (MODIFIED, [{"command": "make"}], (0, "inferred", "only_call")),
         (MODIFIED, ["incomplete JSON"], (0, "inferred", "only_call")),
-        (MODIFIED, [{"path": "/work/project/other.py"}], NONE),
+        (MODIFIED, [{"path": "/home/ada/project/other.py"}], NONE),
         (MODIFIED, [], NONE),
     ],
 )  # fmt: skip

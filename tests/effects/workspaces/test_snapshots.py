@@ -77,7 +77,7 @@ def test_every_byte_comes_back_and_the_repository_is_not_touched(
 
 
 def test_changes_between_two_states(home: Home, root: Path) -> None:
-    """Added, modified, deleted and renamed files are told apart, with their sizes and lines."""
+    """Each changed file is added, modified, deleted or renamed, and has its size and its lines."""
     write(
         root,
         {"a.txt": "1\n2\n", "b.txt": "b\n" * 9, "c.txt": "c\n", "d": b"\x00\x01", ".env": "KEY=1"},

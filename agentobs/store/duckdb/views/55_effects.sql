@@ -110,7 +110,7 @@ COMMENT ON COLUMN mcp_calls.lane IS 'The lane of the caller or of the tool call;
 COMMENT ON COLUMN mcp_calls.turn IS 'The turn of the caller or of the tool call within the lane, from 1; NULL if unknown.';
 COMMENT ON COLUMN mcp_calls.call_id IS 'The ID that agentobs gave the request.';
 COMMENT ON COLUMN mcp_calls.span_id IS 'The span in which the program of the session sent the request, or NULL.';
-COMMENT ON COLUMN mcp_calls.server IS 'The name of the server in the configuration of the client, or the name that the server states; a keyed digest if it is not a name.';
+COMMENT ON COLUMN mcp_calls.server IS 'The name of the server in the configuration of the client, or the name that the server reports; a keyed digest if it contains characters other than those of names.';
 COMMENT ON COLUMN mcp_calls.transport IS '`stdio`; `http`: streamable HTTP; `process`: a client in the program of the session.';
 COMMENT ON COLUMN mcp_calls.sender IS '`client`, or `server` for a request of the server, such as `sampling/createMessage`.';
 COMMENT ON COLUMN mcp_calls.method IS 'The JSON-RPC method, such as `tools/call`; a keyed digest if the protocol does not define it.';
