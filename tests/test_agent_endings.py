@@ -470,9 +470,8 @@ def test_sync_runs_are_recorded_and_replayed(
         client = agentobs.record(provider.client())
         agent = agentobs.Agent(client, options=OPTIONS, tools=[wait], sub_agents=[HELPER])
         with agentobs.session("sync") as session, agent:
-            assert agent.run_sync("Go").text == "Done."
-            assert agent.run_sync("Two").text == "Done."
-            assert agent.fresh().run_sync("Three").text == "Done."
+            ended = [agent.run_sync("Go"), agent.run_sync("Two"), agent.fresh().run_sync("Three")]
+            assert [each.text for each in ended] == ["Done."] * 3, ended
         return session.session_id
 
     with Provider([BOTH, DONE, DONE, DONE, DONE]) as provider:

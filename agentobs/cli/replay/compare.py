@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli.replay.fork import fork_source
+from agentobs.cli.replay.live_options import at_option, system_option
 from agentobs.cli.replay.workspace_choice import dollars, new_directory, print_exactness, with_links
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
@@ -37,14 +38,7 @@ RUNS_MAX = 20
 
 @click.command()
 @click.argument("source", metavar="FIXTURE|SESSION")
-@click.option(
-    "--at",
-    "turn",
-    type=click.IntRange(min=1),
-    required=True,
-    metavar="N",
-    help="The last turn whose response comes from the recording. Its tools run live.",
-)
+@at_option
 @click.option("--models", required=True, metavar="A,B,...", help="The models of the forks.")
 @click.option(
     "--verify",
@@ -69,9 +63,7 @@ RUNS_MAX = 20
     metavar="TEXT",
     help="A text for the models, sent with the tool results of turn N; @FILE reads it from a file.",
 )
-@click.option(
-    "--system", help="The system prompt of the live requests; @FILE reads it from a file."
-)
+@system_option
 @click.option(
     "--set",
     "options",

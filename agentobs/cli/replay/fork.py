@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentobs.cli.replay.live_options import at_option, system_option
 from agentobs.cli.replay.workspace_choice import dollars, new_directory, print_exactness, with_links
 from agentobs.cli.terminal.api_key import has_api_key
 from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
@@ -29,17 +30,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("source", metavar="FIXTURE|SESSION")
-@click.option(
-    "--at",
-    "turn",
-    type=click.IntRange(min=1),
-    required=True,
-    help="The last turn whose response comes from the recording. Its tools run live.",
-)
+@at_option
 @click.option("--model", help="The model of the live requests.")
-@click.option(
-    "--system", help="The system prompt of the live requests; @FILE reads it from a file."
-)
+@system_option
 @click.option(
     "--set",
     "options",
