@@ -211,9 +211,11 @@ class LoopAgent:
                     async for event in running:
                         self._events.append(event)
                         self._act_from_outside(event)
-                    await finish(conversation)
                     last = self._events[-1]
                     assert isinstance(last, Result)
+                    await finish(conversation)
+                    # A run does not wait for background agents, so their last events may come after its end.
+                    self._events.extend(conversation.background_events.take())
                     self.ran.results.append(f"{last.terminal_reason}: {last.text} {last.output}")
         self.ran.events = by_lane(self._events)
         return self.ran.results
