@@ -36,7 +36,9 @@ class Activity:
 
     @property
     def is_left(self) -> bool:
-        """Whether the run was left before its result: nothing is executing it, and nobody will continue to read it."""
+        """Whether the run was abandoned before its result: nothing executes it, and no consumer will read further
+        events.
+        """
         if self._is_closing:
             return True
         is_read = self._reader not in (None, asyncio.current_task()) and not self._reader.done()

@@ -1,4 +1,6 @@
-"""The cost of an event, compared with an append to a deque and with OpenTelemetry, also while a consumer hangs."""
+"""The cost of an event, compared with an append to a deque and with OpenTelemetry, with and without a hanging
+consumer.
+"""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_options_build_the_table_of_hooks() -> None:
 
 def test_asking_at_a_limit_without_a_person() -> None:
     """A world without a person cannot run a budget that asks at its limit; a world with a person can."""
-    refused_run("nobody can be asked at a limit", options=options(budget=AT_LIMIT))
+    refused_run("no person can be asked at a limit", options=options(budget=AT_LIMIT))
 
     async def go(provider: Provider) -> Result:
         async with provider.client() as client:
@@ -619,7 +619,7 @@ def test_a_message_of_the_wrong_kind(message: Any) -> None:
         ({"options": options(fallback_model=MODEL)}, "is its own fallback"),
         ({"options": options(stream=False, max_tokens=64_000)}, "too many without streaming"),
         ({"options": options(model=" ")}, "there is no model"),
-        ({"options": options(budget=AT_LIMIT)}, "nobody can be asked at a limit"),
+        ({"options": options(budget=AT_LIMIT)}, "no person can be asked at a limit"),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], expected: str) -> None:

@@ -225,7 +225,7 @@ def _check_answers(wiring: Wiring, options: AgentOptions) -> None:
         )
     if options.budget.at_limit == "ask" and not wiring.has_person:
         raise UsageError(
-            "nobody can be asked at a limit",
+            "no person can be asked at a limit",
             where="Budget.at_limit",
             todo='Pass person, or set at_limit to "stop"',
         )

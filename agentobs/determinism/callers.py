@@ -438,7 +438,7 @@ _CALLS = call_types() | {"tool_call"}
 
 
 class _Layout(NamedTuple):
-    """How the objects of a class hold their values."""
+    """Where the objects of a class store their values."""
 
     is_data: bool
     """Whether all values are used, because the class is the caller's own or describes data."""

@@ -140,7 +140,7 @@ def _close(connection: Connection, *, by_sender: bool) -> None:
 
 
 def _warn(error: Exception) -> None:
-    """Report an error of a receiver. The thread continues, because senders would wait if nobody read the socket."""
+    """Report an error of a receiver. The thread continues, because senders would block if the socket were not read."""
     warn_once(f"an effect is not recorded: {error_kind(error)}", about="effects report")
 
 

@@ -363,8 +363,8 @@ class Dialect(Protocol):
         return {}
 
     def limit_hit(self, answer: Answer) -> str | None:
-        """Return the name of the rate limit because of which a request was rejected, a constant of the dialect; None if
-        it was not rejected because of one, or if that is unknown.
+        """Return the name of the rate limit that caused the rejection of a request, a constant of the dialect; None if
+        no limit caused it, or if the limit is unknown.
         """
         return None
 
@@ -550,7 +550,7 @@ class Dialect(Protocol):
 
         Args:
             headers: the response headers.
-            body: the stream, as far as it arrived.
+            body: the received part of the stream.
             redact: replaces the secrets in JSON.
         """
         return None

@@ -70,7 +70,7 @@ _SHARED_HOSTS = {
     "https://us-aiplatform.googleapis.com/v1": "https://aiplatform.us.rep.googleapis.com/v1",
     "https://eu-aiplatform.googleapis.com/v1": "https://aiplatform.eu.rep.googleapis.com/v1",
 }
-"""The base URLs of regions that do not have a host of their own (anthropic 2.12, lib/vertex)."""
+"""The base URLs of regions that have no separate host (anthropic 2.12, lib/vertex)."""
 _PROXY_VARIABLES = (
     "HTTP_PROXY",
     "http_proxy",

@@ -55,7 +55,7 @@ def command_entry(
 
     Args:
         command: the program and its arguments, which are content.
-        environment: its environment, of which only the names are recorded.
+        environment: its environment; only the names of the variables are recorded.
         variables: the names of the variables with base URLs that agentobs does not know by itself.
         redirects_node: whether the requests of Node.js programs were redirected.
     """
@@ -133,7 +133,7 @@ def close_all(
 ) -> None:
     """Close the sessions of a command that has ended.
 
-    A command with another exit code than 0 has failed, unless somebody stopped it.
+    A command with another exit code than 0 has failed, unless it was stopped on purpose.
     """
     for session in sessions:
         session.result({"exit_code": ending.exit_code})

@@ -1,4 +1,4 @@
-"""The server: runs the proxy in a thread of its own, on a socket that is bound before its URL is used."""
+"""The server: runs the proxy in its own thread, on a socket that is bound before its URL is used."""
 
 from __future__ import annotations
 

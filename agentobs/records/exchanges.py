@@ -109,7 +109,7 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """The body, as far as it was received."""
+        """The received part of the body."""
         return b"".join(chunk.data for chunk in self.chunks)
 
 

@@ -81,7 +81,7 @@ class Redactor:
     def digest(self, data: bytes) -> str:
         """Return the keyed digest of content by which facts refer to it: `b2:` and 32 hex digits.
 
-        Without the key, nobody can use the facts to verify a guess of a short text.
+        Without the key, a guess of a short text cannot be verified with the facts.
         """
         return "b2:" + hashlib.blake2b(data, digest_size=16, key=self._key).hexdigest()
 

@@ -1,6 +1,6 @@
 """Edits: the differences between a request and the previous one, part by part, with equal text omitted.
 
-Pure functions of two JSON bodies. Time is bounded as in `agentobs.records.differences`; the output is bounded, too.
+Pure functions of two JSON bodies. Time is bounded as in `agentobs.records.differences`; the output is bounded as well.
 """
 
 from __future__ import annotations

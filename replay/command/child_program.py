@@ -163,7 +163,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 class Output:
-    """An output of a program, of which the last bytes are kept."""
+    """An output of a program. Only its last bytes are kept."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         """Start to read."""

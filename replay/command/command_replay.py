@@ -473,13 +473,13 @@ def _check(
     """
     if until_turn is not None and until_change is not None:
         raise UsageError(
-            "a run ends either after a turn or at a change",
+            "until_turn and until_change cannot be combined",
             where="until_change",
-            todo="Leave out until_turn or until_change",
+            todo="Leave out one of them",
         )
     if is_live and (until_turn is None or not isinstance(loaded, Fixture)):
         raise UsageError(
-            "a run that continues live needs a fixture, and the last turn that is replayed",
+            "a run can continue live only from a fixture, after a given turn",
             where="then",
             todo="Pass until_turn=N, and the fixture or its path",
         )

@@ -190,7 +190,7 @@ async def wait_for_cancellation(
 
 
 def missing_answer(kind: AskKind) -> Any:
-    """Return the empty answer that a missing answer to one of the `SILENT` questions stands for."""
+    """Return the empty answer that a missing answer to one of the `SILENT` questions means."""
     return [] if kind in ("steering", "follow_up", "background") else None
 
 

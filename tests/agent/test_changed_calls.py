@@ -268,7 +268,9 @@ def test_a_person_sees_what_hooks_change_after_the_person(tmp_path: Path) -> Non
 
 
 def test_an_approval_for_the_session_does_not_cover_what_hooks_change(tmp_path: Path) -> None:
-    """If hooks change the input after the person, the approval is valid once, because the person has not seen it."""
+    """If hooks change the input after the approval, the approval is valid once, because the person has not seen the
+    change.
+    """
     reply = Reply(True, "session", updated_input={"to": "Bob", "amount": 2})
 
     def more(payload: dict[str, Any]) -> Any:

@@ -435,7 +435,7 @@ def test_a_hook_continues_an_earlier_agent() -> None:
 
 
 def test_an_agent_without_a_request_body() -> None:
-    """If the recording lacks the last request body of an agent, the agent is resumed as far as it is known."""
+    """If the recording lacks the last request body of an agent, the agent is resumed with the known part."""
     known: list[Exchange] = [
         llm_exchange(1, [USER], LOOK, at=1),
         tool_exchange("a", "nothing", at=2),

@@ -161,8 +161,8 @@ def compare(run: Run, *, finishes_turn: bool = False) -> None:
     """Check that an agent does what each of the others does.
 
     Its tool runs if the person agrees, and does not run if the person refuses. Its hook vetoes a call, about which the
-    person is not asked. Its sub-agent answers, and has no tools. Above the budget, it runs no tool, asks nobody, sends
-    no further request, and returns no text.
+    person is not asked. Its sub-agent answers, and has no tools. Above the budget, it runs no tool, requests no
+    approval, sends no further request, and returns no text.
 
     Args:
         run: runs the agent.

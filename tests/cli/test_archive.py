@@ -155,7 +155,7 @@ def test_a_line_that_is_still_being_written(shell: Shell, tmp_path: Path) -> Non
 
 
 def test_links_to_folders(shell: Shell, tmp_path: Path) -> None:
-    """They are followed, each folder once, also by the doctor; a link to a parent does no harm."""
+    """They are followed, each folder once, by the doctor as well; a link to a parent does no harm."""
     projects = tmp_path / "projects"
     write_log(tmp_path / "elsewhere" / "log.jsonl", 1)
     projects.mkdir()

@@ -256,7 +256,7 @@ def test_a_partial_fixture_compares_the_next_request(tmp_path: Path, session: Re
 
 
 def test_a_partial_fixture_of_the_agent_loop(tmp_path: Path) -> None:
-    """The fixture includes the exchanges of the loop up to this turn, so tools and approvals are replayed, too."""
+    """The fixture includes the exchanges of the loop up to this turn, so tools and approvals are also replayed."""
     given = mails("ann", "ben")
     recording, _, _ = recorded_run(tmp_path, [given[0], *mails("cy")])
     fixture = load(freeze(recording, tmp_path / "part", {}, 1).fixture)

@@ -243,7 +243,7 @@ def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
 def test_times_are_local_and_the_zone_is_named_once(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heading names the zone, and times are in it. A time that is typed without an offset is in it, too."""
+    """The heading names the zone, and times are in it. A time that is typed without an offset is also in this zone."""
     monkeypatch.setenv("TZ", "<+05>-5")
     time_tzset()
     try:

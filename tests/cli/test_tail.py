@@ -115,7 +115,7 @@ def test_damage_is_named(home: Home, capsys: pytest.CaptureFixture[str]) -> None
 def test_only_the_last_steps_are_printed_first(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`-n` limits the earlier steps, also to none; a session whose segment was compressed is printed as well."""
+    """`-n` limits the earlier steps, even to none; a session whose segment was compressed is printed as well."""
     record(home, a_session())
     ingest(home)
     assert [line.split()[1] for line in printed(home, capsys, "refund-loop", "-n", "2")] == [
@@ -234,7 +234,7 @@ def test_a_killed_process_ends_it(home: Home) -> None:
 
 
 def test_a_second_look_returns_only_new_facts(home: Home, recorder: Recorder) -> None:
-    """Each fact is returned once, also if its segment is compressed between two looks."""
+    """Each fact is returned once, even if its segment is compressed between two polls."""
     followed = FollowedSegments(home)
     kinds: list[str] = []
     for each in a_session():

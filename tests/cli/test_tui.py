@@ -293,7 +293,7 @@ def test_a_cost_that_is_not_exact_is_marked(home: Home) -> None:
 
 
 def test_a_long_title_leaves_room_for_the_numbers(home: Home) -> None:
-    """The title takes one line of the banner, so that the numbers of the session are on a small screen, too."""
+    """The title takes one line of the banner, so that even a small screen shows the numbers of the session."""
     view = replace(SessionData(home).session(session_id(1)), title="a long title " * 40)
     lines = _banner(view, 78).plain.split("\n")
     assert len(lines[0]) == 78

@@ -335,7 +335,7 @@ def test_numbers_are_bounded(tmp_path: Path) -> None:
         tmp_path, "SELECT numbers FROM telemetry ORDER BY cardinality(numbers) DESC"
     )
     assert len(numbers) == NUMBERS_MAX + 1
-    # The name of the event is left out, too.
+    # The name of the event is also left out.
     assert numbers["left_out"] == len(names) - NUMBERS_MAX + 1
     assert others == {"left_out": 1}
 

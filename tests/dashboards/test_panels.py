@@ -249,7 +249,7 @@ def words_of(html: str) -> str:
     ],
 )
 def test_costs_are_formatted_with_their_certainty(row: dict[str, Any], expected: str) -> None:
-    """Lower bounds and estimates are marked, and a cost that is both has both marks, also in the cells of tables."""
+    """Lower bounds and estimates are marked, and a cost that is both has both marks, including in table cells."""
     whole = {"cost_usd": Decimal("0.5"), **row}
     assert words_of(cost(whole)).strip() == expected
     assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)

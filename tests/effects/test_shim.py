@@ -216,7 +216,7 @@ def test_both_streams_in_one_pipe_keep_their_order(observed: Observed) -> None:
 
 
 def test_a_command_runs_without_a_recorder(tmp_path: Path) -> None:
-    """If nobody listens, or the shim's directory is gone, the command runs all the same."""
+    """If no receiver listens, or the shim's directory is gone, the command still runs."""
     environment = dict(os.environ)
     files = write_shims(environment)
     files.put_into(environment)

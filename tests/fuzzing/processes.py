@@ -1,4 +1,4 @@
-"""Fuzzing in several processes: parts of a run, each in a process of its own."""
+"""Fuzzing in several processes: parts of a run, each in a separate process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts(counts: dict[str, int], seed: int, first: int) -> Iterator[Part]:
 
 
 def run_parts(waiting: Iterator[Part], processes: int) -> Iterator[Outcome]:
-    """Run each part in a process of its own, and yield their outcomes; a process that dies is a failure of its part."""
+    """Run each part in a separate process, and yield their outcomes; a process that dies is a failure of its part."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.targets"])
     running: dict[Any, tuple[Part, Any]] = {}

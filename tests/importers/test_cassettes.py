@@ -265,7 +265,7 @@ BINARY = bytes(range(256))
     ],
 )
 def test_binary_bodies_are_kept(encoding: str, body: bytes, expected: bytes) -> None:
-    """A binary body without an encoding is kept, also if a header claims an encoding; a damaged one is missing."""
+    """A binary body without an encoding is kept, even if a header claims an encoding; a damaged one is missing."""
     headers = {"content-encoding": encoding, "content-type": "application/octet-stream"}
     url = "https://api.anthropic.com/v1/files/1/content"
     done = converted(StoredExchange("GET", url, {}, b"", 200, headers, body), 0)

@@ -268,7 +268,7 @@ def test_a_fork_has_no_count_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nested_sub_agents_belong_to_their_calls(tmp_path: Path) -> None:
-    """`agent-<id>.meta.json` names the call that started a sub-agent, also if another sub-agent sent the call."""
+    """`agent-<id>.meta.json` names the call that started a sub-agent, even if another sub-agent sent the call."""
     log = Log()
     log.prompt("Delegate")
     log.answer(1, call(1, "Agent", prompt="outer"))

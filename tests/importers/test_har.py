@@ -99,7 +99,7 @@ def test_bodies_are_decoded(tmp_path: Path, change: Any, pairs: list[Pair]) -> N
 
 
 def test_events_of_a_stream_replace_its_body(tmp_path: Path) -> None:
-    """Chrome stores the events of a stream in a list of their own, and may leave out the body."""
+    """Chrome stores the events of a stream in a separate list, and may leave out the body."""
     value = har(STREAMED)
     for each, pair in zip(value["log"]["entries"][2:], STREAMED, strict=True):
         del each["response"]["content"]["text"]

@@ -107,7 +107,7 @@ def test_importing_again_adds_nothing(tmp_path: Path, kind: str) -> None:
 
 @ALL
 def test_secrets_in_headers_are_never_written(tmp_path: Path, kind: str) -> None:
-    """Neither the key of the request nor a cookie of the response is in any file, also if a body repeats the key."""
+    """Neither the key of the request nor a cookie of the response is in any file, even if a body repeats the key."""
     home = open_home(tmp_path / "home")
     pairs = recorded_pairs()
     pairs[1] = pairs[1]._replace(

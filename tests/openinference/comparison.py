@@ -1,6 +1,6 @@
 """The comparison of our profile `openinference` with OpenInference's own instrumentation.
 
-Both record the same conversations with the same scripted provider: the instrumentation in an environment of its own,
+Both record the same conversations with the same scripted provider: the instrumentation in a separate environment,
 with the SDK that it supports, and agentobs in this one. The spans of the instrumentation are kept in
 `instrumented.json`, so that the tests need no second environment.
 """

@@ -78,7 +78,7 @@ def test_limits_are_read_from_headers() -> None:
     ],
 )  # fmt: skip
 def test_a_rejection_names_its_limit(answer: Answer, expected: str | None) -> None:
-    """The limit is that of a rejecting subscription, of the message, or the only limit that is used up."""
+    """The limit is the rejecting subscription's, the one in the message, or the only exhausted one."""
     assert limit_hit(answer, PREFIX) == expected
 
 

@@ -279,7 +279,7 @@ def test_the_key_of_a_gateway_in_the_arguments_is_not_written(home: Path) -> Non
             'u.urlopen(u.Request(url, b\'{"model":"claude-sonnet-5","messages":[]}\', headers)).read()'
         )
         ended = record(home, provider.url, "--", sys.executable, "-c", script, key)
-    assert ": 1 turn, " in ended.stderr  # also without the version of the API
+    assert ": 1 turn, " in ended.stderr  # even without the version of the API
     assert provider.requests[0].headers["x-api-key"] == key
     written = [each.read_bytes() for each in home.rglob("*") if each.is_file()]
     assert any(b"urllib.request" in each for each in written)

@@ -315,7 +315,7 @@ FOUND = [text("Observation: high, dry")]
 
 
 def test_calls_and_results_may_be_texts(wire: Wire) -> None:
-    """A request that goes on after calls belongs to their interaction, also without results, and after a retry."""
+    """A request that continues after calls belongs to their interaction, even without results or after a retry."""
     history, attempts = [PLAN], [wire.send([PLAN], CALLS)]
     for name, said in (("c", as_text(*CALLS)), ("d", [text("(empty)")])):
         history = [*history, said, FOUND]
@@ -327,7 +327,7 @@ def test_calls_and_results_may_be_texts(wire: Wire) -> None:
 
 
 def test_calls_of_sub_agents_may_be_texts(wire: Wire) -> None:
-    """Sub-agents that send their calls and results as text keep their lanes, also if a result quotes the call."""
+    """Sub-agents that send their calls and results as text keep their lanes, even if a result quotes the call."""
     main = wire.send([PLAN], CALLS)
     asks = {"a": [text("Study the mountains.")], "b": [text("Study the desert.")]}
     look = {name: call(f"look_{name}", "all of the weather", "look") for name in asks}

@@ -379,7 +379,7 @@ def test_an_abandoned_generator() -> None:
 
 
 def test_a_generator_whose_consumer_is_cancelled() -> None:
-    """If the consumer of a generator is cancelled, the span of the generator ends as cancelled, too."""
+    """If the consumer of a generator is cancelled, the span of the generator also ends as cancelled."""
 
     async def consume() -> None:
         async for _ in steps("generator", []):
@@ -817,7 +817,7 @@ def sent(client: Anthropic) -> list[Any]:
     return headers
 
 
-# Calls of clients that open no spans of their own.
+# Calls of clients that open no spans of the agent.
 
 
 def test_retries_of_the_sdk_are_in_one_span(home: Path) -> None:

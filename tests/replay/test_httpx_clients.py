@@ -120,7 +120,7 @@ class OwnTransport(httpx.AsyncBaseTransport):
 
 
 def test_record_all_records_clients_of_httpx(tmp_path: Path) -> None:
-    """Clients that are created inside of `record_all` are recorded once, also with a transport of a framework. Requests
+    """Clients that are created inside of `record_all` are recorded once, even with a transport of a framework. Requests
     to other servers are not recorded, and afterwards no client is.
     """
 

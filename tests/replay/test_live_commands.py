@@ -106,7 +106,7 @@ def continued(
 @pytest.mark.parametrize("turn", [1, 3, 4])
 def test_a_run_continues_with_the_provider(fixture: Fixture, folder: Path, turn: int) -> None:
     """Only the later requests reach it, with the key of the command, and no other host is reached; all are one session,
-    a fork, of which only the live part costs money.
+    a fork; only its live part costs money.
     """
     ran, provider = continued(fixture, folder, turn, AGENT_LEAK="http://example.invalid/data")
     live = len(provider.made)

@@ -2,7 +2,7 @@
 last one.
 
 While a machine is running, it replaces the functions of `os` and `open`, so every call of Python code that changes or
-reads the disk passes through it, whatever module makes it. DuckDB writes its files with system calls of its own; see
+reads the disk passes through it, whatever module makes it. DuckDB writes its files with its own system calls; see
 `tests/simulation/__init__.py` for what this means.
 """
 

@@ -127,7 +127,7 @@ class Simulation:
         self._is_following = False
         self._depth = 0
         self._busy: set[int] = set()
-        """The recorders in the middle of whose calls a step runs now."""
+        """The recorders whose calls a step interrupts now."""
         self.checks = 0
         self.records = 0
         self.touched_store = False

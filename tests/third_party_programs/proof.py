@@ -237,7 +237,7 @@ class Prover:
         command: Sequence[str] | None = None,
         files: dict[str, str] | None = None,
     ) -> CommandReplay:
-        """Run the command in directories of its own, without the provider."""
+        """Run the command in separate directories, without the provider."""
         folders = Folders(self.folder / name, self.earlier)
         for file, text in (files or {}).items():
             (folders.work / file).write_text(text)

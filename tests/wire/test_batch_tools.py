@@ -131,7 +131,7 @@ def test_tools_in_a_batch_are_those_of_ordinary_responses(
     tmp_path: Path, recorded: list[Exchange]
 ) -> None:
     """Calls, results, errors, uses and the advisor's tokens are equal, and count once if the results are fetched again,
-    also after a transfer that broke off.
+    even after a transfer that broke off.
     """
     assert len(recorded) >= 20
     home, body = a_home(tmp_path), lines(recorded)

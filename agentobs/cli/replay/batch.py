@@ -1,7 +1,7 @@
 """Replay of several fixtures in parallel, each in its own process, with one table row per fixture.
 
 The processes are forked from a server that has imported the SDK once, so that a hundred fixtures do not import it a
-hundred times. An agent that hangs or crashes its process is reported as a row, too.
+hundred times. An agent that hangs or crashes its process is also reported as a row.
 """
 
 from __future__ import annotations

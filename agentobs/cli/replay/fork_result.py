@@ -50,7 +50,7 @@ class ForkResult:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """Write the result at the end, also after an error."""
+        """Write the result at the end, even after an error."""
         started_ns = world.monotonic()
         try:
             yield

@@ -210,7 +210,7 @@ class SessionScreen(Screen[None]):
         self.query_one(PlaybackPane).show(view.steps)
 
     def _show_tree(self, view: SessionView) -> None:
-        """Show the steps. The failed step is selected, and the steps above it are red, too.
+        """Show the steps. The failed step is selected, and the steps above it are red as well.
 
         If the session was shown before, the selected step stays selected.
         """

@@ -135,7 +135,7 @@ def check_shims(files: ShimFiles, environment: Mapping[str, str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         problem, is_working = str(error), False
     for each in (files.directory / "missed").glob("*"):
-        each.unlink()  # nobody listens yet
+        each.unlink()  # no receiver listens yet
     if not is_working:
         raise UsageError(
             f"the program that observes commands does not work: {problem.strip()[:200]}",

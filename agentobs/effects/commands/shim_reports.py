@@ -165,7 +165,7 @@ class _Shim:
 def _start(fields: list[bytes]) -> StartReport:
     version, name, program, pids, streams, wall, directory, *arguments = fields
     if version != VERSION:
-        raise ValueError("another version")
+        raise ValueError("unknown version of the report")
     pid, *ancestors = (int(each) for each in pids.split(b","))
     first, second, third = (each.decode("ascii") for each in streams.split(b","))
     return StartReport(

@@ -104,7 +104,7 @@ class McpObserver:
         return {**server, "url": scope.forward(url, traffic)}
 
     def server(self, name: str, transport: Any) -> McpServer:
-        """Return what is known about the server of a new connection: nothing but its name."""
+        """Return what is known about the server of a new connection: only its name."""
         assert self._scope is not None
         return McpServer(name, transport, self._scope.keeps_content)
 
@@ -137,7 +137,7 @@ class _Tee:
         if kind == b"M":
             version, name = fields
             if version != b"1":
-                raise ValueError("another version")
+                raise ValueError("unknown version of the report")
             self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
         elif kind in (b"c", b"s"):
             wall, clock, data = fields

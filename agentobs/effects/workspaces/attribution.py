@@ -65,7 +65,7 @@ Certainty = Literal["observed", "inferred"]
 
 @dataclass(slots=True)
 class Call:
-    """A tool call of the model that the client runs."""
+    """A tool call that the client runs."""
 
     session_id: str
     attempt_id: str
@@ -87,7 +87,7 @@ class Call:
 
 
 class Attribution(NamedTuple):
-    """The call that made a change, as far as it is known."""
+    """The call that made a change; None if it is unknown."""
 
     call: Call | None
     certainty: Certainty | None = None

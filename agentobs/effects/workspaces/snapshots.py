@@ -154,7 +154,7 @@ class _Differences:
     removed: list[bytes] = field(default_factory=list)
     """Files to remove from the index."""
     nested: list[bytes] = field(default_factory=list)
-    """Directories with a repository of their own."""
+    """Directories that are repositories themselves."""
     uncaptured: list[_Noted] = field(default_factory=list)
     bytes: int = 0
     """The size of the files to add."""
@@ -260,7 +260,7 @@ class Snapshots:
         )
         found, tags = _Differences(), dict[bytes, bytes]()
         for entry in listed.split(b"\0"):
-            # A removed file is listed as changed, too.
+            # A removed file is also listed as changed.
             if entry and tags.get(entry[2:]) != b"R":
                 tags[entry[2:]] = entry[:1]
         root = os.fsencode(directory)

@@ -31,7 +31,7 @@ class Undo:
 
     shadow: ShadowGit
     changes: tuple[Change, ...]
-    """The changes to make, by path; none of them is a renaming."""
+    """The changes to make, by path. None of them is a rename."""
     conflicts: tuple[str, ...]
     """Paths that the changes would overwrite or delete, although they were changed after the session, or existed before
     and were not captured.

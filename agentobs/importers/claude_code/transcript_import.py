@@ -223,7 +223,7 @@ def _skip(
     known: _Known,
     remove_session: RemoveSession,
 ) -> None:
-    """Count a session without responses of its own, and remove an import of responses that were recorded since."""
+    """Count a session that has no responses, and remove an import of responses that were recorded since."""
     if recorded.isdisjoint(_message_ids(entries)):
         report.without_responses += 1
         return

@@ -52,7 +52,7 @@ def rewind_exchanges(data: bytes, path: Path) -> Iterator[StoredExchange | None]
         raise ForeignError("not a trace of agent-rewind: its first line has no `rewind_format`")
     if version > FORMAT_MAX:
         raise ForeignError(
-            f"format {version} of agent-rewind; formats up to {FORMAT_MAX} are known"
+            f"unsupported format {version} of agent-rewind: only formats up to {FORMAT_MAX} can be read"
         )
     if lines[-1].strip():
         raise ForeignError(

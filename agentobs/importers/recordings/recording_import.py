@@ -41,7 +41,7 @@ from agentobs.sink import Record
 from agentobs.store.backend import open_store
 
 FILE_BYTES_MAX = 512 * 1024 * 1024
-"""The maximum size of a file, also after decompression. Our choice: HAR files of a long day have 300 MB."""
+"""The maximum size of a file, before and after decompression. Our choice: HAR files of a long day have 300 MB."""
 
 ENDINGS: Mapping[Format, tuple[str, ...]] = {
     "vcr": (".yaml", ".yml", ".json", ".yaml.gz", ".yml.gz", ".json.gz"),

@@ -90,12 +90,12 @@ def rate_limits(headers: Mapping[str, str], prefix: str) -> dict[str, float]:
 
 
 def limit_hit(answer: Answer, prefix: str) -> str | None:
-    """Return the limit because of which a request was rejected; None if it was not rejected, or if that is unknown.
+    """Return the limit that caused the rejection of a request; None if it was not rejected, or if the limit is unknown.
 
-    It is the limit of a subscription that rejects requests, the limit that the error message names, or the only limit
-    of which nothing remains. The message takes precedence over the remaining amounts, because some of the limit may
-    remain if a request is rejected that is larger than this rest.
-    `concurrent_connections` and `acceleration` are limits without headers. `prefix` is as in `rate_limits`.
+    It is the limit of a subscription that rejects requests, the limit that the error message names, or the only
+    exhausted limit. The message takes precedence over the remaining amounts, because a rejected request may be larger
+    than the remaining amount. `concurrent_connections` and `acceleration` are limits without headers. `prefix` is as in
+    `rate_limits`.
     """
     if answer.status != RATE_LIMITED:
         return None

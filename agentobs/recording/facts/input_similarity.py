@@ -9,10 +9,11 @@ punctuation are ignored. Two long arguments that differ in one word differ in a 
 Rejected: pairs of neighboring words, and equal treatment of short and long arguments. On logs of real work, with
 forty keys, these methods confused files whose long paths differ in one word; this method confuses none.
 
-The number reveals no content. The hashes are keyed with the home's key, so nobody without the key can try inputs until
-one matches. The words cannot be reconstructed from 64 majorities over all of them. The similarity of two inputs, which
-the number is meant to show, reveals neither input. With the key, a guess of a complete input can be tested, as with
-every digest among the facts. The key is in the home, is readable only by its owner, and is never copied.
+The number reveals no content. The hashes are keyed with the home's key, so without the key, an attacker cannot try
+inputs until one matches. The words cannot be reconstructed from 64 majorities over all of them. The similarity of two
+inputs, which the number is meant to show, reveals neither input. With the key, a guess of a complete input can be
+tested, as with every digest among the facts. The key is in the home, is readable only by its owner, and is never
+copied.
 """
 
 from __future__ import annotations

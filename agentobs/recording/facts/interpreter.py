@@ -197,7 +197,7 @@ class Interpreter:
         mode = self._modes.get(session_id, "vault")
         secrets = self._credentials.of(session_id)
         parts = self._split(record, mode)
-        # The end of a session removes its credentials, but its texts may contain them, too.
+        # The end of a session removes its credentials, but its texts may still contain them.
         secrets = self._credentials.of(session_id) or secrets
         texts: dict[str, str] = {}
         with_content = Attempt if isinstance(record, ModelExchange) else ToolResult
@@ -498,7 +498,7 @@ class Interpreter:
         return self._views[session_id]
 
     def _checked(self, fact: Fact, texts: dict[str, str]) -> Fact:
-        """Return a fact in which every string may be read by anybody, and none looks like a secret.
+        """Return a fact whose strings are safe to share: none is content, and none looks like a secret.
 
         Args:
             fact: the fact.
@@ -552,9 +552,9 @@ class Interpreter:
         return self._readable_text(fact, field, value, texts) if isinstance(value, str) else value
 
     def _readable_text(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
-        """Return a text of a fact if everybody may read it, else its digest.
+        """Return a text of a fact if it is safe to share, else its digest.
 
-        Most texts recur, so the label of an accepted text is cached. IDs do not recur, and nobody chooses them, so they
+        Most texts recur, so the label of an accepted text is cached. IDs do not recur and are generated, so they
         are neither cached nor searched for secrets. A name that only one session declares is checked each time, because
         another session may not declare it.
         """
@@ -576,7 +576,9 @@ class Interpreter:
         return self._digest_in(fact, field, text, texts)
 
     def _digest_in(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
-        """Return the digest of a text, or the text with digests in place of the parts that somebody chose."""
+        """Return the digest of a text, or the text with digests in place of the parts that a person or a model
+        chose.
+        """
         if field in LANE_FIELDS and "/" in text:
             return self._with_digests(text, self._lane_segment, texts)
         if field == "note":
@@ -589,7 +591,7 @@ class Interpreter:
     def _with_digests(
         self, text: str, as_readable: Callable[[str], tuple[str, str]], texts: dict[str, str]
     ) -> Label:
-        """Return a text of several parts, with digests in place of the parts that somebody chose.
+        """Return a text of several parts, with digests in place of the parts that a person or a model chose.
 
         Args:
             text: the parts, joined by `/`.

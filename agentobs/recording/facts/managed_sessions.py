@@ -120,7 +120,7 @@ class _ArrivingStream:
 
 @dataclass(slots=True)
 class ManagedAgents:
-    """The agents that the provider runs, as far as the exchanges of one session show them."""
+    """The agents that the provider runs, according to the exchanges of one session."""
 
     session_id: str
     label: Callable[[str], Label]

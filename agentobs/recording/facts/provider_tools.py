@@ -48,7 +48,7 @@ class _Response:
 
     @property
     def lane(self) -> str:
-        """The lane of the calls of the response. Each result of a batch has a lane of its own."""
+        """The lane of the calls of the response. Each result of a batch has its own lane."""
         return self.batch_result_id or self.fact.lane
 
 

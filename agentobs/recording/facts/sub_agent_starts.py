@@ -156,7 +156,7 @@ def _relation(
         if branch:
             return "inside"
         return "same" if is_same_stack else "deeper"
-    # A framework may run each step of one agent in jobs of its own. Only the ends of jobs that send requests are known.
+    # A framework may run each step of one agent in separate jobs. Only the ends of jobs that send requests are known.
     if not any(has_ended(each, sent.started_ns, end_of_job) for each in parent.steps[shared:]):
         return "parallel"
     return "same" if is_same_stack else "inside"
@@ -173,7 +173,7 @@ def are_concurrent(sent: Sent, other: Conversation, end_of_job: EndOfJob) -> boo
 
 
 def has_ended(step: tuple[str, int, int, int], at_ns: int, end_of_job: EndOfJob) -> bool:
-    """Return whether a job had ended at a time, in nanoseconds since 1970, as far as is known."""
+    """Return whether a job had ended at a time, in nanoseconds since 1970; False if that is unknown."""
     ended_ns = end_of_job(step[3])
     return ended_ns is not None and ended_ns <= at_ns + NOTED_NS
 

@@ -48,7 +48,7 @@ def cause_of_answer(answer: ToolAnswer) -> ErrorCause | None:
 
 
 def cause_of_result(result: Block) -> ErrorCause | None:
-    """Return why a call failed of which only the result in the next request is known; None if it did not fail.
+    """Return why a call failed, judging only by its result in the next request; None if it did not fail.
 
     A result whose words report a denial counts as `refused`, any other error as `returned`. The class is known if the
     text contains the name of a built-in exception in the form in which Python writes it.

@@ -183,7 +183,9 @@ def _parse_key(text: str, where: str) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise UsageError(
-            "a content key has 64 hex digits", where=where, todo="openssl rand -hex 32 makes one"
+            "a content key must have 64 hex digits",
+            where=where,
+            todo="Create one with `openssl rand -hex 32`",
         )
     return key
 

@@ -79,7 +79,7 @@ SDK_AIOHTTP = "anthropic._vendor.httpx_aiohttp"
 all versions.
 """
 AIOHTTP = "aiohttp"
-"""The import name of a library whose sessions are recorded, too; it is an optional dependency."""
+"""The import name of a library whose sessions are also recorded; it is an optional dependency."""
 URLLIB3 = "urllib3.connection"
 """The module with the connections of urllib3, which requests and boto3 use; they are subclasses of those of
 `http.client` that connect by themselves.

@@ -269,7 +269,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 LINE_BYTES_MAX = 4096
 """The longest line between the chunks of a body. Our choice."""
 TRAILERS_MAX = 100
-"""How many header fields may follow a body. Our choice, as for the fields before it (`http.client`)."""
+"""The maximum number of trailer fields. Our choice: the limit that `http.client` has for header fields."""
 _DECIMAL = re.compile(r"[0-9]{1,15}")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,15}")
 

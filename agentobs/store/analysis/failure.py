@@ -16,7 +16,7 @@ STEPS_BEFORE = 5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of one session. Its texts are labels; digests stand for other texts."""
+    """The failure of one session. Its texts are labels; other texts are replaced by digests."""
 
     row: Row
     """The row of the session in the view `failures`."""

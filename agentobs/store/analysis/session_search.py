@@ -90,7 +90,7 @@ class SessionTexts:
 
         Args:
             text: the text. White space matches exactly.
-            all_text: whether to search prompts, responses, and inputs and results of tools, too.
+            all_text: whether to also search prompts, responses, and inputs and results of tools.
             seconds: how long sessions that are not in the index yet may be read; None for no limit.
             progress: is called while such sessions are read.
 
@@ -166,7 +166,7 @@ class SessionTexts:
         until_ns: int | None,
         progress: Progress,
     ) -> bool:
-        """Add the titles of sessions to the index that are not in it yet; return whether there were any."""
+        """Add the missing titles of sessions to the index; return whether any were missing."""
         known = index.stamps("title", _few(listed))
         missing = [each for each in listed if not _is_current(known.get(each.session_id), each)]
         for start in range(0, len(missing), BATCH):

@@ -143,7 +143,7 @@ def select(
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or not _is_select(connection, statements[0]):
         raise UsageError(
-            "not exactly one SELECT statement",
+            "expected exactly one SELECT statement",
             where="sql",
             todo="Pass one statement that starts with SELECT, WITH, FROM, EXPLAIN, DESCRIBE, SUMMARIZE or SHOW",
         )

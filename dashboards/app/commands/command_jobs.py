@@ -32,7 +32,7 @@ State = Literal["running", "done", "diverged", "failed", "canceled", "timed out"
 
 
 class Output(Protocol):
-    """An output of a program, of which the last bytes are kept."""
+    """An output of a program. Only its last bytes are kept."""
 
     def text(self) -> str:
         """Return the kept output as text."""

@@ -200,7 +200,7 @@ def _selected_step(
 
 
 def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None, int | None]:
-    """Return the numbers of the different steps before and after a step."""
+    """Return the numbers of the closest steps before and after a step that differ."""
     if number is None:
         return None, None
     before = [each for each in different if each < number]

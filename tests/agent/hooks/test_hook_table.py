@@ -82,12 +82,12 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("not a rule", {"when": "shell git"}),
     ("does not end with a closing parenthesis", {"when": "shell(git"}),
     ("syntax of another program", {"when": "shell(git:*)"}),
-    ("is not an event of a tool", {"event": "stop", "when": "shell(git *)"}),
+    ("applies only to events of tools", {"event": "stop", "when": "shell(git *)"}),
     ("not a label", {"name": "my hook"}),
     ("not a label", {"source": ""}),
-    ("its timeout_s is", {"timeout_s": 0}),
-    ("its timeout_s is", {"timeout_s": float("nan")}),
-    ("its timeout_s is", {"timeout_s": True}),
+    ("timeout_s must be above 0", {"timeout_s": 0}),
+    ("timeout_s must be above 0", {"timeout_s": float("nan")}),
+    ("timeout_s must be above 0", {"timeout_s": True}),
     ("cannot run", {"run": 3}),
     ("is not a command", {"run": Command(())}),
     ("is not a command", {"run": Command("  ")}),
@@ -97,9 +97,9 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("does not name a server", {"run": Http("http://[::1/")}),
     ("does not name a server", {"run": Http("http://example.com:99999/")}),
     ("cannot be sent", {"run": Http("http://example.com", {"a": "b\r\nc: d"})}),
-    ("no prompt", {"run": PromptHook(" ")}),
-    ("max_turns is 51", {"run": AgentHook("Look.", max_turns=51)}),
-    ("max_turns is 0", {"run": AgentHook("Look.", max_turns=0)}),
+    ("prompt is empty", {"run": PromptHook(" ")}),
+    ("max_turns must be 1 to 50, got 51", {"run": AgentHook("Look.", max_turns=51)}),
+    ("max_turns must be 1 to 50, got 0", {"run": AgentHook("Look.", max_turns=0)}),
 ]
 
 
@@ -226,12 +226,12 @@ WRONG_SETTINGS: list[tuple[str, Any]] = [
     (r"stop\[0\]: expected an object", {"stop": ["true"]}),
     (r"stop\[1\]: it specifies nothing", {"stop": [{"command": "true"}, {"once": True}]}),
     ("command and prompt", {"stop": [{"command": "true", "prompt": "x"}]}),
-    ("'backgroud' is unknown", {"stop": [{"command": "true", "backgroud": True}]}),
-    ("'headers' is unknown", {"stop": [{"command": "true", "headers": {}}]}),
+    ("unknown key 'backgroud'", {"stop": [{"command": "true", "backgroud": True}]}),
+    ("unknown key 'headers'", {"stop": [{"command": "true", "headers": {}}]}),
     ("'once' has the type str", {"stop": [{"command": "true", "once": "yes"}]}),
     ("'timeout_s' has the type bool", {"stop": [{"command": "true", "timeout_s": True}]}),
     ("not a list of strings", {"stop": [{"command": ["a", 1]}]}),
-    ("is not an event of a tool", {"stop": [{"command": "true", "when": "shell"}]}),
+    ("applies only to events of tools", {"stop": [{"command": "true", "when": "shell"}]}),
 ]
 
 

@@ -213,7 +213,7 @@ HOSTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("annotation", "value"), HOSTS)
 def test_an_unreadable_host_counts_as_blocked(annotation: Any, value: Any, tmp_path: Path) -> None:
-    """If any host is blocked, a value from which no host can be read counts as blocked, too."""
+    """If any host is blocked, a value from which no host can be read also counts as blocked."""
     tested_tool = tool_with(annotation, hosts=("x",))
     blocked = permissions_for("bypassPermissions", blocked=("evil.example",))
     assert outcome(tested_tool, value, blocked, tmp_path) == "denied"

@@ -56,7 +56,7 @@ EDIT = {"old_string": "two", "new_string": "2"}
         (DELETED, [{"command": "rm ./a.py"}], (0, "inferred", "path")),
         (DELETED, [{"path": "../src/a.py"}, {"path": "/home/ada/project/other.py"}], (0, "inferred", "path")),
         (RENAMED, [{"from": "a.py", "to": "b.py"}], (0, "inferred", "path")),
-        # Another call may have done it.
+        # Another call may have made the change.
         (DELETED, [{"path": "a.py"}, {"command": "rm *.py"}], NONE),
         (DELETED, [{"path": "a.py"}, {}], NONE),
         (DELETED, [{"path": "a.py"}, {"path": "other.py", "directory": "."}], NONE),

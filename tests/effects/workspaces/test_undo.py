@@ -1,4 +1,4 @@
-"""Undo puts back exactly the files of a session, and loses no byte of anybody else."""
+"""Undo restores exactly the files of a session, and loses no other changes."""
 
 from __future__ import annotations
 
