@@ -1,4 +1,4 @@
-"""What an agent does: one run, or the end of its conversation. There is one activity at a time."""
+"""An activity of an agent: one run, or the end of its conversation. There is one activity at a time."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Sect
 
 
 def _stuck_sink() -> tuple[Sink, threading.Event]:
-    """Return a sink that has a thread that hangs in its consumer, and the event that releases this thread."""
+    """Return a sink with a thread that hangs in its consumer, and the event that releases the thread."""
     stuck, is_stuck, release = Sink(), threading.Event(), threading.Event()
 
     def consumer(_: Record) -> None:

@@ -195,7 +195,7 @@ def _lines(
 def _content_lines(
     home: Home, session: _Session, clean: Clean
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield kind and value of each line of content of a session.
+    """Yield the kind and the value of each content line of a session.
 
     Raises:
         RecordingError: the content is missing, or cannot be decrypted.

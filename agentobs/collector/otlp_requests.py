@@ -65,8 +65,8 @@ class TelemetryRecord:
     numbers: Mapping[str, float] | None = None
     """The numbers that are not attributes: the duration of a span, or the value of a data point."""
     series_id: str = ""
-    """A digest of a metric, its attributes and the start of its counting, 32 hex digits; the points of a cumulative
-    metric with the same one replace each other.
+    """A digest of a metric, its attributes and the start of its counting, 32 hex digits; points of a cumulative metric
+    with the same digest replace each other.
     """
 
 

@@ -384,7 +384,7 @@ def _is_short(value: Any) -> bool:
 
 _PLAIN = frozenset((str, int, bool, type(None), float, bytes, UUID, PosixPath, WindowsPath))
 UNSHARED_REFERENCES = 3
-"""The reference count of a frame's copy of its variables that no other code uses: the references of the frame, of our
+"""The reference count of a frame's copy of its variables if no other code uses it: the references of the frame, of our
 variable, and of the argument of `sys.getrefcount`.
 """
 

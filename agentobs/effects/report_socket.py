@@ -1,4 +1,4 @@
-"""The socket that receives reports of other processes: of shims and of tees.
+"""The socket that receives reports from shims and tees in other processes.
 
 A message is a letter, the length of its fields, and its fields, each with its length; lengths are big-endian numbers of
 four bytes. The senders never wait for this process for longer than 250 ms.

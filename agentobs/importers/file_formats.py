@@ -20,7 +20,7 @@ NAMES: dict[Format, str] = {
     "claude-code": "a log of Claude Code",
     "bundle": "a bundle",
 }
-"""How an error names a file of each format."""
+"""The name of a file of each format in errors."""
 
 _MAGIC = (
     (b"PK\x03\x04", "a ZIP archive; unpack it first"),

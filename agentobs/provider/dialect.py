@@ -144,7 +144,7 @@ class ProviderResult:
     result_bytes: int
     """The size of the result as JSON, or of its text."""
     items: int | None
-    """How many parts it has, such as search results; None if it is not a list."""
+    """The number of its parts, such as search results; None if it is not a list."""
     return_code: int | None
     """The exit status of the program that a code execution ran."""
     stop_reason: str | None

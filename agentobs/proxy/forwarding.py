@@ -267,7 +267,7 @@ class _Body:
         self._has_arrived = asyncio.Event()
 
     async def read(self, bytes_max: int) -> bytes | None:
-        """Return the whole body; None as soon as it is longer than `bytes_max`, and has not arrived completely.
+        """Return the whole body; None as soon as it exceeds `bytes_max` before it has arrived completely.
 
         Raises:
             ConnectionAbortedError: the client has disconnected.

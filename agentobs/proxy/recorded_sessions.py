@@ -1,4 +1,4 @@
-"""Recorded sessions: the sessions that a proxy opens, and what they say at their end."""
+"""Recorded sessions: the sessions that a proxy opens, and the line that each prints at its end."""
 
 from __future__ import annotations
 

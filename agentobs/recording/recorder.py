@@ -112,8 +112,8 @@ class Breath:
     """
 
     def __init__(self, is_behind: Callable[[], bool]) -> None:
-        """Create it for one thread, which does not pause while it is behind: a busy agent would then add records faster
-        than they are written.
+        """Create it for one thread. The thread does not pause while records are waiting, because a busy agent would
+        then add records faster than they are written.
         """
         self._is_behind = is_behind
         self._last_ns = 0

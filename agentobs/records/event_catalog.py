@@ -47,7 +47,7 @@ class RowKind:
     labels: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each additional label, by name."""
     is_required: bool = False
-    """Whether readers need every event of the kind, so that it cannot be sampled."""
+    """Whether readers need every event of the kind. Such a kind cannot be sampled."""
     is_reserved: bool = False
     """Whether the name is reserved for future use; no such event is emitted yet."""
 

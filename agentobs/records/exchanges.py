@@ -25,7 +25,7 @@ response arrived.
 
 
 class Origin(NamedTuple):
-    """The caller of a request, as far as it can be identified; it distinguishes identical requests. This is content."""
+    """The identified part of the caller of a request; it distinguishes identical requests. This is content."""
 
     attempt_id: str
     """The attempt that sent the request."""

@@ -30,7 +30,7 @@ from agentobs.redaction.secret_kinds import (
 CONTEXT = 4096
 """Maximum length of a secret. A scan that starts this many bytes earlier misses nothing."""
 LEAD = 512
-"""How many bytes before a secret its context may start, such as the name of its key in JSON or of the command."""
+"""The maximum number of bytes between the start of a context (such as a JSON key or a command name) and its secret."""
 RUN = 16
 """Every token contains a run of letters, digits, `-` and `_` of at least this length."""
 DECODED_BYTES_MIN = 20

@@ -1,4 +1,4 @@
-"""The values of passwords and keys that have no form of their own: where they end, and whether they look like secrets.
+"""The values of passwords and keys without a distinctive form: where they end, and whether they look like secrets.
 
 A value looks like a secret if it is not a word, a variable or a dummy value. Values without digits are compared with
 the pairs of letters that are frequent in words.

@@ -271,7 +271,7 @@ def _words(old: str, new: str) -> tuple[list[Fragment], list[Fragment]] | None:
 
 
 def _split(fragments: Sequence[Fragment]) -> list[list[Fragment]]:
-    """Return the lines of a text, each as its fragments."""
+    """Return the lines of a text, each as a list of fragments."""
     lines: list[list[Fragment]] = [[]]
     for text, is_changed in fragments:
         first, *others = text.split("\n")

@@ -229,7 +229,7 @@ class _Opened:
     texts: LabelTexts | None
 
     def find(self, session: object) -> str:
-        """Return the ID of the session that a value denotes."""
+        """Return the ID of the session that a value specifies."""
         text = str(getattr(session, "session_id", session))
         return find_session(self.store, text, key=self.store.home.key())
 

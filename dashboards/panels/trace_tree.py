@@ -1,7 +1,7 @@
 """The tree of a session: interactions, requests, tool calls and sub-agents, with the path to each failure.
 
-Pure functions of the rows of `session_waterfall`. The position of a row is the number of its node, so that a bar of the
-waterfall and a node of the tree that show the same operation have the same number.
+Pure functions of the rows of `session_waterfall`. The position of a row is the number of its node: the waterfall bar
+and the tree node of an operation have the same number.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Item(Protocol):
 
 
 LossReason = Literal["rejected", "too_large", "refused", "unreadable"]
-"""Why an item was lost although other items of its batch were accepted."""
+"""The reason for the loss of an item whose batch was otherwise accepted."""
 
 
 @dataclass(slots=True)

@@ -20,13 +20,13 @@ from agentobs import world
 from agentobs.errors import UsageError
 
 OUTPUT_MAX = 1 << 20
-"""How many bytes of each output are kept: the last ones. Our choice."""
+"""The number of bytes that are kept at the end of each output. Our choice."""
 NATURAL_SECONDS = 1.0
 """How long a program may take to end by itself before it is terminated. Our choice."""
 GRACE_SECONDS = 3.0
 """How long a terminated program may take to end before it is killed. Our choice."""
 KILLED_SECONDS = 1.0
-"""How long to wait for killed processes. They end at once, but their parent may not wait for them. Our choice."""
+"""How long to wait for killed processes. They end immediately, but their parent may not wait for them. Our choice."""
 _POLL_SECONDS = 0.02
 
 

@@ -1,4 +1,4 @@
-"""Runs a command against a served fixture, and says how its run compares to the recorded one.
+"""Runs a command against a served fixture, and compares the run with the recorded one.
 
 The command runs in a copy of its working directory. The variables of its environment direct clients of the provider to
 a server that answers from the fixture (`replay.served`), and all other HTTP clients to a proxy that refuses them. The
@@ -58,7 +58,7 @@ DUMMY_AWS_KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIDREPLAY",
     "AWS_SECRET_ACCESS_KEY": "a-made-up-key",
 }
-"""The credentials for clients of Bedrock, which need some to sign their requests."""
+"""Dummy credentials for clients of Bedrock, which sign their requests."""
 DUMMY_KEY = "sk-ant-replay-a-made-up-key"
 """The key for clients that require one. It is only sent to the server of this replay."""
 
@@ -72,7 +72,7 @@ class CommandReplay:
     command: tuple[str, ...] = field(repr=False)
     """The program and its arguments."""
     exit_code: int
-    """Its exit code; 128 and the number of a signal that ended it."""
+    """Its exit code; if a signal ended it, 128 plus the number of the signal."""
     recorded_exit_code: int | None
     """The recorded exit code; None if it is not known."""
     stdout: str = field(repr=False)
@@ -501,7 +501,7 @@ def _check_turn(script: SpineScript, turn: int | None, name: str) -> None:
 
 
 def _ends_after(loaded: Fixture | Recording) -> dict[int, frozenset[int]] | None:
-    """Return for each request of a fixture, by index, the concurrent ones whose responses ended before its own."""
+    """Return, for each request of a fixture by index, the concurrent requests whose responses ended first."""
     if isinstance(loaded, Recording):
         return None
     return {

@@ -131,7 +131,7 @@ class Answerer:
             )
 
     def _with_recorded_path(self, question: Question) -> Question:
-        """Return a request with the path that it has in the recording, which may have another base URL."""
+        """Return a request with its recorded path; the recording may have another base URL."""
         path = question.path
         recorded = self._recorded_paths.get(dialect_of(path).route(path), path)
         if recorded == path or any(each.path == path for each in self._setup.fixture.requests):

@@ -176,7 +176,7 @@ class _Message:
 def _messages(
     dialect: Dialect, body: Mapping[str, Any], change: Callable[[str], str]
 ) -> Iterator[_Message]:
-    """Yield the messages of a conversation, adjacent messages of one role as one."""
+    """Yield the messages of a conversation. Adjacent messages of one role are merged."""
     current: _Message | None = None
     order: dict[str, int] = {}
     for entry in history(body):

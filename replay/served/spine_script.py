@@ -75,7 +75,9 @@ class SpineScript(Script):
             for index in self._paced or ()
             if self.matcher.recorded.lanes[index] in with_reports
         }
-        """The exchanges whose responses wait for concurrent ones: those of agents that get reports about tasks."""
+        """The exchanges whose responses wait for concurrent responses: the exchanges of agents that get reports about
+        tasks.
+        """
         self._present = self.matcher.recorded.present_at_reports() if paces_tasks else {}
         """The requests that must arrive before a response that ends a background agent is sent."""
         self._taken: set[int] = set()

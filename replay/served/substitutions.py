@@ -54,7 +54,7 @@ class Substitutions:
         return {old: new for old, new in self._live.items() if old != new}
 
     def pair(self, recorded: str, live: str) -> bool:
-        """Pair two values; return whether they are paired, which they are not if one of them has another partner."""
+        """Pair two values. Return False if one of them already has another partner."""
         if recorded in self._live or live in self._recorded:
             return self._live.get(recorded) == live
         if "/" in (recorded, live) or not recorded or not live:

@@ -36,7 +36,7 @@ CHECK_SECONDS = (0.0003, 0.005)
 choice: a check costs about 50 us.
 """
 HELD_CHECKS = 2
-"""How many times a held response must check that it may not continue before time jumps."""
+"""The number of times that a held response must find that it may not continue before time jumps."""
 BLOCKED_CHECKS = 5
 """How many consecutive checks must find that nothing can run before the process counts as blocked. Our choice."""
 BURST, BURST_NS = 2_000, 1_000_000_000

@@ -34,7 +34,7 @@ class FileDifference:
         return not self.changes
 
     def line(self) -> str:
-        """Return one line that says whether the files at the end are equal, and which ones are not."""
+        """Return one line that states whether the files at the end are equal, and which ones differ."""
         if self.is_equal:
             return "files at the end: equal to the recorded ones"
         count = len(self.changes)

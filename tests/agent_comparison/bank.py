@@ -27,7 +27,7 @@ NO_THREADS = {
 }
 """The error with which the SDK's tool runner (2.12) sends the complete history instead."""
 Spender = Literal["nobody", "the agent", "the sub-agent"]
-"""Whose response costs more than the budget of the agent, which is one dollar."""
+"""The agent whose response costs more than the budget, which is one dollar."""
 COSTLY_TOKENS = 200_000
 """Output tokens that cost two dollars."""
 
@@ -158,7 +158,7 @@ Run = Callable[[Callable[[str], bool]], str]
 
 
 def compare(run: Run, *, finishes_turn: bool = False) -> None:
-    """Check that an agent does what each of the others does.
+    """Check that an agent behaves like each of the others.
 
     Its tool runs if the person agrees, and does not run if the person refuses. Its hook vetoes a call, about which the
     person is not asked. Its sub-agent answers, and has no tools. Above the budget, it runs no tool, requests no

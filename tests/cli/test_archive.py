@@ -233,7 +233,7 @@ def test_a_full_disk(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_two_runs_at_the_same_time(shell: Shell, tmp_path: Path) -> None:
-    """The second one ends with an error that says why."""
+    """The second one ends with an error that states why."""
     write_log(tmp_path / "projects" / "a" / "log.jsonl", 1)
     assert shell("archive", "claude-code", str(tmp_path / "projects")).code == 0
     with (shell.home / FOLDER / "archive.lock").open() as lock:

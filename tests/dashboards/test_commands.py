@@ -1,4 +1,4 @@
-"""Commands that session pages start: the arguments, the limits, who may start them, and what pages show of them."""
+"""Commands that session pages start: the arguments, the limits, who may start them, and what pages show about them."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_server_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_copies_of_configurations(tmp_path: Path) -> None:
-    """Each value of the option is replaced, and of Claude Code's own servers those that need no further approval."""
+    """Each value of the option is replaced, and so are Claude Code's own servers that need no further approval."""
     (tmp_path / "a.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     inline = '{"mcpServers": {"b": {"url": "http://x"}, "c": {"command": "y"}}}'
     own = {

@@ -17,7 +17,7 @@ PART_INPUTS = 50_000
 
 
 class Part(NamedTuple):
-    """Some inputs of a target, which one process runs."""
+    """The inputs of a target that one process runs."""
 
     target: str
     seed: int
@@ -27,7 +27,9 @@ class Part(NamedTuple):
 
 
 def inputs_by_target(names: list[str], inputs: int, *, is_each: bool) -> dict[str, int]:
-    """Return the number of inputs of each target: the same for each, or by its share, and at least one."""
+    """Return the number of inputs of each target: equal numbers, or numbers in proportion to the shares; at least one
+    each.
+    """
     if is_each:
         return dict.fromkeys(names, inputs)
     shares = sum(TARGETS[name].share for name in names)

@@ -30,7 +30,9 @@ def rejected(message: str = "", status: int = 429, **headers: str) -> Answer:
 
 
 def test_limits_are_read_from_headers() -> None:
-    """Each known limit has its amount, what remains, its reset and its utilization; anything else is ignored."""
+    """Each known limit has its amount, the remaining amount, its reset and its utilization; anything else is
+    ignored.
+    """
     headers = {
         "content-type": "application/json",
         f"{PREFIX}requests-limit": "4000",

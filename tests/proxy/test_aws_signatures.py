@@ -105,7 +105,7 @@ def test_a_request_is_signed_again(tmp_path: Path, user: Credentials) -> None:
 
 
 def test_a_request_that_is_signed_for_the_proxy_is_not_valid_elsewhere(tmp_path: Path) -> None:
-    """A gateway gets it as it is, and may accept it."""
+    """A gateway receives the request unchanged, and may accept it."""
     with (
         raw_provider([answering]) as provider,
         proxied(provider.url, tmp_path) as recorded,

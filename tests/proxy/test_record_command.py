@@ -226,7 +226,7 @@ def test_a_killed_recorder_loses_nothing(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_proxy_without_a_command(home: Path) -> None:
-    """It prints what to set, and at its end what it has recorded."""
+    """It prints the variables to set, and when it ends, what it has recorded."""
     with raw_provider([play(streamed(text("ok")))]) as provider:
         process = subprocess.Popen(
             agentobs_command("proxy", "--name", "shared", "--upstream", provider.url),

@@ -200,7 +200,7 @@ AROUND: dict[str, Context] = {
 
 
 def assignments(seed: int = 1) -> Iterator[Planted]:
-    """Yield each value in each form in each text around it."""
+    """Yield each combination of a value, a form and a surrounding text."""
     chance = random.Random(seed)
     for forms, values in ((PASSWORD_FORMS, PASSWORDS), (KEY_FORMS, KEYS)):
         for name, form in forms.items():

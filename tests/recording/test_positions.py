@@ -189,7 +189,7 @@ def test_equal_prompts_are_told_apart_by_their_responses(wire: Wire) -> None:
 
 
 def test_equal_responses_are_continued_once_each(wire: Wire) -> None:
-    """What nothing distinguishes is continued once each, so each lane keeps its number of turns."""
+    """Indistinguishable requests are continued once each, so each lane keeps its number of turns."""
     wire.send([PLAN], [call("a", "Study."), call("b", "Study.")])
     ask, look, found = [text("Study.")], [call("c", "x")], [result("c")]
     for messages in ([ask], [ask], [ask, look, found], [ask, look, found]):
@@ -366,7 +366,7 @@ def test_a_prompt_after_a_final_answer_opens_an_interaction(wire: Wire) -> None:
 
 
 def test_a_shortened_history_is_followed_by_a_prompt(wire: Wire) -> None:
-    """A chat that keeps only the final answer of its last interaction does not go on after its calls."""
+    """A chat that keeps only the final answer of its last interaction does not continue after its calls."""
     more = [text("And then?")]
     sent = [
         wire.send([PLAN], CALLS),

@@ -89,7 +89,7 @@ class Agent:
     """How many of them a flush has acknowledged."""
     upcoming: list[Record] = field(default_factory=list)
     unsynced: int = 0
-    """How many of its records were written before the last failed sync; a power loss may take them."""
+    """The number of its records that were written before the last failed sync; a power loss may remove them."""
 
 
 @dataclass

@@ -34,7 +34,7 @@ REPLAYS = 3
 TABLE_REPLAYS = 10
 """The number of replays of each recording for the table in docs/agents.md."""
 REQUESTS_MAX = 50
-"""How many requests the provider answers, so that an agent that does not end is stopped."""
+"""The number of requests that the provider answers before it stops an agent that does not end."""
 Run = Callable[..., str]
 
 
@@ -94,7 +94,7 @@ class Refusal:
     """The warning at the end of `record_all`; empty if there was none."""
 
     def problems(self) -> list[str]:
-        """Return why this refusal is not an honest one."""
+        """Return why this refusal is not honest."""
         found = [] if self.warning else ["agentobs recorded no request and did not warn"]
         if self.store.requests:
             found.append(f"{self.store.requests} requests were recorded")

@@ -247,7 +247,9 @@ _Digests = dict[tuple[str, str], dict[str, str]]
 
 
 def _digests(store: Store, session_id: str) -> _Digests:
-    """Return the digests of the parts of a session's content; without its content, only those of its prompts."""
+    """Return the digests of the parts of a session's content; if the content is missing, only the digests of
+    prompts.
+    """
     zones = store.rows("internal/prompt_zones", session_id=session_id).dicts()
     found = {
         ("request", row.pop("attempt_id")): {name: value for name, value in row.items() if value}

@@ -147,7 +147,7 @@ def _states(context: click.Context, session: str) -> tuple[str, list[RecordedSta
 
 
 def _print_notes(at: RecordedState) -> None:
-    """Print why a state may not be exactly that before the tools of its turn."""
+    """Print why a state may differ from the files before the tools of its turn."""
     if not at.is_stable:
         click.echo("note     files changed while they were recorded", err=True)
     if at.late:

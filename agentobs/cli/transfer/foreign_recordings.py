@@ -77,7 +77,7 @@ _OTHERS: dict[Format, str] = {
     "agent-rewind": "calls of functions and of other providers",
     "orca": "requests to other hosts",
 }
-"""What is skipped in a file of each format."""
+"""The parts of a file that are skipped, by format."""
 
 
 def _run(context: click.Context, paths: tuple[Path, ...], kind: Format) -> None:

@@ -129,7 +129,7 @@ class ShimReports:
 
 @dataclass(slots=True)
 class _Known:
-    """A command that may be the parent of later ones."""
+    """A command that may be the parent of later commands."""
 
     command_id: str
     ended_ns: int | None = None

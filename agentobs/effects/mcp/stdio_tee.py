@@ -28,7 +28,7 @@ SEND_MILLISECONDS = 250
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 Report = Callable[[Sender, bytes, Moment], None]
-"""Receives a copy of the data of each direction, in the order of each direction."""
+"""Receives a copy of the data of each direction, in order within a direction."""
 
 
 class SocketReport:

@@ -82,7 +82,7 @@ class Call:
     """When its result was known, in nanoseconds since 1970; None if it has none yet."""
 
     def was_open(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether it may have run at some time of an interval."""
+        """Return whether it may have run at any time in an interval."""
         return self.opened_ns < end_ns and (self.closed_ns is None or self.closed_ns > start_ns)
 
 

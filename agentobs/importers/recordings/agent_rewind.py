@@ -36,7 +36,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def rewind_exchanges(data: bytes, path: Path) -> Iterator[StoredExchange | None]:
-    """Yield the exchange of each call of a model in a trace, by their ends; None for each other event.
+    """Yield the exchange of each model call in a trace, in the order of their ends; None for each other event.
 
     Args:
         data: the trace, not compressed.

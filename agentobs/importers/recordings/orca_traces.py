@@ -38,7 +38,7 @@ class _Request:
 
 
 def orca_exchanges(data: bytes, folder: Path) -> Iterator[StoredExchange | None]:
-    """Yield the exchanges of a trace by their ends; None for each other request that the tool saw.
+    """Yield the exchanges of a trace in the order of their ends; None for each other request in the trace.
 
     Args:
         data: the file of the events.

@@ -90,7 +90,7 @@ class Sent:
     agent_id: str | None = None
     """The client's ID of the sub-agent that sends the request."""
     names_agents: bool = False
-    """Whether the client names its sub-agents, so that a request without a name is not from one."""
+    """Whether the client names its sub-agents. If so, a request without a name is not from a sub-agent."""
     steps: Steps = ()
     """The jobs of the caller; empty if unknown."""
     is_worker: bool = False
@@ -312,7 +312,7 @@ def calls_key(calls: Iterable[tuple[str, str, Any]]) -> str:
 def _chosen(known: list[_Answered], sent: Sent, response: str | None) -> _Answered:
     """Return which of several requests with equal messages is continued.
 
-    First the response decides, then the job that sent the request. What nothing distinguishes is continued once each,
+    First the response decides, then the job that sent the request. Indistinguishable requests are continued once each,
     in the order of the responses.
     """
     same = [each for each in known if each.response == response] or known

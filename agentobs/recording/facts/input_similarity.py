@@ -40,7 +40,7 @@ ARGUMENTS_MAX = 16
 
 _WORDS = re.compile(r"\w+")
 _BITS, _COUNTER = 64, 32
-"""The bits of a hash, and the width of the counter of each bit, which is more than the total weight needs."""
+"""The bits of a hash, and the width of the counter of each bit, which exceeds the total weight."""
 _WEIGHT = 1 << 20
 """The weight of an argument."""
 

@@ -357,7 +357,7 @@ class Interpreter:
             case SessionEnd() | SessionReturn():
                 return self._end(record, mode)
             case Event() if lost := _lost_exchanges(record):
-                # The recorder counts one lost record for every incomplete record, so that one is not counted here.
+                # The recorder counts one lost record for every incomplete record, so this record is not counted here.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
                 return _Parts((), (record,), is_complete=False)
             case SessionTitle() if mode == "off":

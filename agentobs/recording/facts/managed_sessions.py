@@ -110,7 +110,7 @@ class _Agent:
 
 @dataclass(slots=True)
 class _ArrivingStream:
-    """The reader of one stream of events that has not ended."""
+    """The reader of an event stream that has not ended."""
 
     reader: AgentStream
     decoder: StreamDecoder

@@ -83,8 +83,8 @@ class PartialExchange:
         return line
 
     def may_have_new_drafts(self, exchange: ModelExchange) -> bool:
-        """Return whether drafts of its facts may have changed since the last call: not after a draft of its usage, and
-        not if the start of the response is the same.
+        """Return whether drafts of its facts may have changed since the last call. They cannot have if a draft of the
+        usage was written, or if the start of the response is the same.
         """
         start = exchange.answer.status, len(self.response.first_chunks)
         has_usage = self.state is not None and self.state[1]

@@ -13,7 +13,7 @@ from agentobs.runtime import process
 
 
 class State:
-    """How many `record_all` are active in this process, and what they saw."""
+    """The number of active `record_all` calls in this process, and the requests that they saw."""
 
     def __init__(self) -> None:
         self.seen = 0

@@ -81,8 +81,8 @@ all versions.
 AIOHTTP = "aiohttp"
 """The import name of a library whose sessions are also recorded; it is an optional dependency."""
 URLLIB3 = "urllib3.connection"
-"""The module with the connections of urllib3, which requests and boto3 use; they are subclasses of those of
-`http.client` that connect by themselves.
+"""The module with the connections of urllib3, which requests and boto3 use; they subclass the connections of
+`http.client` and connect themselves.
 """
 OTHER_SDKS = frozenset(
     ("openai", "groq", "mistralai", "cohere", "google", "together", "cerebras", "xai_sdk")

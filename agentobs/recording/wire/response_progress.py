@@ -27,7 +27,7 @@ class ResponseProgress:
     """The first chunks of the response, at most `FIRST_BYTES`."""
     _has_first_chunks: bool = False
     _received: int = 0
-    """How many chunks of the response were added, as they arrived."""
+    """The number of chunks that were added on arrival."""
     _first: int = 0
     """The offset of the bytes in memory."""
     _held: bytearray = field(default_factory=bytearray, repr=False)

@@ -71,7 +71,7 @@ separate request.
 PROXY_VARIABLE = "AGENTOBS_PROXY_URL"
 """The environment variable with the URL of the recording proxy that a program was started with."""
 RECORDED_HEADER = "x-agentobs-recorded"
-"""The header of requests to that proxy that this process records itself. The proxy does not forward it."""
+"""The header that marks requests to that proxy that this process records itself. The proxy does not forward it."""
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:

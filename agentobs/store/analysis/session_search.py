@@ -227,7 +227,7 @@ class SessionTexts:
 
 
 def _few(listed: Sequence[_Listed]) -> list[str] | None:
-    """Return the IDs of sessions if they are so few that they are looked up one by one; None for all sessions."""
+    """Return the IDs of sessions if there are few enough to look them up one by one; None for all sessions."""
     return [each.session_id for each in listed] if len(listed) <= FEW else None
 
 

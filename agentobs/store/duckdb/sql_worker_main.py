@@ -203,7 +203,7 @@ def _send_result(
 
 
 _CALL = r"\"?\s*(?:\(|/\*|--)"
-"""What follows the name of a function: its arguments, or a comment before them. Comments are not parsed, because a
+"""The text after the name of a function: its arguments, or a comment before them. Comments are not parsed, because a
 pattern for many of them takes exponential time.
 """
 _MACHINE = re.compile(

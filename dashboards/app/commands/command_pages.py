@@ -31,7 +31,7 @@ from dashboards.panels.trace_tree import TraceTree
 from dashboards.report.path_reports import divergence_facts
 
 SHOWN_CHARACTERS = 200_000
-"""The maximum number of characters of each output that a page shows: the last ones. Our choice."""
+"""The maximum number of characters that a page shows at the end of each output. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,9 @@ def test_the_workspace_of_each_turn_is_restored(
     ],
 )  # fmt: skip
 def test_which_calls_changed_a_file(shell: Shell, path: str, expected: list[Any]) -> None:
-    """The chain of a file has the calls that changed it, also under a former name, and those that started them."""
+    """The chain of a file contains the calls that changed it, even under a former name, and the calls that started
+    those.
+    """
     graph = why(shell, "release", "--file", path)
     # Calls of concurrent agents are in no certain order.
     assert sorted(calls(graph), key=repr) == sorted(expected, key=repr)
