@@ -63,11 +63,11 @@ BACKLOG_BYTES = 64 * 1024 * 1024
 same size as the queue of the recorder.
 """
 BATCH = 64
-"""How many queued records are delivered before other work continues. Our choice."""
+"""The maximum number of queued records that are delivered before other work continues. Our choice."""
 KNOWN_DROPS = 1024
 """The number of pairs of session and kind for which dropped records are counted separately. Our choice."""
 RETIRED_MAX = 10_000
-"""How many sessions with a stopped recorder are remembered. Our choice."""
+"""The maximum number of sessions with a stopped recorder that are remembered. Our choice."""
 
 _LABELS = {
     ModelExchange: Label("attempt"),

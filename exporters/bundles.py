@@ -249,7 +249,7 @@ class _Cleaner:
         return value if cleaned == text else _with_text(value, cleaned)
 
     def _request(self, value: dict[str, Any], insert: bytes) -> dict[str, Any]:
-        """Return a cleaned request. If it cannot be rebuilt from its base any more, it contains the complete body."""
+        """Return a cleaned request. If it can no longer be rebuilt from its base, it contains the complete body."""
         content_id, base = value["content_id"], value["base"]
         expected = self._clean(self._vault.body(content_id))
         base_body = self._bodies.get(base) if base is not None else b""

@@ -35,6 +35,19 @@ PHRASES = {
     r"\btaken out\b|\btakes? out\b": "redacted, removed",
     r"\ban end of it\b": "a suffix",
     r"\bit stands\b(?! for)|\bstands? (?:in|at|here|there|beside)\b": "is, is in",
+    r"\b(?:somebody|anybody)\b": "name the actor: user, attacker, another program",
+    r"(?<!rows in other tables are missing), too(?=[.;:])": "also, as well",
+    r"\balso (?:if|when|after|while|before|those)\b": "even if, even after, including",
+    r"\bonce more\b": "again",
+    r"\bany more\b": "no longer",
+    r"\bnothing but\b": "only",
+    r"\bputs? back\b|\bwas put back\b|\bbe put back\b": "restore",
+    r"\bof which (?:only|less|the|one|there)\b": "two sentences, or 'whose'",
+    r"\b(?:an?|the same) \w+ of (?:its|their) own(?=[^\w ]|$| (?:and|in|that|which|with)\b)": (
+        "its own ..., a separate ..."
+    ),
+    r"(?-i:^How many )": "The number of, the maximum number of",
+    r"\bsays (?:so|that|what|why|which|whether|how)\b": "states, explains",
     r"\bcassettes?\b|\bgolden\b": "recording, fixture, snapshot",
 }
 """Expressions that are forbidden in prose, each with words that replace it."""

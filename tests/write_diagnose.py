@@ -305,8 +305,8 @@ _TELLS = """
   which all arguments have the same weight. Two inputs are similar if their hashes differ in at most 6 bits; the hashes
   of unrelated inputs differ in about 32. Inputs that differ only in case, spaces or punctuation always count as
   similar. Arguments of more than 16 words usually count as similar if they differ in one word. Shorter arguments, such
-  as paths, must be identical. The hash uses the home's key. Nobody without the key can find an input by hashing
-  candidates, and the input cannot be reconstructed from the hash.
+  as paths, must be identical. The hash uses the home's key. Without the key, an input cannot be found by hashing
+  candidates, and it cannot be reconstructed from the hash.
 - *Claims success* is a flag (`attempts.claims_success`), which is set while the response is recorded. It is evaluated
   only for responses without tool calls that follow an error result. It is true if the text contains words of success
   and no admission of failure. It works only for English text. Alternative: reading the content later. This would not

@@ -366,7 +366,7 @@ def tool_question(block: Json) -> ToolQuestion:
 def calls(message: Json) -> list[ToolQuestion]:
     """Return the tool calls of a response, in order.
 
-    The loop continues if there are any calls, whatever the stop reason is.
+    The loop continues if there are any calls, regardless of the stop reason.
     """
     return [tool_question(block) for block in tool_uses(message)]
 

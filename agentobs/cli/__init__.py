@@ -254,7 +254,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _is_interruption(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C caused an error. DuckDB, dataclasses and other code turn it into an exception of their own,
+    """Return whether Ctrl-C caused an error. DuckDB, dataclasses and other code turn it into different exceptions,
     depending on where it happens.
     """
     seen: set[int] = set()

@@ -30,7 +30,7 @@ REQUESTS: Mapping[Signal, Any] = {
 CUMULATIVE = 2
 """`AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE` of OTLP's metrics."""
 _NESTING_MAX = 60
-"""How deeply the values of a JSON request may be nested. Our choice: attributes are flat."""
+"""The maximum nesting depth of values in a JSON request. Our choice: attributes are flat."""
 
 
 RECORDS_MAX = 100_000
@@ -50,7 +50,7 @@ class TelemetryRecord:
     """A log record, a span, or a data point of a metric."""
 
     record_id: str
-    """A digest of the record and its resource, 32 hex digits: a record that is sent again has the same one."""
+    """A digest of the record and its resource, 32 hex digits. A record that is sent again has the same digest."""
     signal: Signal
     name: str
     at_ns: int

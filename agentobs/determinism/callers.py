@@ -40,9 +40,9 @@ from agentobs.tracing import is_opener
 from agentobs.tracing.places import opened_here
 
 FRAMES_MAX = 96
-"""How many frames are inspected: the SDK and its transport take about 15 of them. Our choice."""
+"""The maximum number of frames that are inspected: the SDK and its transport take about 15 of them. Our choice."""
 OWN_FRAMES_MAX = 8
-"""How many frames of the caller's own code are used. Our choice."""
+"""The maximum number of frames of the caller's own code that are used. Our choice."""
 VALUES_MAX = 48
 """The maximum number of values that identify the caller of one request, including function names. Our choice."""
 SCOPE_VALUES_MAX = 16

@@ -21,7 +21,7 @@ from agentobs.errors import error_kind, warn_once
 MESSAGE_MAX = 4 * 1024 * 1024
 """The longest message. Our choice: twice the longest list of arguments of Linux."""
 BACKLOG = 4096
-"""How many connections may wait to be accepted. Our choice: the default limit of Linux since 5.4."""
+"""The maximum number of connections that may wait to be accepted. Our choice: the default limit of Linux since 5.4."""
 _READ_BYTES = 1 << 18
 
 

@@ -157,7 +157,7 @@ class ProviderResult:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The limits that a request sets for a tool that the provider runs; None stands for no limit."""
+    """The limits that a request sets for a tool that the provider runs; None means no limit."""
 
     max_uses: int | None
     """The maximum number of calls in the response."""
@@ -303,7 +303,7 @@ class Dialect(Protocol):
 
     @property
     def response_headers(self) -> Sequence[str]:
-        """The response headers that may be recorded, in lower case; a trailing `*` stands for any suffix."""
+        """The response headers that may be recorded, in lower case; a trailing `*` matches any suffix."""
 
     @property
     def credential_headers(self) -> Sequence[str]:

@@ -24,7 +24,7 @@ class ClientVariable:
     route: str
     """The path segment after the token under which the proxy serves the variable."""
     default: str | None = None
-    """The base URL that clients use if the variable is not set; `{A|B}` stands for the value of the first of these
+    """The base URL that clients use if the variable is not set; `{A|B}` is replaced by the value of the first of these
     variables that is set. None: the default is unknown, so the variable is only replaced if it is set.
     """
     needs: str | None = None

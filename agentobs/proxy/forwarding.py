@@ -60,7 +60,7 @@ SIGNED_FOR_PROXY = (
 )
 
 _VERSION = b"/v1"
-"""What clients leave out of their paths whose own default base URL ends with it (Vercel's AI SDK 6)."""
+"""The path prefix that some clients omit because their default base URL ends with it (Vercel's AI SDK 6)."""
 
 _place: ContextVar[Place] = ContextVar("agentobs_proxy_place")
 
@@ -112,7 +112,9 @@ class Forwarder:
         return Starlette(routes=[Route("/{path:path}", _Endpoint(self))], lifespan=lifespan)
 
     def _client(self) -> httpx2.AsyncClient:
-        """Return a client that sends what it is given: it adds no headers, follows no redirects, keeps no cookies."""
+        """Return a client that sends requests unchanged: it adds no headers, follows no redirects, and keeps no
+        cookies.
+        """
         client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),

@@ -26,7 +26,9 @@ REDACTED = "[redacted:key]"
 KEY_LENGTH = 8
 """The minimum length of a credential that is replaced in arguments; shorter ones are dummies. Our choice."""
 CALLS_MAX = 200
-"""How many tool calls of a conversation are looked up, from its start. Our choice: one of them is enough."""
+"""The maximum number of tool calls at the start of a conversation that are looked up. Our choice: one of them is
+enough.
+"""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ BUSY_NS = 500_000
 BREATH_SECONDS = 0.00005
 """How long it pauses then: long enough for a waiting thread to continue. Our choice."""
 STOPPED_MAX = 10_000
-"""How many sessions with a stopped recording are remembered. Our choice."""
+"""The maximum number of sessions with a stopped recording that are remembered. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Breath:
         self._last_ns = 0
 
     def take(self) -> None:
-        """Give up the lock of the interpreter if that was not done for half a millisecond, unless the interpreter takes
-        it away as often.
+        """Release the interpreter lock if it was not released for half a millisecond, unless the interpreter itself
+        releases it as often.
         """
         if world.monotonic() - self._last_ns <= BUSY_NS:
             return

@@ -236,7 +236,7 @@ class ModelExchange:
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     """The credentials of this request: searched for in every body, never written."""
     lost_bytes: int = 0
-    """How many bytes of the two bodies were not recorded because they exceeded the maximum."""
+    """The number of bytes of the two bodies that were not recorded because they exceeded the maximum."""
     adopted_span: str | None = None
     """The OpenTelemetry span that another instrumentation created for this call, as a `traceparent`; None if there is
     none.
@@ -340,7 +340,7 @@ class ToolAnswer:
     is_error: bool = False
     outcome: ToolOutcome = "executed"
     attempts: int = 1
-    """How many times the tool was started; more than once only if the tool allows retries."""
+    """The number of times that the tool was started; more than once only if the tool allows retries."""
     error: ErrorCause | None = field(default=None, compare=False)
     """Why the call failed; None if it did not fail, or if the outcome is everything that is known. A replay does not
     compare it, because a line moves when the code changes.

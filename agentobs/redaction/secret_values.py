@@ -23,7 +23,7 @@ BARE = (
 )
 """A value without quotes: it ends at whitespace, or at a character that separates values in files and programs."""
 CALLS = (b"(", b"[", b"{")
-"""What follows a bare value that is a part of an expression."""
+"""The characters after a bare value that is a part of an expression."""
 
 _DUMMY_VALUES = re.compile(
     rb"\[redacted|[$<{*%]|xxx|\.\.\.|your|my[_-]|example|changeme|change[_-]me|placeholder|dummy|none$|null$|true$|https?:|file:|[./~]"

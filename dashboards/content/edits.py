@@ -26,7 +26,9 @@ CONTEXT_LINES = 2
 MOST_WORDS = 5_000
 """The maximum number of words of a text that are compared one by one. Our choice."""
 LEAST_SHARE = 0.3
-"""If a smaller share of the characters of two texts is equal, they are shown as different as a whole. Our choice."""
+"""If a smaller share of the characters of two texts is equal, the texts are shown as completely different. Our
+choice.
+"""
 MOST_BREAKPOINTS = 40
 """The maximum number of listed cache breakpoints; the provider accepts four per request."""
 

@@ -203,7 +203,9 @@ class Backend:
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been exported as abandoned; only the recording contains their ends."""
+        """The number of spans that ended after they had been exported as abandoned; only the recording contains their
+        ends.
+        """
         return self._translator.follower.late_ends
 
     @property

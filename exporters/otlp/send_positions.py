@@ -28,7 +28,7 @@ LOCK = ".export.lock"
 
 @dataclass(slots=True)
 class SendPosition:
-    """How far a session was sent to a destination."""
+    """The position up to which a session was sent to a destination."""
 
     through: dict[str, int] = field(default_factory=dict)
     """The number of the last record that was sent, by segment."""

@@ -171,7 +171,7 @@ class Output:
         self._data = bytearray()
         self._lock = threading.Lock()
         self.skipped = 0
-        """How many bytes at the start were not kept."""
+        """The number of bytes at the start that were not kept."""
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 

@@ -48,7 +48,7 @@ EndedBy = Literal["exit", "miss", "turn", "change", "timeout"]
 differs, if the run was until a change; its time limit.
 """
 LINES_MAX = 20
-"""How many lines of the standard error are shown in a report. Our choice."""
+"""The maximum number of lines of the standard error that are shown in a report. Our choice."""
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 HOME_FOLDER = ".agentobs"
 """The default folder of recordings, which the command does not need."""
@@ -97,8 +97,8 @@ class CommandReplay:
     fixture has no files, or only a part of the recording was repeated.
     """
     restored: int | None = None
-    """How many files differed from the recorded ones when the run continued live, and were changed to them; None if
-    the fixture has no files.
+    """The number of files that differed from the recorded ones when the run continued live, and were therefore
+    replaced; None if the fixture has no files.
     """
     directory: Path | None = None
     """The directory with the files of the run, if it was kept."""
@@ -114,7 +114,7 @@ class CommandReplay:
         return not self.problems()
 
     def problems(self, *, allow_drift: bool = False) -> list[str]:
-        """Return in what the run differs from the recording, one line each."""
+        """Return the differences between the run and the recording, one line each."""
         if self.until_change is not None:
             return self._problems_until_change(self.until_change)
         notable = self.verdict.notable
@@ -408,7 +408,7 @@ class _ReplayedFiles:
         self._tree = workspace.at_turn(live_turn) if workspace and live_turn is not None else None
         self._scratch: Scratch | None = None
         self.restored: int | None = None
-        """How many files were changed to the recorded ones before the run continued live."""
+        """The number of files that were changed to the recorded ones before the run continued live."""
         self.problem: AgentobsError | None = None
         """Why the files could not be changed."""
 

@@ -1,4 +1,4 @@
-"""What follows the recorded responses of a command, apart from scripted responses."""
+"""The live continuation of a command after its recorded responses."""
 
 from __future__ import annotations
 

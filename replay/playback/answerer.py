@@ -73,7 +73,7 @@ class Answerer:
         self._setup, self._exchanges = state.setup, state.exchanges
         self._path, self._findings = state.path, state.findings
         self._repetitions = 0
-        """How many requests were made after a divergence."""
+        """The number of requests that were made after a divergence."""
         self._recorded_paths = {
             dialect_of(each.path).route(each.path): each.path
             for each in reversed(state.setup.fixture.requests)

@@ -80,7 +80,7 @@ class Acceptance:
         self._result: dict[str, Any] | None = None
         """The result that replaced the recorded result; None if the recorded result stays."""
         self.refusal: str = ""
-        """Why the last request was not accepted; empty if it was accepted."""
+        """The reason why the last request was not accepted; empty if it was accepted."""
         self.changes: list[Accepted] = []
         """What was accepted so far."""
         self._known_differences: set[str] = set()

@@ -2,8 +2,9 @@
 
 A session ID, a working directory or the ID of a background task is new in each run. The first time that a live value
 is in the place of a recorded value, the two are paired. From then on, each must be where the other is: a live value
-never stands for two recorded values, nor a recorded value for two live values. Live requests are compared after their
-values have been replaced by the recorded ones, and recorded responses are sent after the opposite replacement.
+never represents two recorded values, and a recorded value never represents two live values. Live requests are compared
+after their values have been replaced by the recorded ones, and recorded responses are sent after the opposite
+replacement.
 """
 
 from __future__ import annotations

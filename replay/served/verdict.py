@@ -17,7 +17,7 @@ Kind = Literal["exact", "drift", "miss"]
 conversation, but other parts differ; `miss`: no recorded request is at this place.
 """
 VALUE_MAX = 120
-"""How many characters of a value are shown. Our choice."""
+"""The maximum number of characters of a value that are shown. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class Verdict:
     unused: tuple[int, ...] = ()
     """The numbers of the recorded requests that the run did not send."""
     rejected: int = 0
-    """How many requests the real provider would have rejected."""
+    """The number of requests that the real provider would have rejected."""
     scripted: int = 0
-    """How many requests after the recorded part got a scripted response."""
+    """The number of requests after the recorded part that got a scripted response."""
     live: int = 0
-    """How many requests after the recorded part went to the provider."""
+    """The number of requests after the recorded part that went to the provider."""
     live_from: int | None = None
     """The number of the first request that went to the provider; None if none did."""
 

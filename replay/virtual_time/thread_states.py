@@ -133,8 +133,8 @@ class ThreadStates:
         response; None if the system does not show this.
         """
         self._last_movement: dict[int, tuple[object, int, int]] = {}
-        """For each thread that checks: the positions of the agent's threads, since when these have been the same, and
-        the CPU time at that moment.
+        """For each thread that checks: the positions of the agent's threads, the time since which these have been the
+        same, and the CPU time at that moment.
         """
 
     def is_agent_thread(self, frame: FrameType | None) -> bool:

@@ -84,7 +84,9 @@ class State:
         self.loop_offsets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = (
             weakref.WeakKeyDictionary()
         )
-        """How many seconds the clock of a loop is ahead of the real clock, for loops from earlier replays."""
+        """The number of seconds by which the clock of a loop is ahead of the real clock, for loops from earlier
+        replays.
+        """
         self.first_timers: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[float | None, int | None]
         ] = weakref.WeakKeyDictionary()

@@ -22,7 +22,7 @@ from replay.workspace.scratch import TreeRepository
 BYTES_MAX = 20 * 1024 * 1024
 """The default maximum size of the files, in bytes: each version of a file counts. Our choice."""
 NAMED_MAX = 5
-"""How many files an error names. Our choice."""
+"""The maximum number of files that an error names. Our choice."""
 _COMMIT = b"""tree %b
 author agentobs <agentobs@localhost> 0 +0000
 committer agentobs <agentobs@localhost> 0 +0000

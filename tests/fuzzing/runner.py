@@ -33,7 +33,7 @@ WALL_SECONDS = 300.0
 MEMORY_BYTES = 512 * 2**20
 """How much the peak memory of the process may grow during a target."""
 SHRINK_TRIES = 1_500
-"""How many shorter inputs are tried to find the smallest one that fails in the same way."""
+"""The maximum number of shorter inputs that are tried to find the smallest one that fails in the same way."""
 SHRINK_SECONDS = 15.0
 FINDINGS_MAX = 10
 """After so many different failures, a target ends."""

@@ -67,7 +67,7 @@ class Field:
 
     @property
     def total(self) -> int:
-        """How many spans of the instrumentation have the field."""
+        """The number of spans of the instrumentation that have the field."""
         return self.equal + len(self.different) + self.missing
 
 

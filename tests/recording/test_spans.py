@@ -482,7 +482,7 @@ def test_a_handle_makes_its_span_current() -> None:
 
 
 def test_a_handle_that_is_garbage_collected() -> None:
-    """If a handle is garbage collected, its span ends as orphaned immediately, because no code can end it any more."""
+    """If a handle is garbage collected, its span ends as orphaned immediately, because no code can end it."""
     before = tracing.statistics()
     with recorded() as records:
         handle = agentobs.open_span("lost")

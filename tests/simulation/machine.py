@@ -69,7 +69,7 @@ class Fault:
     """The number of the call in its step, from 1; if this call cannot have the fault, the next one that can."""
     kind: str
     count: int = 1
-    """How many calls in a row have the fault."""
+    """The number of calls in a row that have the fault."""
     other: Any = None
     """The step of another process, for `meanwhile`."""
 

@@ -86,7 +86,7 @@ class Agent:
     given: list[str] = field(default_factory=list)
     """The names of its records, in order."""
     acknowledged: int = 0
-    """How many of them a flush has acknowledged."""
+    """The number of records that a flush has acknowledged."""
     upcoming: list[Record] = field(default_factory=list)
     unsynced: int = 0
     """The number of its records that were written before the last failed sync; a power loss may remove them."""

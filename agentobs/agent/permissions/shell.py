@@ -23,7 +23,9 @@ LENGTH_MAX = 16_384
 DEPTH_MAX = 8
 """Maximum nesting depth of commands. Our choice."""
 HIDDEN_WORDS_MAX = 64
-"""How many words after `sudo`, `xargs` and similar commands are searched for another command. Our choice."""
+"""The maximum number of words after `sudo`, `xargs` and similar commands that are searched for another command. Our
+choice.
+"""
 
 
 class CommandForm(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentobs.store.port import Store
 
 LISTED = 1000
-"""How many lines of a file `blame` prints without --lines. Our choice."""
+"""The maximum number of lines of a file that `blame` prints without --lines. Our choice."""
 
 
 @click.command()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from replay.fixture.format import Fixture, RecordedRequest
 
 AROUND = 1
-"""How many identical steps are shown before and after the steps that differ."""
+"""The maximum number of identical steps that are shown before and after the steps that differ."""
 
 
 @click.command()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentobs.store.recorded_workspaces import RecordedState
 
 LISTED = 20
-"""How many files without content are listed. Our choice."""
+"""The maximum number of files without content that are listed. Our choice."""
 
 
 @click.command()

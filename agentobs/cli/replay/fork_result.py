@@ -31,7 +31,9 @@ class ForkResult:
     """The directory with its files."""
     session_ids: list[str] = field(default_factory=list)
     restored: int | None = None
-    """How many files were changed to the recorded ones before it went live; None if the session has no files."""
+    """The number of files that were changed to the recorded ones before it went live; None if the session has no
+    files.
+    """
     exit_code: int | None = None
     """The exit code of a command."""
     problem: str | None = None

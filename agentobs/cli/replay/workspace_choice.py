@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from replay.workspace.recorded_workspace import RecordedWorkspace
 
 LISTED = 10
-"""How many files without content are listed. Our choice."""
+"""The maximum number of files without content that are listed. Our choice."""
 
 
 def session_workspace(home: str | None, recording: Recording) -> RecordedWorkspace | None:

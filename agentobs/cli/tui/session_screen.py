@@ -25,7 +25,9 @@ from agentobs.cli.tui.transcript import Entry, transcript
 from agentobs.records.display import COST_MARKS, money, pretty, printable, seconds, text
 
 FOLDED_LINES = 8
-"""How many lines of a text are shown before it is opened. Our choice; thinking is folded to one line."""
+"""The maximum number of lines of a text that are shown before it is opened. Our choice; thinking is folded to one
+line.
+"""
 CONSENT = (
     "The transcript contains prompts, responses and tool data, which may contain the input of users.\n\n"
     "Press y to show it, here and for all sessions, until this program ends."

@@ -27,7 +27,7 @@ from agentobs.errors import UsageError
 SHELLS = ("sh", "bash", "zsh", "dash", "ksh", "fish")
 """The programs that are always observed, if they exist."""
 KEPT_BYTES = 32 * 1024
-"""How much of the start and of the end of each stream is kept. Our choice: more than a model usually gets to see."""
+"""How much of the start and of the end of each stream is kept. Our choice: more than a model usually sees."""
 START_SECONDS = 10
 """The longest wait for the shim that is run as a check. Our choice."""
 _CALLS = {"x86_64": (228, 157), "aarch64": (113, 167), "riscv64": (113, 167), "ppc64le": (246, 171)}

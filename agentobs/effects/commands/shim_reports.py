@@ -16,7 +16,7 @@ from agentobs import world
 from agentobs.effects.report_socket import ReportSocket
 
 KNOWN_MAX = 10_000
-"""How many shims are remembered as possible parents of later commands. Our choice."""
+"""The maximum number of shims that are remembered as possible parents of later commands. Our choice."""
 VERSION = b"1"
 
 

@@ -26,7 +26,7 @@ SOCKET_VARIABLE = "AGENTOBS_MCP_SOCKET"
 CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key"))
 """The headers with the credentials of a server, in lower case."""
 WAITING_MAX = 1000
-"""How many exchanges wait for the first session. Our choice."""
+"""The maximum number of exchanges that wait for the first session. Our choice."""
 
 
 class McpObserver:

@@ -28,7 +28,7 @@ KEPT_CHARACTERS = 256 * 1024
 CUT_CHARACTERS = 32 * 1024
 """How much of the start and the end of a longer one is kept. Our choice."""
 TOOLS_MAX = 10_000
-"""How many names of tools are remembered for one server. Our choice."""
+"""The maximum number of tool names that are remembered for one server. Our choice."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from agentobs.records.exchanges import ModelExchange, ToolExchange
 from agentobs.records.facts import Attempt, ToolResult, ToolUse
 
 ATTEMPTS_MAX = 10_000
-"""How many recorded attempts are remembered. Our choice."""
+"""The maximum number of recorded attempts that are remembered. Our choice."""
 
 
 class KnownCalls:

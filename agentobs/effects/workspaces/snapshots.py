@@ -37,9 +37,9 @@ ROUNDS = 3
 NESTED_MAX = 100
 """The maximum number of repositories inside the workspace whose files are read. Our choice."""
 DEPTH_MAX = 10
-"""How deep repositories may be nested. Our choice."""
+"""The maximum depth of nested repositories. Our choice."""
 COMPOSED_MAX = 100
-"""How many trees with nested repositories are remembered. Our choice."""
+"""The maximum number of trees with nested repositories that are remembered. Our choice."""
 NOTED_MAX = 1000
 """The maximum number of files of a snapshot that are noted as not captured; more are counted. Our choice."""
 

@@ -64,7 +64,7 @@ class Imported:
     is_kept: bool = False
     """Whether the stored session was kept because it has more data than these logs."""
     unlogged: Mapping[str, int] = field(default_factory=dict)
-    """How many tokens the client counted in addition to those of the logged responses, by kind."""
+    """The number of tokens that the client counted in addition to those of the logged responses, by kind."""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ _IN_MESSAGE = re.compile(
 """How the message of a rejection names the limit (recorded traffic, 2025 to 2026)."""
 
 MESSAGE_CHARACTERS = 2_000
-"""How many characters of the message of a rejection are searched. Our choice."""
+"""The maximum number of characters of the message of a rejection that are searched. Our choice."""
 
 RATE_LIMITED = 429
 """The HTTP status of a request that exceeds a rate limit."""

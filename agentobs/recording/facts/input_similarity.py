@@ -28,15 +28,15 @@ from typing import Any
 from agentobs.records.canonical_json import canonical
 
 CHARACTERS_MAX = 4_096
-"""How many characters of an argument are used at its start, and at its end. Our choice: a complete file would take too
-long.
+"""The maximum number of characters of an argument that are used at its start, and at its end. Our choice: a complete
+file would take too long.
 """
 WORDS_MAX = 512
-"""How many words of an argument are hashed, in less than a millisecond. Our choice."""
+"""The maximum number of words of an argument that are hashed, in less than a millisecond. Our choice."""
 SHORT_WORDS_MAX = 16
 """An argument with at most this many words counts as one word; nearly all paths are shorter. Our choice."""
 ARGUMENTS_MAX = 16
-"""How many arguments have a separate weight; all others share one weight. Our choice."""
+"""The number of arguments that have a separate weight; all others share one weight. Our choice."""
 
 _WORDS = re.compile(r"\w+")
 _BITS, _COUNTER = 64, 32

@@ -86,7 +86,8 @@ from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
 KNOWN_LABELS = 4096
-"""How many labels are cached; beyond this number, the oldest label is forgotten and must be checked again. Our choice.
+"""The maximum number of labels that are cached; beyond this number, the oldest label is forgotten and must be checked
+again. Our choice.
 """
 KNOWN_SESSIONS = 10_000
 """The maximum number of sessions whose content mode and last fact number are remembered. Our choice."""
@@ -533,7 +534,7 @@ class Interpreter:
     ) -> dict[Any, Any]:
         """Return a mapping of a fact with readable names and values.
 
-        The values have the rule of their name, or a rule for all values, or that of the names.
+        The values have the rule of their name, a rule for all values, or the rule of the names.
         """
         rules, checked = RULES[type(fact)], {}
         default = f"{name}.value" if f"{name}.value" in rules else name

@@ -36,7 +36,9 @@ from agentobs.records.labels import Label
 from agentobs.records.usage import Usage, unreported_usage
 
 EVENTS_MAX = 100_000
-"""How many events of a session are remembered by ID; beyond this number, the oldest are forgotten. Our choice."""
+"""The maximum number of events of a session that are remembered by ID; beyond this number, the oldest are forgotten.
+Our choice.
+"""
 
 UNKNOWN_MODEL = "unknown"
 """The model of an agent whose session was not seen; no price is known for it."""
@@ -115,7 +117,7 @@ class _ArrivingStream:
     reader: AgentStream
     decoder: StreamDecoder
     chunks: int = 0
-    """How many chunks were read."""
+    """The number of chunks that were read."""
 
 
 @dataclass(slots=True)

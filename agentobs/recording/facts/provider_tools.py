@@ -28,7 +28,9 @@ V = TypeVar("V")
 _NO_LIMITS = CallLimits(None, None)
 
 BATCH_RESULTS_MAX = 100_000
-"""How many results of batches are remembered. Source: the largest batch, https://docs.claude.com/en/api, 2026-11."""
+"""The maximum number of results of batches that are remembered. Source: the largest batch,
+https://docs.claude.com/en/api, 2026-11.
+"""
 
 
 @dataclass(slots=True)

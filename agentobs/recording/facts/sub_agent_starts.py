@@ -24,9 +24,9 @@ QUOTED_MIN = 12
 place names, also occur in other prompts. A complete prompt may be shorter. Our choice.
 """
 TEXTS_MAX = 32
-"""How many texts of the input of a call are compared with a prompt. Our choice."""
+"""The maximum number of texts of the input of a call that are compared with a prompt. Our choice."""
 TEXT_MAX = 20_000
-"""How many characters of each text are compared. Our choice."""
+"""The maximum number of characters of each text that are compared. Our choice."""
 NOTED_NS = 10_000_000
 """The maximum delay after which the end of a job is noted. The code that waits for its result may run first. Our
 choice.

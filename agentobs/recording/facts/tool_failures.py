@@ -37,7 +37,9 @@ _NAMED = re.compile(rf"(?<![\w.])(?:builtins\.)?({'|'.join(_BUILTINS)})(?=[:(]|\
 """Matches the class of a built-in exception where Python writes it: before the message, or at the end of the text."""
 
 SEARCHED_CHARACTERS = 2_000
-"""How many characters at the end of an error text are searched for a class; a traceback ends with it. Our choice."""
+"""The maximum number of characters at the end of an error text that are searched for a class; a traceback ends with it.
+Our choice.
+"""
 
 
 def cause_of_answer(answer: ToolAnswer) -> ErrorCause | None:

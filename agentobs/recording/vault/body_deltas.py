@@ -20,12 +20,14 @@ from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint
 
 KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
-"""How many earlier bodies of a session are kept for comparison, and their total size. Our choice."""
+"""The maximum number and the maximum total size of earlier bodies of a session that are kept for comparison. Our
+choice.
+"""
 
 BREAKPOINT_MESSAGES_MAX = 32
 BREAKPOINT_BYTES_MAX = 512
-"""How many messages are compared without cache breakpoints, and how many bytes a breakpoint may add to a message. Our
-choice.
+"""The maximum number of messages that are compared without cache breakpoints, and the maximum size of a breakpoint in
+bytes. Our choice.
 """
 
 _BLOCK = 65536

@@ -101,7 +101,7 @@ class Sealer:
             content_id = str(value.get("content_id"))
             associated = self._associated_data(value["kind"], content_id, value["line"])
             plaintext = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated)
-        except Exception as error:  # the cipher raises a class of its own package
+        except Exception as error:  # the cipher's package has its own exception class
             raise DamagedError(
                 f"sealed content {value.get('content_id')} cannot be decrypted: it was changed",
                 where=where,

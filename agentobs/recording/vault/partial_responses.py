@@ -51,7 +51,7 @@ class PartialExchange:
     response: ResponseProgress = field(default_factory=ResponseProgress, repr=False)
     """The bytes of the response that have arrived."""
     next_search_bytes: int = 0
-    """How many bytes must have arrived before the next search for a part."""
+    """The number of bytes that must have arrived before the next search for a part."""
 
     def next_part(self, exchange: ModelExchange) -> dict[str, Any] | None:
         """Return the next part of a response as a content line; None if too little has arrived since the last one."""

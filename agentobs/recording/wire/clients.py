@@ -219,7 +219,9 @@ class AllClients:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the recording; after an exception, do not warn, because the program may not have got to its requests."""
+        """Stop the recording; after an exception, do not warn, because the program may not have reached its
+        requests.
+        """
         if error is None:
             self.stop()
         elif self._is_on:

@@ -34,7 +34,9 @@ from agentobs.store.session_texts import prompt_of, prompt_title
 BYTES_MAX = 50 * 1024 * 1024
 """Larger files have no recorded content, see docs/workspaces.md."""
 BINARY_BYTES = 8000
-"""How many bytes are searched for a NUL byte, which text does not contain. Source: buffer_is_binary of git 2.39."""
+"""The maximum number of bytes that are searched for a NUL byte, which text does not contain. Source: buffer_is_binary
+of git 2.39.
+"""
 BEFORE = "before the first recorded state"
 AFTER = "not by a recorded session: changed after the last recorded state"
 BETWEEN = "not by a recorded session: changed between two sessions"

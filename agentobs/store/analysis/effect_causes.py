@@ -257,7 +257,7 @@ class SessionCauses:
         return self.graph(found)
 
     def graph(self, wanted: Collection[str]) -> CauseGraph:
-        """Return the nodes with all that caused them, what they caused, and the requests with the results.
+        """Return the nodes with all of their causes, their effects, and the requests that contain the results.
 
         Raises:
             UsageError: there is no such node.

@@ -11,7 +11,9 @@ from agentobs.store.port import Store
 Row = Mapping[str, Any]
 
 STEPS_BEFORE = 5
-"""How many steps before the failed step are shown. Our choice: a request, its calls, and the step before them."""
+"""The maximum number of steps before the failed step that are shown. Our choice: a request, its calls, and the step
+before them.
+"""
 
 
 @dataclass(frozen=True, slots=True)

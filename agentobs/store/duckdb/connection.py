@@ -41,8 +41,8 @@ SECONDS_SIZE = 64 * 1024 * 1024
 tenth of a second.
 """
 TRIES = 3
-"""How many times the opening of a store is tried. It fails if another process replaces the store and deletes its
-archives in the meantime.
+"""The maximum number of times that the opening of a store is tried. It fails if another process replaces the store and
+deletes its archives in the meantime.
 """
 
 

@@ -249,7 +249,7 @@ def _shown_path(commands: Commands, path: Path) -> str:
 
 
 def _fork_turn(tree: TraceTree, about: Row, requested: str | None) -> int:
-    """Return the turn to fork at: the requested one, that of the failed step, or the last one."""
+    """Return the turn to fork at: the requested turn, the turn of the failed step, or the last turn."""
     if requested and requested.isascii() and requested.isdigit() and len(requested) <= 9:
         return max(int(requested), 1)
     failing = None if tree.failing is None else tree.node(tree.failing)

@@ -26,7 +26,7 @@ PAGE_SIZE = 100
 MOST_LISTED = 8
 """The number of differences that are listed at the top. Our choice."""
 MOST_COMPARISONS = 4
-"""The number of cached comparisons; that of two sessions of 1,000 turns takes about 5 MB. Our choice."""
+"""The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
 MOST_OFFERED = 100
 """The number of sessions that the form suggests; others are selected by ID. Our choice."""
 

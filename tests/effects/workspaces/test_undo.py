@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_copies_of_everything(
     assert files_of(tmp_path)[b"a"] == ("file", b"new\n")
     with monkeypatch.context() as patch:
         patch.setattr(undo_module, "_write", full)
-        with pytest.raises(UsageError, match="only a part of the files was put back") as caught:
+        with pytest.raises(UsageError, match="only some of the files were restored") as caught:
             undo(plan)
     copies = Path(str(caught.value).rpartition(" are in ")[2].rstrip("."))
     assert files_of(copies) == {b"a": ("file", b"new\n"), b"b": ("file", b"new\n")}
