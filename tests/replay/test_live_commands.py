@@ -333,9 +333,9 @@ def test_contradicting_options_are_refused(fixture: Fixture) -> None:
     """A live run needs a turn of the recording, and a run ends after a turn or at a change."""
     with pytest.raises(UsageError, match=r"has no turn 99. It has turns 1 to 5"):
         run_command(fixture, until_turn=99, then=Live())
-    with pytest.raises(UsageError, match="needs a fixture, and the last turn"):
+    with pytest.raises(UsageError, match="only from a fixture, after a given turn"):
         run_command(fixture, then=Live())
-    with pytest.raises(UsageError, match="either after a turn or at a change"):
+    with pytest.raises(UsageError, match="until_turn and until_change cannot be combined"):
         run_command(fixture, until_turn=1, until_change=1)
 
 
