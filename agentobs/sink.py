@@ -443,13 +443,13 @@ class State:
         self.sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     """In a child process, reset all sinks, because their queues and counts belong to the parent."""
     for each in list(process.state(State).sinks):
         each._reset()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 sink = Sink()
 """The sink of this process."""

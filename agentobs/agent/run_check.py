@@ -117,7 +117,7 @@ def _kinds(options: AgentOptions) -> Sequence[tuple[str, bool, str]]:
 
 
 def _check_unstreamed(client: Any, options: AgentOptions) -> None:
-    """Check that the SDK sends a long response without streaming: its client must have a time limit of its own.
+    """Check that the SDK sends a long response without streaming: its client must have its own time limit.
 
     Raises:
         UsageError: the client has the default time limit (SDK 2.12, `_calculate_nonstreaming_timeout`).

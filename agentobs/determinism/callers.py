@@ -178,8 +178,9 @@ def distinguishing_digests(
 ) -> dict[int, list[str]]:
     """Return the digests that may distinguish identical requests, without the suffixes for objects.
 
-    A value in an object that several jobs received under the same name does not distinguish them, and it may change
-    between their requests. The same applies to a value in an object if some requests have no value under that name.
+    Two kinds of values are left out. If several jobs received the same object under the same name, its values do not
+    distinguish the jobs, and may change between their requests. If some requests have no value under a name, the values
+    of objects under that name are left out for all requests.
 
     Args:
         digests_of: the recorded digests of each request.

@@ -153,7 +153,7 @@ class Recorder:
         process.exchange_observer = self
         process.wait_seconds = ALWAYS_SECONDS if self._is_always else 0.0
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=_weakly(self, "_forked"))
+        os.register_at_fork(after_in_child=_weakly(self, "_reset_in_child"))
 
     def _reset(self) -> None:
         """Initialize the state that changes during recording, in a new recorder or a forked child process."""
@@ -314,15 +314,15 @@ class Recorder:
         _close_with_multiprocessing(self)
         return True
 
-    def _forked(self) -> None:
+    def _reset_in_child(self) -> None:
         """In a child process, leave the parent's segment alone and start a new one."""
         transport.forget_open()
-        self._consumers.forked()
+        self._consumers.reset_in_child()
         is_closed = self._queue.is_closed
         self._reset()
         self._queue.is_closed = is_closed
-        self._interpreter.forked()
-        self._writer.forked()
+        self._interpreter.reset_in_child()
+        self._writer.reset_in_child()
 
     # Methods of the worker's thread.
 

@@ -681,12 +681,12 @@ def _is_stopped(session: Session | None) -> bool:
     return bool(session and recorder and recorder.is_stopped(session.session_id))
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     """In a child process, replace the lock, which another thread of the parent may have held."""
     process.state(State).lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_in_child)
 process.place_outside = place_here
 
 

@@ -105,7 +105,7 @@ _MODEL = re.compile(
 )
 """Names of models that a request declares: a relative name with an optional release, or an ARN of Bedrock."""
 _RELEASE = re.compile(r"(?:[-@:](?:v?\d[\d.-]{0,11}|latest|default|preview))+\Z")
-"""What a server adds to the name of a model that a request declares."""
+"""The suffix that a server adds to the name of a requested model."""
 _VERSION = re.compile(
     r"\d{1,5}(?:\.\d{1,5}){0,3}(?:[-.+]?(?:a|b|rc|alpha|beta|dev|post|local)[-.]?\d{0,8})?\+?\Z"
 )

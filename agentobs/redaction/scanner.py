@@ -154,7 +154,7 @@ def _named(text: bytes) -> Iterator[Span]:
             yield found
 
 
-def _interrupted(kind: Kind) -> Callable[[bytes, bytes, int], SearchStep]:
+def _search_interrupted(kind: Kind) -> Callable[[bytes, bytes, int], SearchStep]:
     """Return a search for tokens that may have no long run of letters and digits."""
 
     def search(text: bytes, _low: bytes, at: int) -> SearchStep:
@@ -341,7 +341,7 @@ _INTERRUPTED = tuple(
 """Kinds without a long run of letters and digits at their start, so they are searched for by their anchor."""
 _SEARCHES = (
     *(named.search for named in (*NAMED, *COMMANDS)),
-    *(_interrupted(kind) for kind in _INTERRUPTED),
+    *(_search_interrupted(kind) for kind in _INTERRUPTED),
 )
 anchor_positions = position_search(
     [

@@ -154,7 +154,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ReaderState:
-    """What a reader knows about the recordings at some time."""
+    """A reader's view of the recordings at some time."""
 
     revision: int
     """The revision of the current state."""

@@ -44,8 +44,8 @@ from replay.workspace.recorded_workspace import RecordedWorkspace, workspace_of
 from replay.workspace.scratch import Scratch, temporary_scratch
 
 EndedBy = Literal["exit", "miss", "turn", "change", "timeout"]
-"""What ended a command: itself; a request that was not recorded; the turn after which to stop; the first request that
-differs, if the run was until a change; its time limit.
+"""The reason for the end of a command: its own exit; a request that was not recorded; the turn after which to stop; the
+first request that differs, if the run was until a change; its time limit.
 """
 LINES_MAX = 20
 """The maximum number of lines of the standard error that are shown in a report. Our choice."""

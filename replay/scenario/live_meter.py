@@ -34,7 +34,7 @@ FLUSH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LiveUse:
-    """What the live requests of a fork have used."""
+    """The usage of the live requests of a fork."""
 
     turns: int = 0
     """The number of live responses to agents."""

@@ -72,7 +72,7 @@ class Substitutions:
         return paired
 
     def learn(self, recorded: Any, live: Any) -> None:
-        """Pair the values at the same places of two JSON values; the live one with its known values replaced already.
+        """Pair the values at the same places of two JSON values. In the live one, known values are already replaced.
 
         Two texts are compared only if they are equal except for values of known forms, so a changed text pairs nothing.
         """

@@ -22,7 +22,7 @@ VALUE_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """A live request, and what it was answered with."""
+    """A live request, and the response that it got."""
 
     number: int
     """The number of the live request, from 1."""
@@ -38,8 +38,10 @@ class ServedRequest:
     is_repeated: bool = False
     """Whether an earlier request of the lane had the same differences, which are part of the conversation since."""
     is_change: bool = False
-    """Whether the program took another path: it differs from the recorded request, not only in differences that an
-    earlier request of the lane had, or in the text of a result that is an error both times.
+    """Whether the program took another path: the request has a new difference from the recorded one.
+
+    A difference is not new if an earlier request of the lane had it. The text of a result does not count if the result
+    is an error in both.
     """
     is_unanswered: bool = False
     """Whether it is a miss because `request`, which it repeats, was recorded without a response."""

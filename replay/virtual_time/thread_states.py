@@ -424,10 +424,10 @@ def _has_children() -> bool:
         except OSError:
             pass
     popen = {child.pid for child in list(known.children) if child.returncode is None}
-    return any(map(_is_alive, popen | set(_forked())))
+    return any(map(_is_alive, popen | set(_forked_processes())))
 
 
-def _forked() -> Iterable[int]:
+def _forked_processes() -> Iterable[int]:
     """Return the processes that `multiprocessing` has started and not joined."""
     module = sys.modules.get("multiprocessing.process")
     known = set(getattr(module, "_children", ()))

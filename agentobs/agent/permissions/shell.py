@@ -54,8 +54,8 @@ class ParsedCommands:
 
     parts: tuple[CommandPart, ...]
     doubt: str | None
-    """Why the text does, or may do, more than its parts show; None if the parts are complete. No rule with a pattern
-    can allow a text in doubt.
+    """Why the text may do more than its parts show; None if the parts are complete. If it is set, no rule with a
+    pattern can allow the text.
     """
     is_guess: bool
     """Whether commands may have been missed or misread. Any deny or ask rule may then match."""

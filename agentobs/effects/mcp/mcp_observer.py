@@ -104,7 +104,7 @@ class McpObserver:
         return {**server, "url": scope.forward(url, traffic)}
 
     def server(self, name: str, transport: Any) -> McpServer:
-        """Return what is known about the server of a new connection: only its name."""
+        """Return the known facts about the server of a new connection: only its name."""
         assert self._scope is not None
         return McpServer(name, transport, self._scope.keeps_content)
 

@@ -33,7 +33,7 @@ TOOLS_MAX = 10_000
 
 @dataclass(slots=True)
 class McpServer:
-    """What is known about the server of one connection."""
+    """The known facts about the server of one connection."""
 
     name: str
     transport: Literal["stdio", "http", "process"]

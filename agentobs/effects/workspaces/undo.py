@@ -1,4 +1,4 @@
-"""Undo: puts files of the real workspace back as they were before a turn.
+"""Undo: restores files of the real workspace to their state before a turn.
 
 Only files that the session changed after that turn are touched. A file that was changed after the session is work of
 the user: it is a conflict. A copy of everything that is replaced or deleted is kept in the home.

@@ -146,9 +146,9 @@ class Interpreter:
         self._sequences: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         self._terms = terms()
-        self.forked()
+        self.reset_in_child()
 
-    def forked(self) -> None:
+    def reset_in_child(self) -> None:
         """In a child process, forget the state of the parent's sessions."""
         self._views: dict[str, SessionView] = {}
         self._bodies: dict[str, Bodies] = {}

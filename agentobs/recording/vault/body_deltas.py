@@ -150,7 +150,7 @@ class Bodies:
             shared_messages=parts.shared,
             new_messages=tuple(parts.new),
             origin=origin,
-            later_messages=tuple(_later(raw, parts, repeated) if origin else parts.new),
+            later_messages=tuple(_messages_after(raw, parts, repeated) if origin else parts.new),
             last_message=_last(raw, parts),
         )
 
@@ -344,7 +344,7 @@ def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int, dialect: Dialec
     return True
 
 
-def _later(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
+def _messages_after(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
     """Return the messages after the first `repeated` ones: the new messages, and shared messages before them."""
     shared = range(max(repeated, parts.shared - BREAKPOINT_MESSAGES_MAX), parts.shared)
     before = [json.loads(_message(raw, parts, number)) for number in shared]

@@ -417,7 +417,9 @@ class _Origins:
     def _of_another_session(
         self, rows: Sequence[Mapping[str, Any]], here: _State, blob: str
     ) -> Mapping[str, Any] | None:
-        """Return the change by a session that recorded the same workspace at the time; None if several may be it."""
+        """Return the change by a session that recorded the same workspace at the time; None if there are several
+        candidates.
+        """
         found = [
             row
             for row in rows

@@ -78,7 +78,7 @@ def connected(
 ) -> duckdb.DuckDBPyConnection:
     """Return the connection of `connect`, with a limit on the memory that DuckDB counts."""
     if ingest:
-        _freshen(place)
+        _ingest_if_due(place)
     connection = duckdb.connect(config=SETTINGS)
     try:
         for _ in range(TRIES):
@@ -174,7 +174,7 @@ def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
     return is_old or new_bytes >= max(NEW_BYTES, generation.bytes // SHARE)
 
 
-def _freshen(home: Home) -> None:
+def _ingest_if_due(home: Home) -> None:
     """Ingest if it is due and no other process ingests. Otherwise, the new records are read as the tail."""
     generation = generations.quick_current(home)
     if generation is None:
