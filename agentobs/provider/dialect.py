@@ -265,7 +265,7 @@ class BatchResult:
     """The result of one request of a batch, with calls of tools that the provider ran."""
 
     id: str
-    """As `Usage.batch_result_id`."""
+    """The ID of the result, as in `Usage.batch_result_id`."""
     calls: Sequence[ProviderCall]
     results: Sequence[ProviderResult]
 

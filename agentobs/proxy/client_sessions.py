@@ -32,7 +32,7 @@ _ID = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 PARSED_BYTES = 1024 * 1024
 """The longest body that is parsed without a thread. Our choice: that takes about 5 ms."""
 _METADATA = b'"metadata"'
-"""What a body with an ID contains."""
+"""Bytes that occur in each body with an ID."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 OpenSession = Callable[[str | None, str | None, Link, Sequence[str]], Session]

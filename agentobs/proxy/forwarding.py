@@ -67,7 +67,7 @@ _place: ContextVar[Place] = ContextVar("agentobs_proxy_place")
 
 @dataclass(slots=True)
 class Counts:
-    """What a proxy has seen."""
+    """The numbers of requests that a proxy has seen."""
 
     forwarded: int = 0
     """Requests that were forwarded, including those that are not recorded."""

@@ -20,7 +20,7 @@ _SECRET = re.compile(rf"[A-Za-z0-9._~-]{{{SECRET_LENGTH},}}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a proxy listens."""
+    """The address on which a proxy listens."""
 
     bind: str = "127.0.0.1"
     """The IP address to bind."""

@@ -124,7 +124,7 @@ class Proxy:
 
     @property
     def counts(self) -> Counts:
-        """What the proxy has seen so far."""
+        """The numbers of requests that the proxy has seen so far."""
         return self._forwarder.counts
 
     def __enter__(self) -> Proxy:

@@ -488,7 +488,7 @@ class ObservedEffect:
     spans: tuple[str, ...] = ()
     """The open spans around the effect, innermost first, if the program of the session caused it."""
     content: Mapping[str, Any] | None = field(default=None, repr=False)
-    """What is written to the vault, as JSON; None if nothing is kept."""
+    """The content for the vault, as JSON; None if nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True)

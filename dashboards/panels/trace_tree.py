@@ -31,7 +31,7 @@ class Node:
     step_id: str
     """The ID in the URL: of the attempt, the tool call, the span or the interaction."""
     kind: str
-    """As in `session_waterfall`, or `group`, or one of `EFFECTS`."""
+    """The kind, as in `session_waterfall`, or `group`, or one of `EFFECTS`."""
     label: str
     lane: str
     turn: int | None

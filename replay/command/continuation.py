@@ -54,7 +54,7 @@ class Continued(Protocol):
 
 
 class Continuation(Protocol):
-    """What answers the requests after the recorded responses."""
+    """Answers the requests after the recorded responses."""
 
     def prepared(self, fixture: Fixture, turn: int) -> Fixture:
         """Return the fixture with responses that the continuation accepts in a history.

@@ -82,7 +82,7 @@ class Acceptance:
         self.refusal: str = ""
         """The reason why the last request was not accepted; empty if it was accepted."""
         self.changes: list[Accepted] = []
-        """What was accepted so far."""
+        """The changes that were accepted so far."""
         self._known_differences: set[str] = set()
         """Digests of the differences that earlier requests of the same lane had."""
 

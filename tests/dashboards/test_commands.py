@@ -262,7 +262,9 @@ def test_a_shared_dashboard_runs_no_commands(home: Home, commands: Commands) -> 
 def test_jobs_are_limited_and_end_with_the_dashboard(
     commands: Commands, programs: list[FakeProgram]
 ) -> None:
-    """A fixture is used by one command at a time, few commands run at the same time, and all are ended."""
+    """A fixture is used by one command at a time, the number of concurrent commands is limited, and all of them are
+    ended with the dashboard.
+    """
     runner = JobRunner(commands)
     for number in range(MOST_RUNNING):
         runner.start("s", "replay", Path(f"{number}"), [], "")

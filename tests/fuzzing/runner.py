@@ -1,8 +1,8 @@
 """The runner: runs mutated inputs of a target, and reports each input that causes an error that is not documented.
 
 Input number N of a target is determined by the seed and N, so a failure can be repeated alone. An input must not raise
-another error than those of the target, use more than `CPU_SECONDS`, or let the memory of the process grow by more than
-`MEMORY_BYTES`. It must not start a program, connect to a server, or execute code.
+an error that the target does not document, use more than `CPU_SECONDS`, or let the memory of the process grow by more
+than `MEMORY_BYTES`. It must not start a program, connect to a server, or execute code.
 """
 
 from __future__ import annotations

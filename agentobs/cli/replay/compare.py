@@ -263,7 +263,7 @@ def _run_all(
     verification: Verification,
     folder: Path,
 ) -> tuple[list[Row], bool]:
-    """Run all forks one after another; return their rows, and whether a person has interrupted them."""
+    """Run all forks one after another; return their rows, and whether the user has interrupted them."""
     from agentobs.cli.replay.fork_runs import Row, run_fork
 
     planned = [Row(name, run) for run in range(1, runs + 1) for name in names]

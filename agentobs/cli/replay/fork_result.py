@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ForkResult:
-    """What is known about a fork at its end."""
+    """The result of a fork."""
 
     file: Path | None
-    """Where the result is written, as JSON; None for nowhere."""
+    """The file to which the result is written as JSON; None if it is not written."""
     meter: LiveMeter
     directory: Path | None = None
     """The directory with its files."""

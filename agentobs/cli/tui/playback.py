@@ -57,7 +57,7 @@ class Playback:
         return replace(self, position=position, is_playing=is_playing)
 
     def back(self) -> Playback:
-        """Show one step less, and stop."""
+        """Go back one step, and stop."""
         return replace(self, position=max(self.position - 1, 0), is_playing=False)
 
     def toggled(self) -> Playback:

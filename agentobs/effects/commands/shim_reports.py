@@ -43,7 +43,7 @@ class StartReport:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a command wrote into one stream."""
+    """The output of a command on one stream."""
 
     total: int
     """The number of bytes until the command ended."""

@@ -25,7 +25,7 @@ from agentobs.recording.journal.home import Home
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was restored into a directory."""
+    """The result of restoring files into a directory."""
 
     files: int
     """The number of restored files and symbolic links."""

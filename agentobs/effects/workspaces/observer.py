@@ -43,7 +43,7 @@ from agentobs.runtime import process, without
 from agentobs.sink import sink
 
 PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
-"""The environment variable that allows to store files without encryption although content is encrypted."""
+"""The environment variable that permits storing files without encryption although content is encrypted."""
 START_SECONDS = 1.0
 """How long the start of an agent waits for its first snapshot, in seconds. Our choice."""
 STOP_SECONDS = 60.0

@@ -147,7 +147,7 @@ _FileIdentity = tuple[int, int, int] | None
 
 @dataclass(slots=True)
 class _Differences:
-    """What differs between an index and the files."""
+    """The differences between an index and the files."""
 
     added: list[bytes] = field(default_factory=list)
     """Files to add, or whose content has changed."""

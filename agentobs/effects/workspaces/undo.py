@@ -27,7 +27,7 @@ REPLACED = "replaced"
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """What has to be done to put files back."""
+    """The changes that restore files."""
 
     shadow: ShadowGit
     changes: tuple[Change, ...]

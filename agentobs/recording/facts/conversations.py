@@ -66,7 +66,7 @@ class StartedCall:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a request reveals about its position."""
+    """The facts of a request that determine its position."""
 
     attempt_id: str
     lane: str

@@ -167,7 +167,7 @@ def _read(path: Path) -> str:
                 raise UsageError(
                     "the file with the content key is not a regular file, or others can read it",
                     where=str(path),
-                    todo="chmod 600 it",
+                    todo="Run: chmod 600 FILE",
                 )
             return file.read(4096).decode("ascii", "replace")
     except OSError as error:

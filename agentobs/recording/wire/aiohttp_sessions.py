@@ -236,7 +236,7 @@ def _expect_response(connection: Any, exchange: OpenExchange) -> None:
     protocol.set_response_params = set_response_params
 
     def released() -> None:
-        # Without a response, the request could not be sent.
+        # The request could not be sent, so there is no response.
         if process.state(State).sent.pop(connection, None) is not None:
             exchange.finish("cancelled")
 

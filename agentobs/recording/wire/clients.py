@@ -65,7 +65,9 @@ langchain-anthropic 1.7, strands 1.62, instructor 1.17, crewai 1.15, llama-index
 inspect-ai 0.3).
 """
 DEPTH_MAX = 3
-"""How deep clients are searched for: an agent has a model, which has a provider, which has a client. Our choice."""
+"""The maximum depth at which clients are searched for: an agent has a model, which has a provider, which has a client.
+Our choice.
+"""
 
 
 FACTORY = "_http_client_factory"

@@ -112,7 +112,7 @@ def blame_file(store: Store, path: Path, first: int, last: int) -> Blame:
         store: the store.
         path: the file.
         first: the first line, from 1.
-        last: the last line; it may be behind the end of the file.
+        last: the last line; it may be after the end of the file.
 
     Raises:
         UsageError: the file cannot be read, is not text, is in no recorded workspace, or has fewer lines.

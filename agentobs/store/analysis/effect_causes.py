@@ -70,7 +70,7 @@ class CauseGraph:
     nodes: tuple[CauseNode, ...]
     edges: tuple[CauseEdge, ...]
     wanted: frozenset[str]
-    """The nodes that were asked for."""
+    """The requested nodes."""
 
     def outline(self) -> list[OutlineStep]:
         """Return the nodes in the order of a tree, each below its nearest cause.

@@ -80,7 +80,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What session pages need to offer commands."""
+    """The objects with which session pages offer commands."""
 
     home: Path
     directory: Path
