@@ -474,11 +474,11 @@ ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: Budget(at_limit="Stop"), "^Budget.at_limit: 'Stop' is not an action"),  # type: ignore[arg-type]
+        (lambda: Budget(at_limit="Stop"), "^Budget.at_limit: unknown value 'Stop'"),  # type: ignore[arg-type]
         (lambda: Budget(session_turns=-1), "^Budget.session_turns: -1 is not a valid number"),
         (lambda: Budget(session_turns="4"), "^Budget.session_turns: '4' is not a valid"),  # type: ignore[arg-type]
         (lambda: Budget(runaway="yes"), "^Budget.runaway: got a value of type str"),  # type: ignore[arg-type]
-        (lambda: Hook("stop", refuse, once="no"), "^hook stop: its once is 'no'"),  # type: ignore[arg-type]
+        (lambda: Hook("stop", refuse, once="no"), "^hook stop: once is 'no'"),  # type: ignore[arg-type]
         (lambda: Context(kept_results="5"), "^Context.kept_results: got a value of type str"),  # type: ignore[arg-type]
         (lambda: Context(window_tokens="9"), "^Context.window_tokens: got a value of type str"),  # type: ignore[arg-type]
         (lambda: Context(is_automatic=0), "^Context.is_automatic: got a value of type int"),  # type: ignore[arg-type]

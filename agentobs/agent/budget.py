@@ -77,7 +77,7 @@ class Budget:
         )
         if self.at_limit not in get_args(AtLimit):
             raise UsageError(
-                f"unknown at_limit: {self.at_limit!r}",
+                f"unknown value {self.at_limit!r}",
                 where="Budget.at_limit",
                 todo=f"Use one of {', '.join(get_args(AtLimit))}",
             )

@@ -191,14 +191,14 @@ class Hook:
         for flag in ("once", "background"):
             if not isinstance(getattr(self, flag), bool):
                 raise UsageError(
-                    f"{flag} must be True or False, got {getattr(self, flag)!r}",
+                    f"{flag} is {getattr(self, flag)!r}",
                     where=where,
                     todo="Pass True or False",
                 )
         limit = self.timeout_s
         if limit is not None and not (_is_number(limit) and limit > 0):
             raise UsageError(
-                f"timeout_s must be above 0, got {limit!r}",
+                f"timeout_s is {limit!r}",
                 where=where,
                 todo="Pass seconds above 0",
             )
@@ -305,7 +305,7 @@ def _check_run(run: Any, where: str) -> None:
                 )
             if isinstance(run, AgentHook) and not 1 <= run.max_turns <= AGENT_TURNS_MAX:
                 raise UsageError(
-                    f"max_turns must be 1 to {AGENT_TURNS_MAX}, got {run.max_turns!r}",
+                    f"max_turns is {run.max_turns!r}",
                     where=where,
                     todo=f"Pass 1 to {AGENT_TURNS_MAX}",
                 )
