@@ -183,7 +183,7 @@ def test_a_hook_without_a_name_runs_in_the_lower_level_functions() -> None:
 
 
 def test_tools_given_to_the_run_only() -> None:
-    """Tools that the world cannot run are refused before the model is told of them."""
+    """Tools that the world cannot run are refused before the model receives their declarations."""
     refused_run("the world cannot run these tools of the run: pay", tools=[pay])
 
 
@@ -283,7 +283,7 @@ SYNC = anthropic.Anthropic(api_key="made-up")
     ],
 )
 def test_a_client_of_the_wrong_kind(client: Any, expected: str) -> None:
-    """A sync client, and anything that is no client, are refused with one error by each way to start a run."""
+    """A sync client, and anything that is not a client, are refused with one error by each way to start a run."""
     with pytest.raises(UsageError, match=expected):
         agentobs.Agent(client, options=options())
     with pytest.raises(UsageError, match=expected):

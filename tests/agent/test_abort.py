@@ -285,7 +285,7 @@ def test_abort_during_a_stream_with_a_started_tool() -> None:
 
 
 def test_abort_during_an_approval_wait() -> None:
-    """An abort ends an approval wait immediately, and the result of the call says that the call was stopped."""
+    """An abort ends an approval wait immediately, and the result of the call states that the call was stopped."""
     abort, conversation = Abort(), Conversation()
 
     async def person(consent: Consent) -> bool:

@@ -370,7 +370,7 @@ def test_a_hook_answers_in_place_of_a_tool(
 
 
 def test_a_hook_answers_with_an_error(tmp_path: Path) -> None:
-    """The answer of a hook may be an error for the model; it is no failure of the tool."""
+    """The answer of a hook may be an error for the model; it is not a failure of the tool."""
     answer = {"output": [{"type": "text", "text": "closed on Sundays"}], "is_error": True}
     hook = Hook("pre_tool_use", lambda _: answer, name="closed")
     done = record(tmp_path, [PAYS, DONE], agent_with(hook))

@@ -33,7 +33,7 @@ COSTLY_TOKENS = 200_000
 
 
 class Bank:
-    """What the model was told by the tools of one agent."""
+    """The results that the model received from the tools of one agent."""
 
     def __init__(self) -> None:
         self.start("nobody")
@@ -190,7 +190,7 @@ def compare(run: Run, *, finishes_turn: bool = False) -> None:
 
 
 def _run(run: Run, agrees: bool) -> tuple[str, list[str]]:
-    """Return the answer of an agent, and about whom the person was asked."""
+    """Return the answer of an agent, and the payee that the person was asked about."""
     asked: list[str] = []
 
     def ask(to: str) -> bool:

@@ -134,7 +134,9 @@ def test_an_edited_readme_is_kept(shell: Shell) -> None:
 
 
 def test_written_and_kept_files_are_listed(shell: Shell) -> None:
-    """For each file, the output says whether it was written or kept; unchanged files and files of the user are kept."""
+    """For each file, the output states whether it was written or kept; unchanged files and files of the user are
+    kept.
+    """
     [first, _] = ids(shell.home)
     names = ("recording.jsonl", "test_it.py", "README.md")
     out = shell("freeze", first, "-o", "it", "--no-check").out

@@ -78,7 +78,7 @@ def test_a_layout_fits_and_never_cuts_below_the_minimum(layout: list[Column], wi
 
 @given(st.lists(columns, min_size=1, max_size=12), st.integers(20, 200))
 def test_a_column_that_is_left_out_does_not_fit(layout: list[Column], width: int) -> None:
-    """A column is left out only if it does not fit beside the shown columns of the same or a higher priority."""
+    """A column is left out only if it does not fit next to the shown columns of the same or a higher priority."""
     widths = fit(layout, width)
     for at, column in enumerate(layout):
         if at in widths:

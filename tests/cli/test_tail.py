@@ -86,7 +86,9 @@ def test_a_call_is_printed_before_its_result(
 def test_facts_without_known_fields_are_left_out(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Facts of other versions, with missing fields, are no error; a cost that they were part of is a lower bound."""
+    """Facts of other versions, with missing fields, are not an error; a cost that they were part of is a lower
+    bound.
+    """
     segment = Segment(home)
     for kind in ("session_starts", "attempts", "usage", "tool_uses", "tool_results", "permissions"):
         segment.facts.append(kind, {"session_id": session_id(1)})

@@ -215,7 +215,7 @@ def test_consent_by_option_shows_content_at_once(home: Home) -> None:
 
 
 def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
-    """If the content was pruned, the transcript says so, and the other tabs work."""
+    """If the content was pruned, the transcript states this, and the other tabs work."""
     main(["--home", str(home.path), "prune", "--content-only", "--session", session_id(2)])
 
     async def drive(pilot: Pilot[None]) -> None:
@@ -375,7 +375,7 @@ def test_keys_are_explained(home: Home) -> None:
 
 
 def test_a_terminal_is_needed(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal, the command says what to use instead."""
+    """Without a terminal, the command states what to use instead."""
     with pytest.raises(SystemExit) as ended:
         main(["--home", str(home.path), "tui"])
     assert ended.value.code == 1

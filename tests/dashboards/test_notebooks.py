@@ -189,7 +189,7 @@ def test_rows_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_as_html() -> None:
-    """A notebook shows the first rows as text, and says how many there are."""
+    """A notebook shows the first rows as text, and states how many there are."""
     html = QueryRows(["<b>"], [("<script>",)] * (SHOWN + 2))._repr_html_()
     assert html.count("<tr>") == 1 + SHOWN
     assert "<script>" not in html

@@ -156,7 +156,7 @@ def test_a_terminal_stays_a_terminal(observed: Observed) -> None:
 
 @pytest.mark.parametrize("is_group", [False, True])
 def test_signals_reach_the_command(observed: Observed, is_group: bool) -> None:
-    """A signal to the process or to its group reaches the command, which ends as it wants."""
+    """A signal to the process or to its group reaches the command, which decides how it ends."""
     process = subprocess.Popen(
         ["bash", "-c", "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done"],
         env=observed.environment,

@@ -204,7 +204,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )  # fmt: skip
 def test_bad_cassettes_are_refused(text: str, found: str) -> None:
-    """One error says what is wrong; nothing of the document is executed, and aliases cannot fill the memory."""
+    """One error states what is wrong; nothing of the document is executed, and aliases cannot fill the memory."""
     with pytest.raises(ForeignError, match=found):
         list(cassette_exchanges(text.encode()))
 

@@ -330,7 +330,9 @@ def test_denied_calls_are_denied(tmp_path: Path) -> None:
 
 
 def test_incomplete_requests_are_rebuilt_from_the_entries(tmp_path: Path) -> None:
-    """If a part of a request is missing or impossible, only the conversation is rebuilt, and the import says so."""
+    """If a part of a request is missing or impossible, only the conversation is rebuilt, and the import reports
+    this.
+    """
     log = main_log()
     for line in log.lines:
         if line.get("id") == "r1":

@@ -97,7 +97,7 @@ def test_a_command_is_recorded(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_command_that_sends_nothing_gets_advice(home: Path) -> None:
-    """The exit code stays, and the last line says what to try."""
+    """The exit code stays, and the last line states what to try."""
     ended = record(home, "http://127.0.0.1:1", "--", "sh", "-c", "cat; exit 4", input="passed on")
     assert (ended.returncode, ended.stdout) == (4, "passed on")
     assert "no request came" in ended.stderr

@@ -102,7 +102,7 @@ def test_a_proof_names_each_difference() -> None:
 
 
 def test_a_refusal_needs_a_warning_and_no_requests() -> None:
-    """An agent that cannot be recorded must be told so, and a recorded request contradicts it."""
+    """An agent that cannot be recorded must be warned, and a recorded request contradicts the warning."""
     nothing = Counts(requests=0, turns=0, tool_calls=0, interactions=0, cost_usd=Decimal())
     refusal = Refusal(
         versions={}, recorded_with="", provider=nothing, store=nothing, warning="saw no request"

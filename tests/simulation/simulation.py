@@ -278,7 +278,7 @@ class Simulation:
         self._flush(agent)
 
     def _flush(self, agent: Agent) -> None:
-        """Acknowledge all records that were given since the last flush, if the recorder says so."""
+        """Acknowledge all records that were given since the last flush, if the recorder has acknowledged them."""
         if agent.recorder.flush(0):
             names = agent.given[agent.acknowledged :]
             self.truth.acknowledge(names, is_durable=agent.mode == "always")

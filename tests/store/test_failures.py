@@ -72,7 +72,7 @@ def named(records: list[Record], number: int, name: str) -> list[Record]:
 
 
 def search(number: int, code: str) -> list[Record]:
-    """Return a session whose first response contains a web search that fails, and goes on after it."""
+    """Return a session whose first response contains a web search that fails, and continues after it."""
     first = attempt(number, 1)
     place: dict[str, Any] = {
         "session_id": session_id(number),

@@ -200,7 +200,7 @@ def test_unknown_session(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def test_find_a_session_in_an_empty_home(tmp_path: Path) -> None:
-    """In an empty home no session is found, and the error says why."""
+    """In an empty home no session is found, and the error states why."""
     home = a_home(tmp_path)
     with connect(home) as connection:
         with pytest.raises(UsageError, match="Nothing was recorded yet"):

@@ -1,7 +1,7 @@
 """The proof of one agent: it is recorded live, replayed without the provider, and replayed with two changes.
 
 What was recorded is compared with what the provider counted. If agentobs cannot record an agent, the proof is that
-agentobs says so.
+agentobs reports this.
 
 python -m tests.third_party_agents.proof pydantic_agent
 """
@@ -84,7 +84,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The results for an agent that agentobs cannot record, and says so."""
+    """The results for an agent that agentobs reports as not recordable."""
 
     versions: dict[str, str]
     recorded_with: str
@@ -154,7 +154,7 @@ def stored(home: Path) -> Counts:
 
 
 def refuse(run: Run, folder: Path) -> Refusal:
-    """Run an agent whose requests agentobs cannot see; return the proof that agentobs says so."""
+    """Run an agent whose requests agentobs cannot see; return the proof that agentobs reports this."""
     provider = Provider()
     with (
         warnings.catch_warnings(record=True) as caught,

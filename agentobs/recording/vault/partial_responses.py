@@ -45,7 +45,7 @@ class PartialExchange:
     written: bytearray = field(default_factory=bytearray, repr=False)
     """The bytes of all parts, without secrets."""
     covered_bytes: int = 0
-    """How many bytes of the response the parts cover."""
+    """The number of bytes of the response that the parts cover."""
     parts: int = 0
     """The number of parts."""
     response: ResponseProgress = field(default_factory=ResponseProgress, repr=False)

@@ -77,7 +77,7 @@ def test_rules(change: Change, inputs: list[Any], expected: tuple[Any, ...]) -> 
 
 
 def test_only_calls_that_were_open_are_candidates() -> None:
-    """Calls before and after, of reading tools and of sub-agents that have own calls are not candidates."""
+    """Calls before and after, of reading tools and of sub-agents that have their own calls are not candidates."""
     calls = [
         call(1, {}, opened=1, closed=5),
         call(2, {}, opened=1, closed=None),

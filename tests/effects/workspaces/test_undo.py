@@ -24,7 +24,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def planned(home: Home, root: Path, start: dict[str, str], session: Action) -> Undo:
-    """Return the plan that puts back what a session has done to some files."""
+    """Return the plan that undoes the changes of a session to some files."""
     write(root, start)
     shadow = open_shadow(home, root)
     snapshots = Snapshots(shadow)

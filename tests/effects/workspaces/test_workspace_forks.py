@@ -267,7 +267,7 @@ def test_a_comparison_that_does_not_start_leaves_no_directory(
 
 
 def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
-    """The request that could exceed the limit is not sent; the command ends, and the error says what was spent."""
+    """The request that could exceed the limit is not sent; the command ends, and the error states what was spent."""
     out = tmp_path / "out"
     ended = shell(
         "fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out), "--max-usd", "0.00001"
@@ -388,7 +388,7 @@ def test_a_python_agent_is_forked_from_the_files_of_its_turn(
 def test_a_terminated_comparison_ends_its_fork(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Otherwise the fork would go on and spend money after its terminal was closed."""
+    """Otherwise the fork would continue and spend money after its terminal was closed."""
 
     class Process:
         signals: ClassVar[list[int]] = []
