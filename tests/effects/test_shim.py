@@ -92,9 +92,7 @@ def test_a_command_gives_the_same(observed: Observed, tmp_path: Path, name: str)
     [report] = observed.take()
     assert report.end is not None
     assert (-report.end.signal or report.end.exit_code) == results[0][0]
-    if (
-        name != "background"
-    ):  # output that a child writes after the end of the command is not part of it
+    if name != "background":  # what a child writes after the end of the command is not part of it
         assert report.end.stdout.total == len(results[0][1])
         assert report.end.stderr.total == len(results[0][2])
     assert report.start.arguments[1:] == ("-c", SCRIPTS[name], "zero", "a b", "'\"\\\n")

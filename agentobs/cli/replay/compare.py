@@ -84,7 +84,7 @@ RUNS_MAX = 20
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="New parent directory for the directories of the forks. Default: a temporary directory, which is kept.",
+    help="The new directory for the directories of the forks. Default: a temporary directory, which is kept.",
 )
 @click.option(
     "--verify-timeout",

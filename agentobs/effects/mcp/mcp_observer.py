@@ -137,7 +137,7 @@ class _Tee:
         if kind == b"M":
             version, name = fields
             if version != b"1":
-                raise ValueError("unknown version of the report")
+                raise ValueError("another version")
             self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
         elif kind in (b"c", b"s"):
             wall, clock, data = fields

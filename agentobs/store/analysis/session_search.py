@@ -166,7 +166,7 @@ class SessionTexts:
         until_ns: int | None,
         progress: Progress,
     ) -> bool:
-        """Add the missing titles of sessions to the index; return whether any were missing."""
+        """Add the titles of sessions to the index that are not in it yet; return whether there were any."""
         known = index.stamps("title", _few(listed))
         missing = [each for each in listed if not _is_current(known.get(each.session_id), each)]
         for start in range(0, len(missing), BATCH):
