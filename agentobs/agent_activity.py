@@ -1,4 +1,4 @@
-"""What an agent does: one run, or the end of its conversation. There is one activity at a time."""
+"""An activity of an agent: one run, or the end of its conversation. There is one activity at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Activity:
 
     @property
     def is_left(self) -> bool:
-        """Whether the run was left before its result: nothing is executing it, and nobody will continue to read it."""
+        """Whether the run was abandoned before its result: nothing executes it, and no consumer will read further
+        events.
+        """
         if self._is_closing:
             return True
         is_read = self._reader not in (None, asyncio.current_task()) and not self._reader.done()

@@ -32,7 +32,7 @@ exits, in seconds. Our choice.
 
 
 class BackgroundLoop:
-    """An event loop that runs in its own thread until it is stopped, and between calls of `run`, too."""
+    """An event loop that runs in its own thread until it is stopped, even between calls of `run`."""
 
     def __init__(self) -> None:
         """Start the thread."""

@@ -1,4 +1,4 @@
-"""How this installation of agentobs is extended: the command that adds an extra.
+"""The command that adds an extra to this installation of agentobs.
 
 An extra comes from the same source as the installed package: a package index, a file, a repository or a checkout.
 """

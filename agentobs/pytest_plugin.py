@@ -291,7 +291,7 @@ def replay_command(request: pytest.FixtureRequest) -> Callable[..., CommandRepla
     """Return a function that runs the command of the fixture in the marker `replay_command`, and checks the run.
 
     The function takes the options of `replay.run_command`, which override those of the marker, and `allow_drift`, see
-    `CommandReplay.check`. With `check=False`, it returns a run that differs from the recording, too.
+    `CommandReplay.check`. With `check=False`, it also returns a run that differs from the recording.
     """
     from replay.pytest_plugin.command_fixtures import command_runner
 

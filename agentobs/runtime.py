@@ -162,7 +162,7 @@ class Process:
         self.open_exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
         """The recorded exchanges that are in progress."""
         self.listener: Callable[[ModelExchange], None] | None = None
-        """Receives each exchange when it has ended, in the caller's thread; also in replays."""
+        """Receives each exchange when it has ended, in the caller's thread. It is also called in replays."""
         self.request_listeners: tuple[Callable[[Any], None], ...] = ()
         """Each one receives each recorded request when it is sent, in the caller's thread: an open exchange with
         `attempt_id`, `place`, `started_ns` and `request`. It must return quickly. It is removed if it raises an
@@ -177,7 +177,7 @@ class Process:
         self.span_place_outside: Callable[[], Place] | None = None
         """Returns the place of spans that are opened outside every session; if None, such spans are not recorded."""
         self.place_outside: Callable[[], Place | None] | None = None
-        """Returns the place of calls of recorded functions outside every session."""
+        """Returns the place to which calls of recorded functions outside of sessions belong."""
         self._states: dict[type, object] = {}
 
     def state(self, kind: type[T]) -> T:
@@ -203,7 +203,7 @@ class Process:
                 self.record_listeners = without(self.record_listeners, listener)
 
     def unfinished(self, session_id: str) -> list[ModelExchange]:
-        """Return the watched exchanges of a session that are in progress, as far as they have arrived."""
+        """Return the received parts of the watched exchanges of a session that are in progress."""
         watched: list[OpenExchange] = members(self.watched_exchanges)
         found = [each.partial_exchange() for each in watched if each.place.session_id == session_id]
         return [exchange for exchange in found if exchange is not None]

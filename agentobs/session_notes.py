@@ -201,7 +201,7 @@ def _check(name: str, turn: int | None, tool_use_id: str | None, comment: str | 
         raise UsageError(
             "both a turn and a tool call are given",
             where=f"score {name}",
-            todo="Pass one of them: the tool call has its turn",
+            todo="Pass one of them; a tool call already identifies its turn",
         )
     if comment is not None and len(comment) > COMMENT_MAX:
         raise UsageError(

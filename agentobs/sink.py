@@ -63,11 +63,11 @@ BACKLOG_BYTES = 64 * 1024 * 1024
 same size as the queue of the recorder.
 """
 BATCH = 64
-"""How many queued records are delivered before other work continues. Our choice."""
+"""The maximum number of queued records that are delivered before other work continues. Our choice."""
 KNOWN_DROPS = 1024
 """The number of pairs of session and kind for which dropped records are counted separately. Our choice."""
 RETIRED_MAX = 10_000
-"""How many sessions with a stopped recorder are remembered. Our choice."""
+"""The maximum number of sessions with a stopped recorder that are remembered. Our choice."""
 
 _LABELS = {
     ModelExchange: Label("attempt"),
@@ -443,13 +443,13 @@ class State:
         self.sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     """In a child process, reset all sinks, because their queues and counts belong to the parent."""
     for each in list(process.state(State).sinks):
         each._reset()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 sink = Sink()
 """The sink of this process."""

@@ -1,4 +1,4 @@
-"""TLS of the servers that other machines may reach."""
+"""TLS for servers that other machines can connect to."""
 
 from __future__ import annotations
 

@@ -82,13 +82,13 @@ class Agent:
             tools: the tools, created with `agentobs.agent.tool`.
             hooks: the hooks, unless they are in the options.
             sub_agents: the agents that the model may start.
-            person: requests an approval from a person; None if nobody can be asked.
+            person: requests an approval from a person; None if no person is available.
             classifier: answers approval requests before the person does, or if there is no person.
             hook_model: the default model for prompt and agent hooks.
             roots: the folders that must contain the paths of tools; by default the working directory.
             memory: returns the session's memory, see `agentobs.agent.live_world`.
             refresh: renews the client's credentials after a 401 or a 403, see `agentobs.agent.live_world`.
-            background_listener: receives each event of a background agent when it happens, also after the run that
+            background_listener: receives each event of a background agent when it happens, even after the run that
                 started the agent has ended. It must return quickly.
 
         Raises:
@@ -117,7 +117,7 @@ class Agent:
             )
         if options.budget.at_limit == "ask" and person is None:
             raise UsageError(
-                "nobody can be asked at a limit",
+                "no person can be asked at a limit",
                 where="Budget.at_limit",
                 todo='Pass person, or set at_limit to "stop"',
             )
@@ -179,7 +179,7 @@ class Agent:
         """Answer a prompt in the conversation, and wait for the result, without an event loop.
 
         The run takes place in a background event loop, which all agents with the same client share. Background agents
-        and background hooks are awaited, too; `abort` ends this wait.
+        and background hooks are awaited as well; `abort` ends this wait.
 
         Args:
             prompt: a text, or content blocks.

@@ -257,7 +257,7 @@ GATED_EVENTS = frozenset(
     {"user_prompt_submit", "pre_tool_use", "permission_request", "sub_agent_start"}
 )
 """The events of hooks whose veto protects something outside of the agent. If such a hook cannot run, that is a veto.
-A hook for `pre_compact` can block, too, but a compaction that runs unchecked does no harm.
+A hook for `pre_compact` can also block, but a compaction that runs unchecked does no harm.
 """
 
 
@@ -365,7 +365,7 @@ class World:
     settled: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until all background hooks have ended; each has a timeout."""
     close_idle_connections: Callable[[], Awaitable[None]] = _do_nothing
-    """Close the client's idle connections after a connection was lost, because they may be dead, too. The next request
+    """Close the client's idle connections after a connection was lost, because they may also be dead. The next request
     then uses a new connection.
     """
     abort: Abort = field(default_factory=Abort)

@@ -1,4 +1,6 @@
-"""The cost of an event, compared with an append to a deque and with OpenTelemetry, also while a consumer hangs."""
+"""The cost of an event, compared with an append to a deque and with OpenTelemetry, with and without a hanging
+consumer.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,7 @@ def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Sect
 
 
 def _stuck_sink() -> tuple[Sink, threading.Event]:
-    """Return a sink that has a thread that hangs in its consumer, and the event that releases this thread."""
+    """Return a sink with a thread that hangs in its consumer, and the event that releases the thread."""
     stuck, is_stuck, release = Sink(), threading.Event(), threading.Event()
 
     def consumer(_: Record) -> None:

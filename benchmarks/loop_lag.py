@@ -1,6 +1,6 @@
 """The lag of the event loop of an agent with four concurrent streams, with and without recording.
 
-A timer of the loop is due every 2 ms, and notes how late it runs. The recorder works in threads of its own, so it
+A timer of the loop is due every 2 ms, and notes how late it runs. The recorder works in its own threads, so it
 delays the loop only while it holds the lock of the interpreter.
 """
 

@@ -43,7 +43,7 @@ HEADERS = {"anthropic-version": "2023-06-01", "content-type": "application/json"
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     url: str
     process_id: int

@@ -1,7 +1,7 @@
 """Dashboards: charts and pages of recorded data. Requires the extra `dashboards`.
 
 In notebooks and scripts, `dashboards.waterfall("SESSION")` and the other functions return plotly figures, and
-`dashboards.session("SESSION")` returns a session that notebooks show as a table. Two modules are public, too: `figures`
+`dashboards.session("SESSION")` returns a session that notebooks show as a table. Two modules are also public: `figures`
 (one Plotly figure per named query) and `drawing` (a figure as static SVG). All names are imported at first use. The
 application and the reports are commands: `agentobs dashboard`, `agentobs report`.
 """

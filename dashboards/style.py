@@ -29,7 +29,7 @@ BLUE, ORANGE, PURPLE, GREEN, RED = "#1f5fa8", "#e08a00", "#8e4a9e", "#2a9d78", "
 SKY, STEEL, SILVER = "#8fc1e8", "#8a96a3", "#cfd6dd"
 INK, FAINT, GRID, PAPER = "#1d2329", "#57606a", "#e3e7eb", "#ffffff"
 ON_BRIGHT = "#101418"
-"""The color of text on ORANGE, which is bright in the dark theme, too."""
+"""The color of text on ORANGE, which is bright in both themes."""
 
 DARK: Final = {
     BLUE: "#6fa8f0",

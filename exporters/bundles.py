@@ -195,7 +195,7 @@ def _lines(
 def _content_lines(
     home: Home, session: _Session, clean: Clean
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield kind and value of each line of content of a session.
+    """Yield the kind and the value of each content line of a session.
 
     Raises:
         RecordingError: the content is missing, or cannot be decrypted.
@@ -249,7 +249,7 @@ class _Cleaner:
         return value if cleaned == text else _with_text(value, cleaned)
 
     def _request(self, value: dict[str, Any], insert: bytes) -> dict[str, Any]:
-        """Return a cleaned request. If it cannot be rebuilt from its base any more, it contains the complete body."""
+        """Return a cleaned request. If it can no longer be rebuilt from its base, it contains the complete body."""
         content_id, base = value["content_id"], value["base"]
         expected = self._clean(self._vault.body(content_id))
         base_body = self._bodies.get(base) if base is not None else b""

@@ -238,7 +238,9 @@ class TraceFiles:
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been written as abandoned; only the recording contains their ends."""
+        """The number of spans that ended after they had been written as abandoned; only the recording contains their
+        ends.
+        """
         return self._follower.late_ends
 
     def _after_fork(self) -> None:

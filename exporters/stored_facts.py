@@ -136,7 +136,7 @@ def _facts_of_large_session(store: Store, session: RecordedSession) -> Iterator[
         after, width = 0, PAGE
         while after < part.last:
             within = SegmentRange(session.session_id, part.segment_id, after, after + width)
-            # Facts of other sessions may be in between, so the number of facts in a range is not known.
+            # A range may contain facts of other sessions, so the number of its facts is not known.
             while (facts := store.count_facts(within)) > PAGE and width > 1:
                 width //= 2
                 within = replace(within, last=after + width)

@@ -63,7 +63,7 @@ def _load_one_certificate(config: pytest.Config) -> None:
 def _skip_disk_syncs() -> None:
     """Do not wait until files are on the disk, because no test cuts the power.
 
-    tests/recording/test_durability.py replaces these functions, too, to check that files are synced in the right order.
+    tests/recording/test_durability.py also replaces these functions, to check that files are synced in the right order.
     """
     for name in ("fsync", "fdatasync"):
         if hasattr(os, name):

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 WORK = ROOT / ".mutants"
 PACKAGES = ("agentobs/recording", "agentobs/records", "agentobs/store", "replay")
 TESTS = ("tests/recording", "tests/records", "tests/store", "tests/replay", "tests/provider")
-"""The tests that are measured and run. Some lines are executed by other tests alone; they count as not executed."""
+"""The tests that are measured and run. Lines that only other tests execute count as not executed."""
 SECONDS_MAX = 900
 """The timeout of the tests of a mutant; a mutant that exceeds it counts as detected. [seconds]"""
 TESTS_MAX = 150

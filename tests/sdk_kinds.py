@@ -18,7 +18,7 @@ from anthropic.types.beta.sessions.beta_managed_agents_session_status_idle_event
 
 
 def members(union: Any) -> Iterator[Any]:
-    """Yield the classes in a union, also in nested ones."""
+    """Yield the classes in a union, including nested unions."""
     if isinstance(union, type):
         yield union
     else:

@@ -78,7 +78,7 @@ def sync_run(
 
 
 def test_agents_with_one_client_share_its_connections() -> None:
-    """Each `run_sync` sends its request once: of several agents with one client, and after another agent has ended."""
+    """Each `run_sync` sends its request once, with several agents on one client, and after another agent has ended."""
     with Provider([DONE] * 5) as provider:
         client = provider.client()
         with agentobs.Agent(client, options=OPTIONS) as first:

@@ -65,7 +65,7 @@ def test_every_kind_of_the_sdk_is_listed(kind: str) -> None:
 
 
 def test_every_fact_is_a_column_of_the_store() -> None:
-    """Each row names columns of tables or views, or says that there is only content, or nothing."""
+    """Each row names columns of tables or views, or states that there is only content, or nothing."""
     with duckdb.connect(config=SETTINGS) as connection:
         migrate(connection)
         known = {

@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,9 +35,23 @@ PHRASES = {
     r"\btaken out\b|\btakes? out\b": "redacted, removed",
     r"\ban end of it\b": "a suffix",
     r"\bit stands\b(?! for)|\bstands? (?:in|at|here|there|beside)\b": "is, is in",
+    r"\b(?:somebody|anybody)\b": "name the actor: user, attacker, another program",
+    r"(?<!rows in other tables are missing), too(?=[.;:])": "also, as well",
+    r"\balso (?:if|when|after|while|before|those)\b": "even if, even after, including",
+    r"\bonce more\b": "again",
+    r"\bany more\b": "no longer",
+    r"\bnothing but\b": "only",
+    r"\bputs? back\b|\bwas put back\b|\bbe put back\b": "restore",
+    r"\bof which (?:only|less|the|one|there)\b": "two sentences, or 'whose'",
+    r"\b(?:an?|the same) \w+ of (?:its|their) own(?=[^\w ]|$| (?:and|in|that|which|with)\b)": (
+        "its own ..., a separate ..."
+    ),
+    r"(?-i:(?:^|\")How many )": "The number of, the maximum number of",
+    r"\bsays (?:so|that|what|why|which|whether|how)\b": "states, explains",
     r"\bcassettes?\b|\bgolden\b": "recording, fixture, snapshot",
 }
 """Expressions that are forbidden in prose, each with words that replace it."""
+_ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +69,32 @@ def sources() -> tuple[Path, ...]:
     return tuple(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))
 
 
+def modules_of_tests() -> Iterator[Path]:
+    """Yield the files of tests and benchmarks, except this one and agents in the style of other authors."""
+    for name in ("tests", "benchmarks"):
+        for path in sorted((ROOT / name).rglob("*.py")):
+            if path != Path(__file__) and "failing_agents/agents" not in path.as_posix():
+                yield path
+
+
+def may_be_wrong(path: Path) -> bool:
+    """Return whether a module contains a forbidden expression anywhere. This takes less time than parsing it."""
+    return _ANY_PHRASE.search(path.read_text("utf-8")) is not None
+
+
+def prose_of_tests() -> Iterator[Text]:
+    """Yield the docstrings and comments of tests and benchmarks that may contain a forbidden expression."""
+    for path in modules_of_tests():
+        if may_be_wrong(path):
+            yield from _in_python(path, with_texts=False)
+
+
 def prose() -> Iterator[Text]:
     """Yield all prose that may contain a forbidden expression: docstrings, comments, texts in code, documents, pages,
     and comments in SQL.
     """
-    # Searching a module takes less time than parsing it.
-    any_phrase = re.compile("|".join(PHRASES), re.IGNORECASE)
     for path in sources():
-        if any_phrase.search(path.read_text("utf-8")):
+        if may_be_wrong(path):
             yield from _in_python(path)
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
         yield from _lines(
@@ -91,7 +123,7 @@ def _lines(path: Path, text: str) -> Iterator[Text]:
         yield Text(path.relative_to(ROOT).as_posix(), number, line)
 
 
-def _in_python(path: Path) -> Iterator[Text]:
+def _in_python(path: Path, *, with_texts: bool = True) -> Iterator[Text]:
     """Yield the docstrings of a module, including those of fields, its comments, and its texts of several words."""
     source, relative = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(source)):
@@ -100,7 +132,12 @@ def _in_python(path: Path) -> Iterator[Text]:
             if isinstance(value, str):
                 for offset, line in enumerate(re.sub(r"`[^`\n]*`", _blank, value).split("\n")):
                     yield Text(relative, node.lineno + offset, line)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+        elif (
+            with_texts
+            and isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value
+        ):
             yield Text(relative, node.lineno, re.sub(r"`[^`\n]*`", _blank, node.value))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -113,6 +150,7 @@ _ARGUMENT = re.compile(r"^\s+\w+: ")
 
 CASSETTES = (
     "agentobs/importers/",
+    "tests/importers/",
     "agentobs/cli/transfer/foreign_recordings.py",
     "docs/importing.md",
     "CHANGELOG.md",
@@ -120,12 +158,12 @@ CASSETTES = (
 """Where `cassette` is the name of a file of vcrpy or VCR, which users know by this name only."""
 
 
-def wrong_phrases() -> Iterator[str]:
+def wrong_phrases(texts: Iterable[Text]) -> Iterator[str]:
     """Yield each use of a forbidden expression."""
     patterns = [
         (re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in PHRASES.items()
     ]
-    for each in prose():
+    for each in texts:
         for pattern, instead in patterns:
             for match in pattern.finditer(_ARGUMENT.sub("", each.text)):
                 if match[0].lower().startswith("cassette") and each.path.startswith(CASSETTES):
@@ -135,7 +173,12 @@ def wrong_phrases() -> Iterator[str]:
 
 def test_prose_contains_no_forbidden_expressions() -> None:
     """Docstrings, comments, documents, pages and comments in SQL contain no forbidden expressions."""
-    assert list(wrong_phrases()) == []
+    assert list(wrong_phrases(prose())) == []
+
+
+def test_prose_of_tests_contains_no_forbidden_expressions() -> None:
+    """Docstrings and comments of tests and benchmarks contain no forbidden expressions."""
+    assert list(wrong_phrases(prose_of_tests())) == []
 
 
 def test_the_check_finds_a_forbidden_expression() -> None:
@@ -148,6 +191,12 @@ def test_the_check_finds_a_forbidden_expression() -> None:
         ("It is no session", True),
         ("written beside the file", True),
         ("the outcome of the call", False),
+        ("How many steps are shown.", True),
+        ("It shows how many steps there are.", False),
+        ("It is a session of its own.", True),
+        ("the previous request of its own task", False),
+        ("The output is bounded, too.", True),
+        ("The file is too large.", False),
     ):
         found = any(re.search(pattern, text, re.IGNORECASE) for pattern in PHRASES)
         assert found is is_wrong, text

@@ -177,7 +177,9 @@ def is_in(module: str, package: str) -> bool:
 
 @cache
 def imports(module: str) -> list[tuple[str, bool]]:
-    """Return (module, whether inside a function) for each import of a module of agentobs, also for type checkers."""
+    """Return (module, whether inside a function) for each import of a module of agentobs, including imports for type
+    checkers.
+    """
 
     def walk(node: ast.AST, deep: bool) -> Iterator[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):

@@ -183,7 +183,7 @@ def test_a_hook_without_a_name_runs_in_the_lower_level_functions() -> None:
 
 
 def test_tools_given_to_the_run_only() -> None:
-    """Tools that the world cannot run are refused before the model is told of them."""
+    """Tools that the world cannot run are refused before the model receives their declarations."""
     refused_run("the world cannot run these tools of the run: pay", tools=[pay])
 
 
@@ -246,7 +246,7 @@ def test_options_build_the_table_of_hooks() -> None:
 
 def test_asking_at_a_limit_without_a_person() -> None:
     """A world without a person cannot run a budget that asks at its limit; a world with a person can."""
-    refused_run("nobody can be asked at a limit", options=options(budget=AT_LIMIT))
+    refused_run("no person can be asked at a limit", options=options(budget=AT_LIMIT))
 
     async def go(provider: Provider) -> Result:
         async with provider.client() as client:
@@ -283,7 +283,7 @@ SYNC = anthropic.Anthropic(api_key="made-up")
     ],
 )
 def test_a_client_of_the_wrong_kind(client: Any, expected: str) -> None:
-    """A sync client, and anything that is no client, are refused with one error by each way to start a run."""
+    """A sync client, and anything that is not a client, are refused with one error by each way to start a run."""
     with pytest.raises(UsageError, match=expected):
         agentobs.Agent(client, options=options())
     with pytest.raises(UsageError, match=expected):
@@ -474,11 +474,11 @@ ASK_AT_TURNS = Budget(session_turns=2, repeated_turns=4, at_limit="ask")
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: Budget(at_limit="Stop"), "^Budget.at_limit: 'Stop' is not an action"),  # type: ignore[arg-type]
+        (lambda: Budget(at_limit="Stop"), "^Budget.at_limit: unknown value 'Stop'"),  # type: ignore[arg-type]
         (lambda: Budget(session_turns=-1), "^Budget.session_turns: -1 is not a valid number"),
         (lambda: Budget(session_turns="4"), "^Budget.session_turns: '4' is not a valid"),  # type: ignore[arg-type]
         (lambda: Budget(runaway="yes"), "^Budget.runaway: got a value of type str"),  # type: ignore[arg-type]
-        (lambda: Hook("stop", refuse, once="no"), "^hook stop: its once is 'no'"),  # type: ignore[arg-type]
+        (lambda: Hook("stop", refuse, once="no"), "^hook stop: once is 'no'"),  # type: ignore[arg-type]
         (lambda: Context(kept_results="5"), "^Context.kept_results: got a value of type str"),  # type: ignore[arg-type]
         (lambda: Context(window_tokens="9"), "^Context.window_tokens: got a value of type str"),  # type: ignore[arg-type]
         (lambda: Context(is_automatic=0), "^Context.is_automatic: got a value of type int"),  # type: ignore[arg-type]
@@ -619,7 +619,7 @@ def test_a_message_of_the_wrong_kind(message: Any) -> None:
         ({"options": options(fallback_model=MODEL)}, "is its own fallback"),
         ({"options": options(stream=False, max_tokens=64_000)}, "too many without streaming"),
         ({"options": options(model=" ")}, "there is no model"),
-        ({"options": options(budget=AT_LIMIT)}, "nobody can be asked at a limit"),
+        ({"options": options(budget=AT_LIMIT)}, "no person can be asked at a limit"),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], expected: str) -> None:

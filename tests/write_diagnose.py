@@ -263,9 +263,10 @@ fix:
 _COMMANDS = """
 - `agentobs diagnose --all --since 7d` prints a table of all sessions, with a row `failure` for each session that
   failed. On a store with millions of calls, use `--since`; the command then takes about a second.
-- `agentobs sessions --failed` lists the failed sessions with their causes, and `--cause TEXT` selects them by it,
-  ignoring case. In SQL, the views `failures` and `errors` contain the cause of each failure, and all errors, including
-  those of tools that the provider ran. Texts in SQL are digests, so `--cause` finds more than a condition on `summary`.
+- `agentobs sessions --failed` lists the failed sessions with their causes, and `--cause TEXT` selects sessions by
+  cause, ignoring case. In SQL, the views `failures` and `errors` contain the cause of each failure, and all errors,
+  including those of tools that the provider ran. Texts in SQL are digests, so `--cause` finds more than a condition on
+  `summary`.
 - With `--fail`, both commands exit with status 1 if they find a signature, for use in CI.
 - With `--json`, both commands print one JSON object per line.
 - `agentobs diagnose SESSION --judge MODEL` asks a model whether the final responses contradict the tool results since
@@ -304,8 +305,8 @@ _TELLS = """
   which all arguments have the same weight. Two inputs are similar if their hashes differ in at most 6 bits; the hashes
   of unrelated inputs differ in about 32. Inputs that differ only in case, spaces or punctuation always count as
   similar. Arguments of more than 16 words usually count as similar if they differ in one word. Shorter arguments, such
-  as paths, must be identical. The hash uses the home's key. Nobody without the key can find an input by hashing
-  candidates, and the input cannot be reconstructed from the hash.
+  as paths, must be identical. The hash uses the home's key. Without the key, an input cannot be found by hashing
+  candidates, and it cannot be reconstructed from the hash.
 - *Claims success* is a flag (`attempts.claims_success`), which is set while the response is recorded. It is evaluated
   only for responses without tool calls that follow an error result. It is true if the text contains words of success
   and no admission of failure. It works only for English text. Alternative: reading the content later. This would not

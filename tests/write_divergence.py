@@ -248,7 +248,7 @@ A recorded response must fit the new request: the request contains results for t
 that the response calls, and requests a stream only if the recorded request did. Otherwise the replay ends there with
 the reason.
 
-With `--tools live`, the new tool results are accepted, too. The new result of the session is always accepted. Other
+With `--tools live`, the new tool results are also accepted. The new result of the session is always accepted. Other
 lines of the fixture are not modified. In Python, use `ReplayOptions(accept_from=N)`, then `Replayer.accepted` and
 `Replayer.accept()`.
 

@@ -36,7 +36,7 @@ _TEXT = """\
 Secrets are redacted before anything is written, so no file that agentobs writes contains a recognized secret. A secret
 is replaced by a placeholder such as `[redacted:github_token:1f3a9c07]`, with the kind and eight digits that identify
 the secret. Within one home, equal secrets have equal digits, and different secrets have different digits. The digits
-are derived with the home's own key (`<home>/key`), so that nobody without that key can test guesses of a password. The
+are derived with the home's own key (`<home>/key`), so that guesses of a password cannot be tested without that key. The
 journal records the kind, the position and the length of each redaction. Bodies without secrets are stored byte for
 byte.
 
@@ -49,9 +49,9 @@ byte.
 3. **By the name before them.** Values of names such as `password`, `DB_PASSWORD`, `client_secret`, `api_key`,
    `aws_secret_access_key`, `AccountKey`, `token`, and variables that end in `_KEY`. They are found in JSON, JSON in
    JSON, YAML, XML, shells, environments, Dockerfiles, tracebacks, connection strings, command-line options, forms
-   (multipart, too) and URLs, after `define(` and `setenv(`, and in pairs of a name and a value (`named_secret`). The
-   value must look like a secret: words, variables and placeholders are not redacted. A value without digits looks like
-   a secret if its pairs of letters are rare in words. These are found, too: `Authorization` of any scheme
+   (including multipart) and URLs, after `define(` and `setenv(`, and in pairs of a name and a value (`named_secret`).
+   The value must look like a secret: words, variables and placeholders are not redacted. A value without digits looks
+   like a secret if its pairs of letters are rare in words. Also found: `Authorization` of any scheme
    (`basic_auth`, `bearer_token`, `authorization`), cookies (`cookie`), the password of a URL (`url_password`) and its
    signature (`url_signature`), a Sentry DSN, webhook URLs (`webhook_url`), and private keys in PEM, with line ends in
    any escaping (`private_key`).
@@ -162,7 +162,7 @@ umask 077 && openssl rand -hex 32 > ~/.agentobs-key
 export AGENTOBS_CONTENT_KEY_FILE=~/.agentobs-key
 ```
 
-`Options(seal_key=PATH)` names the file, too; `AGENTOBS_CONTENT_KEY` holds the key itself. Readers (`show`, `freeze`,
+`Options(seal_key=PATH)` also names the file; `AGENTOBS_CONTENT_KEY` holds the key itself. Readers (`show`, `freeze`,
 `replay`, resuming) take the key from the environment. Without the key, or with a different key, they report which key
 is required; facts remain readable. If the key is invalid, no content is recorded. IDs, lengths, times and the links
 between lines are not encrypted.
@@ -181,8 +181,8 @@ Facts, SQL, exports and reports without content contain numbers, times, and only
 
 Every other text is replaced by a digest, whether it is a sentence, a path, an e-mail address or one word: values of
 tags, reasons of `agentobs.fail()`, the `custom_id` of a batch, names of tools that a model invented, permission rules,
-IDs that a client chose, and terms that a server invents. The digest is keyed with the key of the home, so nobody can
-guess the text without it. Equal texts have equal digests in one home.
+IDs that a client chose, and terms that a server invents. The digest is keyed with the key of the home, so the text
+cannot be guessed without it. Equal texts have equal digests in one home.
 
 Names that the program declares are not content, because no person or model chose them. Therefore only these places
 may contain other readable text:

@@ -29,7 +29,7 @@ class BackgroundEvents:
     def __init__(self) -> None:
         """Create an empty queue without a listener."""
         self.listener: BackgroundListener | None = None
-        """Receives each event immediately, also if no run is in progress; None if there is no listener."""
+        """Receives each event immediately, even if no run is in progress; None if there is no listener."""
         self.is_used = False
         """Whether any background agent has been started."""
         self._waiting: deque[SubAgent] = deque(maxlen=EVENTS_MAX)

@@ -77,7 +77,7 @@ class Budget:
         )
         if self.at_limit not in get_args(AtLimit):
             raise UsageError(
-                f"{self.at_limit!r} is not an action at a limit",
+                f"unknown value {self.at_limit!r}",
                 where="Budget.at_limit",
                 todo=f"Use one of {', '.join(get_args(AtLimit))}",
             )
@@ -140,7 +140,7 @@ MONEY_LIMITS: tuple[MoneyLimit, ...] = ("interaction_usd", "session_usd", "day_u
 def reached_levels(budget: Budget, spent: Spent) -> dict[MoneyLimit, int]:
     """Return the highest share that is reached of each limit in money, in percent.
 
-    A limit of which less is spent has the value 0. A limit that is used up is left out.
+    A limit below the first share has the value 0. A limit that is used up is left out.
     """
     found: dict[MoneyLimit, int] = {}
     for name in MONEY_LIMITS:

@@ -181,7 +181,7 @@ class OutputRetry:
 
     turn: int
     number: int
-    """How many times the model was prompted again, including this time."""
+    """The number of times that the model was prompted again, including this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class Continuation:
 
     turn: int
     number: int
-    """How many times this response was continued or repeated, including this time."""
+    """The number of times that this response was continued or repeated, including this time."""
     max_tokens: int
     """The token limit of the next response."""
     is_void: bool

@@ -24,7 +24,7 @@ from agentobs.errors import UsageError
 GROUPS: Mapping[str, type[Any]] = MappingProxyType(
     {"budget": Budget, "context": Context, "permissions": Permissions}
 )
-"""The options whose value has fields that are combined one by one."""
+"""The options whose values are combined field by field."""
 
 Path = tuple[str, ...]
 """The name of an option, followed by the name of the field of a group or the key in `extra`, if there is one."""

@@ -117,7 +117,7 @@ def _kinds(options: AgentOptions) -> Sequence[tuple[str, bool, str]]:
 
 
 def _check_unstreamed(client: Any, options: AgentOptions) -> None:
-    """Check that the SDK sends a long response without streaming: its client must have a time limit of its own.
+    """Check that the SDK sends a long response without streaming: its client must have its own time limit.
 
     Raises:
         UsageError: the client has the default time limit (SDK 2.12, `_calculate_nonstreaming_timeout`).
@@ -225,7 +225,7 @@ def _check_answers(wiring: Wiring, options: AgentOptions) -> None:
         )
     if options.budget.at_limit == "ask" and not wiring.has_person:
         raise UsageError(
-            "nobody can be asked at a limit",
+            "no person can be asked at a limit",
             where="Budget.at_limit",
             todo='Pass person, or set at_limit to "stop"',
         )

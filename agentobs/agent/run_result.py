@@ -112,7 +112,7 @@ class Result:
     output: Any = None
     """The structured output, an instance of the model in `AgentOptions.output`; None if there is none."""
     num_tool_calls: int = 0
-    """The number of tool calls in the responses of these turns, whatever their outcome was. Calls of tools that the
+    """The number of tool calls in the responses of these turns, regardless of their outcome. Calls of tools that the
     provider ran do not count.
     """
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from agentobs.errors import UsageError
 
 NEEDED = (2, 12)
-"""The first version of the SDK that has what the agent loop uses."""
+"""The first version of the SDK with all features that the agent loop uses."""
 
 
 def check(found: str) -> None:

@@ -75,7 +75,7 @@ class AgentOptions:
     prompted to continue. None means that it may stop at any time.
     """
     permissions: Permissions = field(default_factory=Permissions)
-    """Which tool calls may run; by default only read-only calls."""
+    """The permissions for tool calls; by default only read-only calls run."""
     hooks: tuple[Hook, ...] = ()
     """The hooks, or the table of `agentobs.agent.hooks.table`. Pass the same hooks to `live_world`; `agentobs.Agent`
     does so. Hooks without a name get the names of the table.
@@ -366,7 +366,7 @@ def tool_question(block: Json) -> ToolQuestion:
 def calls(message: Json) -> list[ToolQuestion]:
     """Return the tool calls of a response, in order.
 
-    The loop continues if there are any calls, whatever the stop reason is.
+    The loop continues if there are any calls, regardless of the stop reason.
     """
     return [tool_question(block) for block in tool_uses(message)]
 

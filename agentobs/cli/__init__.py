@@ -52,7 +52,7 @@ _COMMANDS = {
     ),
     "score": (
         "agentobs.cli.inspection.notes",
-        "Give a session, one of its turns or one of its tool calls a score.",
+        "Score a session, one of its turns or one of its tool calls.",
     ),
     "title": (
         "agentobs.cli.inspection.notes",
@@ -124,7 +124,7 @@ _COMMANDS = {
     ),
     "restore": (
         "agentobs.cli.inspection.workspace_commands",
-        "Put back the files that a session has changed, as they were before a turn.",
+        "Restore the files that a session has changed to their state before a turn.",
     ),
     "why": (
         "agentobs.cli.inspection.cause_commands",
@@ -254,7 +254,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _is_interruption(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C caused an error. DuckDB, dataclasses and other code turn it into an exception of their own,
+    """Return whether Ctrl-C caused an error. DuckDB, dataclasses and other code turn it into different exceptions,
     depending on where it happens.
     """
     seen: set[int] = set()

@@ -14,7 +14,9 @@ from agentobs.cli.terminal.home_option import home_option
 @click.command(
     "mcp-tee", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@click.option("--server", default="", help="Name of the server. Default: the name that it states.")
+@click.option(
+    "--server", default="", help="Name of the server. Default: the name that the server reports."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def mcp_tee(context: click.Context, server: str, command: tuple[str, ...]) -> None:
@@ -22,7 +24,7 @@ def mcp_tee(context: click.Context, server: str, command: tuple[str, ...]) -> No
 
     Write `agentobs mcp-tee -- COMMAND ARGUMENTS...` in place of the server in the configuration of a client. All bytes
     of standard input and output are forwarded unchanged. Within `agentobs record --effects mcp`, the calls belong to
-    the recorded session; otherwise they are a session of their own.
+    the recorded session; otherwise they are recorded as a separate session.
     """
     from agentobs.effects.mcp.json_rpc import RpcExchange, StdioTraffic
     from agentobs.effects.mcp.mcp_observer import SOCKET_VARIABLE

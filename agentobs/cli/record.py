@@ -169,7 +169,7 @@ def record(
             if proxy.counts.signed:
                 lines.append(f"refused requests: {proxy.counts.signed}, because {SIGNED_FOR_PROXY}")
             lines += [f"no response from {each}" for each in proxy.counts.unreachable.values()]
-        except Exception as error:  # the exit code of the command counts, whatever happens here
+        except Exception as error:  # an error here must not change the exit code of the command
             lines = [f"the end of the recording failed: {error_kind(error)}"]
         for line in lines:
             click.echo(f"agentobs: {printable(line)}", err=True)

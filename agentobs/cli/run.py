@@ -59,7 +59,7 @@ USUAL_USD = "1.00"
     "--max-usd",
     help=(
         "Stop when the interaction has cost this much, such as 0.50, or `none` for no limit. Without this option, "
-        "you are asked for the limit at the terminal. Required if there is no terminal, unless --max-usd-today is set."
+        "the command prompts for the limit. Required if there is no terminal, unless --max-usd-today is set."
     ),
 )
 @click.option(

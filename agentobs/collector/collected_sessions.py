@@ -27,7 +27,9 @@ UNKNOWN = "unknown"
 SESSIONS_MAX = 1000
 """The maximum number of open sessions; the session with the oldest record is ended if there are more. Our choice."""
 RECORDS_PER_FLUSH = 1000
-"""How many records are recorded before they are written. Our choice: the queue of the recorder is never full."""
+"""The maximum number of records that are recorded before they are written. Our choice: the queue of the recorder is
+never full.
+"""
 FLUSH_SECONDS = 10.0
 """The longest wait until records are written. Our choice: as long as exporters wait for a response by default."""
 
@@ -133,7 +135,7 @@ class CollectedSessions:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How many requests of a recording differ from its telemetry."""
+    """The number of requests of a recording that differ from its telemetry."""
 
     requests: int
     """The requests that were recorded in sessions with telemetry, and those that only the telemetry mentions."""

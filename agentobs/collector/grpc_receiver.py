@@ -23,7 +23,7 @@ from agentobs.collector.otlp_requests import (
 from agentobs.errors import UsageError
 
 THREADS = 4
-"""How many requests are read at the same time. Our choice; they are recorded one after another."""
+"""The maximum number of requests that are read at the same time. Our choice; they are recorded one after another."""
 _SERVICES: dict[Signal, str] = {
     "log": "opentelemetry.proto.collector.logs.v1.LogsService",
     "span": "opentelemetry.proto.collector.trace.v1.TraceService",

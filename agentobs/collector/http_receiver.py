@@ -39,7 +39,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 Collector's HTTP receiver, because Claude Code can send the bodies of its requests.
 """
 SMALL_BYTES = 1024 * 1024
-"""Longer bodies are received one after another, so that not many of them are in memory. Our choice."""
+"""Longer bodies are received one after another, to limit the memory that they use. Our choice."""
 RETRY_SECONDS = 1
 """After how many seconds a client should resend records that were not written. Our choice."""
 BINARY, JSON = "application/x-protobuf", "application/json"

@@ -30,7 +30,7 @@ REQUESTS: Mapping[Signal, Any] = {
 CUMULATIVE = 2
 """`AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE` of OTLP's metrics."""
 _NESTING_MAX = 60
-"""How deeply the values of a JSON request may be nested. Our choice: attributes are flat."""
+"""The maximum nesting depth of values in a JSON request. Our choice: attributes are flat."""
 
 
 RECORDS_MAX = 100_000
@@ -50,7 +50,7 @@ class TelemetryRecord:
     """A log record, a span, or a data point of a metric."""
 
     record_id: str
-    """A digest of the record and its resource, 32 hex digits: a record that is sent again has the same one."""
+    """A digest of the record and its resource, 32 hex digits. A record that is sent again has the same digest."""
     signal: Signal
     name: str
     at_ns: int
@@ -65,8 +65,8 @@ class TelemetryRecord:
     numbers: Mapping[str, float] | None = None
     """The numbers that are not attributes: the duration of a span, or the value of a data point."""
     series_id: str = ""
-    """A digest of a metric, its attributes and the start of its counting, 32 hex digits; the points of a cumulative
-    metric with the same one replace each other.
+    """A digest of a metric, its attributes and the start of its counting, 32 hex digits; points of a cumulative metric
+    with the same digest replace each other.
     """
 
 

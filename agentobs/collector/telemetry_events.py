@@ -79,7 +79,7 @@ _WORDS = frozenset(
      "bedrock", "vertex", "foundry", "gateway", "anthropic", "aws.bedrock", "gcp.vertex_ai", "chat", "execute_tool",
      "invoke_agent", "create_agent", "embeddings", "generate_content", "text_completion", "claude-code")
 )  # fmt: skip
-"""Words that the attributes below contain. A text that consists of one of them may stay readable."""
+"""Words that the attributes below contain. A text that is one of these words may stay readable."""
 _CHOICES = {
     "decision": "decision",
     "decision_type": "decision",

@@ -40,9 +40,9 @@ from agentobs.tracing import is_opener
 from agentobs.tracing.places import opened_here
 
 FRAMES_MAX = 96
-"""How many frames are inspected: the SDK and its transport take about 15 of them. Our choice."""
+"""The maximum number of frames that are inspected: the SDK and its transport take about 15 of them. Our choice."""
 OWN_FRAMES_MAX = 8
-"""How many frames of the caller's own code are used. Our choice."""
+"""The maximum number of frames of the caller's own code that are used. Our choice."""
 VALUES_MAX = 48
 """The maximum number of values that identify the caller of one request, including function names. Our choice."""
 SCOPE_VALUES_MAX = 16
@@ -178,8 +178,9 @@ def distinguishing_digests(
 ) -> dict[int, list[str]]:
     """Return the digests that may distinguish identical requests, without the suffixes for objects.
 
-    A value in an object that several jobs received under the same name does not distinguish them, and it may change
-    between their requests. The same applies to a value in an object if some requests have no value under that name.
+    Two kinds of values are left out. If several jobs received the same object under the same name, its values do not
+    distinguish the jobs, and may change between their requests. If some requests have no value under a name, the values
+    of objects under that name are left out for all requests.
 
     Args:
         digests_of: the recorded digests of each request.
@@ -384,7 +385,7 @@ def _is_short(value: Any) -> bool:
 
 _PLAIN = frozenset((str, int, bool, type(None), float, bytes, UUID, PosixPath, WindowsPath))
 UNSHARED_REFERENCES = 3
-"""The reference count of a frame's copy of its variables that no other code uses: the references of the frame, of our
+"""The reference count of a frame's copy of its variables if no other code uses it: the references of the frame, of our
 variable, and of the argument of `sys.getrefcount`.
 """
 
@@ -438,7 +439,7 @@ _CALLS = call_types() | {"tool_call"}
 
 
 class _Layout(NamedTuple):
-    """How the objects of a class hold their values."""
+    """Where the objects of a class store their values."""
 
     is_data: bool
     """Whether all values are used, because the class is the caller's own or describes data."""

@@ -35,7 +35,7 @@ from agentobs.errors import error_kind, warn_once
 from agentobs.runtime import process
 
 DEPTH_MAX = 16
-"""How many ancestors of a job are recorded. Our choice."""
+"""The maximum number of ancestors of a job that are recorded. Our choice."""
 ENDED_MAX = 10_000
 """The maximum number of job ends that are kept for one session. Our choice."""
 SESSIONS_MAX = 10_000

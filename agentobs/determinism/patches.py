@@ -51,7 +51,7 @@ class State:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """How many users each patch has."""
+        """The number of users of each patch."""
         self.undo: dict[str, list[Callable[[], None]]] = {}
         """The functions that undo each patch; they are called in reverse order."""
 

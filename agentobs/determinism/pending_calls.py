@@ -59,7 +59,7 @@ class _Session:
     assigned: dict[str, set[int]] = field(default_factory=dict)
     """The indexes of the assigned calls of responses in progress, by attempt."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many functions ran without a tool call of the model, by lane and name."""
+    """The number of functions that ran without a tool call of the model, by lane and name."""
 
 
 class PendingCalls:

@@ -1,4 +1,4 @@
-"""The socket that receives reports of other processes: of shims and of tees.
+"""The socket that receives reports from shims and tees in other processes.
 
 A message is a letter, the length of its fields, and its fields, each with its length; lengths are big-endian numbers of
 four bytes. The senders never wait for this process for longer than 250 ms.
@@ -21,7 +21,7 @@ from agentobs.errors import error_kind, warn_once
 MESSAGE_MAX = 4 * 1024 * 1024
 """The longest message. Our choice: twice the longest list of arguments of Linux."""
 BACKLOG = 4096
-"""How many connections may wait to be accepted. Our choice: the default limit of Linux since 5.4."""
+"""The maximum number of connections that may wait to be accepted. Our choice: the default limit of Linux since 5.4."""
 _READ_BYTES = 1 << 18
 
 
@@ -140,7 +140,7 @@ def _close(connection: Connection, *, by_sender: bool) -> None:
 
 
 def _warn(error: Exception) -> None:
-    """Report an error of a receiver. The thread continues, because senders would wait if nobody read the socket."""
+    """Report an error of a receiver. The thread continues, because senders would block if the socket were not read."""
     warn_once(f"an effect is not recorded: {error_kind(error)}", about="effects report")
 
 

@@ -20,7 +20,7 @@ NAMES: dict[Format, str] = {
     "claude-code": "a log of Claude Code",
     "bundle": "a bundle",
 }
-"""How an error names a file of each format."""
+"""The name of a file of each format in errors."""
 
 _MAGIC = (
     (b"PK\x03\x04", "a ZIP archive; unpack it first"),
@@ -112,7 +112,7 @@ def _format_of_line(data: bytes) -> Format | None:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Return whether data is UTF-8, apart from a character that is cut at its end."""
+    """Return whether data is UTF-8. A character may be cut at its end."""
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:

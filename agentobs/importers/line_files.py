@@ -54,7 +54,7 @@ class Unreadable:
     found: str
     """A readable description of the reason."""
     todo: str = ""
-    """What the user can do, as a sentence without a final period."""
+    """The remedy, as a sentence without a final period."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.found}" + (f". {self.todo}" if self.todo else "")

@@ -26,9 +26,9 @@ def runaway(costs: Sequence[Decimal | None], output_tokens: Sequence[int] = ()) 
     `rising_cost`: each of the last five turns cost more than the previous one, so six costs are compared. A turn
     without a price interrupts the sequence, because it cannot be compared.
 
-    `diminishing_output`: each of the last three turns had fewer than 500 tokens of output, none had
-    as much as the previous one, and none cost less than the previous one. An agent that works with
-    short tool calls also has little output, but its output does not shrink from turn to turn.
+    `diminishing_output`: each of the last three turns had fewer than 500 tokens of output, each had less than the
+    previous one, and none cost less than the previous one. An agent that works with short tool calls also has little
+    output, but its output does not shrink from turn to turn.
 
     Args:
         costs: the cost of each turn, oldest first; equal costs do not count as rising.

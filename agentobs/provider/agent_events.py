@@ -43,7 +43,7 @@ class AgentEvent:
     """Where the tool of a call ran; for a result, who sent it."""
     result_bytes: int = 0
     items: int | None = None
-    """How many parts a result has."""
+    """The number of parts of a result."""
     word: str | None = None
     """Why the agent stopped, the type of an error, or a verdict, in the provider's terms."""
     ending: tuple[str, bool] | None = None
@@ -56,7 +56,7 @@ class AgentEvent:
 
 @dataclass(frozen=True, slots=True)
 class ManagedTraffic:
-    """What an exchange reveals about sessions of agents that the provider runs."""
+    """The information in an exchange about sessions of agents that the provider runs."""
 
     session_id: str | None = None
     """The provider's ID of the session whose events the response contains."""
@@ -75,7 +75,7 @@ class AgentStream(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes of the body were read."""
+        """The number of bytes of the body that were read."""
 
     def read(self, data: bytes) -> ManagedTraffic:
         """Return the events whose time is known after the next bytes of the body."""

@@ -144,7 +144,7 @@ class ProviderResult:
     result_bytes: int
     """The size of the result as JSON, or of its text."""
     items: int | None
-    """How many parts it has, such as search results; None if it is not a list."""
+    """The number of its parts, such as search results; None if it is not a list."""
     return_code: int | None
     """The exit status of the program that a code execution ran."""
     stop_reason: str | None
@@ -157,7 +157,7 @@ class ProviderResult:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The limits that a request sets for a tool that the provider runs; None stands for no limit."""
+    """The limits that a request sets for a tool that the provider runs; None means no limit."""
 
     max_uses: int | None
     """The maximum number of calls in the response."""
@@ -265,7 +265,7 @@ class BatchResult:
     """The result of one request of a batch, with calls of tools that the provider ran."""
 
     id: str
-    """As `Usage.batch_result_id`."""
+    """The ID of the result, as in `Usage.batch_result_id`."""
     calls: Sequence[ProviderCall]
     results: Sequence[ProviderResult]
 
@@ -303,7 +303,7 @@ class Dialect(Protocol):
 
     @property
     def response_headers(self) -> Sequence[str]:
-        """The response headers that may be recorded, in lower case; a trailing `*` stands for any suffix."""
+        """The response headers that may be recorded, in lower case; a trailing `*` matches any suffix."""
 
     @property
     def credential_headers(self) -> Sequence[str]:
@@ -363,8 +363,8 @@ class Dialect(Protocol):
         return {}
 
     def limit_hit(self, answer: Answer) -> str | None:
-        """Return the name of the rate limit because of which a request was rejected, a constant of the dialect; None if
-        it was not rejected because of one, or if that is unknown.
+        """Return the name of the rate limit that caused the rejection of a request, a constant of the dialect; None if
+        no limit caused it, or if the limit is unknown.
         """
         return None
 
@@ -550,7 +550,7 @@ class Dialect(Protocol):
 
         Args:
             headers: the response headers.
-            body: the stream, as far as it arrived.
+            body: the received part of the stream.
             redact: replaces the secrets in JSON.
         """
         return None

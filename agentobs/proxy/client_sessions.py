@@ -1,8 +1,8 @@
 """Client sessions: which session of agentobs a request through the proxy belongs to.
 
-Clients tell their session in a header (Claude Code: `x-claude-code-session-id`), or in `metadata.user_id` of the body.
-Each such ID is one session; requests without an ID belong to the main session, which is the first one. A session starts
-with its first request, because its links to earlier sessions are only known then.
+Clients send the ID of their session in a header (Claude Code: `x-claude-code-session-id`), or in `metadata.user_id` of
+the body. Each such ID is one session; requests without an ID belong to the main session, which is the first one. A
+session starts with its first request, because its links to earlier sessions are only known then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ID = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 PARSED_BYTES = 1024 * 1024
 """The longest body that is parsed without a thread. Our choice: that takes about 5 ms."""
 _METADATA = b'"metadata"'
-"""What a body with an ID contains."""
+"""Bytes that occur in each body with an ID."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 OpenSession = Callable[[str | None, str | None, Link, Sequence[str]], Session]
@@ -182,7 +182,7 @@ def _id_in_headers(headers: Mapping[str, str]) -> str | None:
 
 
 def _id_in_body(parsed: Any) -> str | None:
-    """Return the client's ID of the session in the metadata of a request; None if the client does not tell it."""
+    """Return the client's ID of the session in the metadata of a request; None if the client does not send it."""
     metadata = parsed.get("metadata") if isinstance(parsed, dict) else None
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     return _id_in_user(user) if isinstance(user, str) else None

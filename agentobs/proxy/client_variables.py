@@ -24,7 +24,7 @@ class ClientVariable:
     route: str
     """The path segment after the token under which the proxy serves the variable."""
     default: str | None = None
-    """The base URL that clients use if the variable is not set; `{A|B}` stands for the value of the first of these
+    """The base URL that clients use if the variable is not set; `{A|B}` is replaced by the value of the first of these
     variables that is set. None: the default is unknown, so the variable is only replaced if it is set.
     """
     needs: str | None = None
@@ -70,7 +70,7 @@ _SHARED_HOSTS = {
     "https://us-aiplatform.googleapis.com/v1": "https://aiplatform.us.rep.googleapis.com/v1",
     "https://eu-aiplatform.googleapis.com/v1": "https://aiplatform.eu.rep.googleapis.com/v1",
 }
-"""The base URLs of regions that do not have a host of their own (anthropic 2.12, lib/vertex)."""
+"""The base URLs of regions that have no separate host (anthropic 2.12, lib/vertex)."""
 _PROXY_VARIABLES = (
     "HTTP_PROXY",
     "http_proxy",

@@ -116,7 +116,9 @@ def run(
 
 
 class SignalsPassedOn:
-    """A context that passes signals on to a process, and leaves those of the terminal to it; also when it has ended."""
+    """A context that forwards signals to a process, except those that the terminal sends to it directly. It stays
+    active after the process has ended.
+    """
 
     def __init__(self) -> None:
         """Prepare to pass on signals."""

@@ -60,14 +60,14 @@ SIGNED_FOR_PROXY = (
 )
 
 _VERSION = b"/v1"
-"""What clients leave out of their paths whose own default base URL ends with it (Vercel's AI SDK 6)."""
+"""The path prefix that some clients omit because their default base URL ends with it (Vercel's AI SDK 6)."""
 
 _place: ContextVar[Place] = ContextVar("agentobs_proxy_place")
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a proxy has seen."""
+    """The numbers of requests that a proxy has seen."""
 
     forwarded: int = 0
     """Requests that were forwarded, including those that are not recorded."""
@@ -112,7 +112,9 @@ class Forwarder:
         return Starlette(routes=[Route("/{path:path}", _Endpoint(self))], lifespan=lifespan)
 
     def _client(self) -> httpx2.AsyncClient:
-        """Return a client that sends what it is given: it adds no headers, follows no redirects, keeps no cookies."""
+        """Return a client that sends requests unchanged: it adds no headers, follows no redirects, and keeps no
+        cookies.
+        """
         client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
@@ -267,7 +269,7 @@ class _Body:
         self._has_arrived = asyncio.Event()
 
     async def read(self, bytes_max: int) -> bytes | None:
-        """Return the whole body; None as soon as it is longer than `bytes_max`, and has not arrived completely.
+        """Return the whole body; None as soon as it exceeds `bytes_max` before it has arrived completely.
 
         Raises:
             ConnectionAbortedError: the client has disconnected.

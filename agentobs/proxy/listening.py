@@ -11,7 +11,7 @@ from pathlib import Path
 from agentobs.errors import UsageError
 
 BACKLOG = 1024
-"""How many connections may wait to be accepted. Our choice."""
+"""The maximum number of connections that may wait to be accepted. Our choice."""
 SECRET_LENGTH = 16
 """The minimum length of a secret. Our choice."""
 _SECRET = re.compile(rf"[A-Za-z0-9._~-]{{{SECRET_LENGTH},}}")
@@ -20,7 +20,7 @@ _SECRET = re.compile(rf"[A-Za-z0-9._~-]{{{SECRET_LENGTH},}}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a proxy listens."""
+    """The address on which a proxy listens."""
 
     bind: str = "127.0.0.1"
     """The IP address to bind."""

@@ -1,4 +1,4 @@
-"""Recorded sessions: the sessions that a proxy opens, and what they say at their end."""
+"""Recorded sessions: the sessions that a proxy opens, and the line that each prints at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ REDACTED = "[redacted:key]"
 KEY_LENGTH = 8
 """The minimum length of a credential that is replaced in arguments; shorter ones are dummies. Our choice."""
 CALLS_MAX = 200
-"""How many tool calls of a conversation are looked up, from its start. Our choice: one of them is enough."""
+"""The maximum number of tool calls at the start of a conversation that are looked up. Our choice: one of them is
+enough.
+"""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ def command_entry(
 
     Args:
         command: the program and its arguments, which are content.
-        environment: its environment, of which only the names are recorded.
+        environment: its environment; only the names of the variables are recorded.
         variables: the names of the variables with base URLs that agentobs does not know by itself.
         redirects_node: whether the requests of Node.js programs were redirected.
     """
@@ -133,7 +135,7 @@ def close_all(
 ) -> None:
     """Close the sessions of a command that has ended.
 
-    A command with another exit code than 0 has failed, unless somebody stopped it.
+    A command with another exit code than 0 has failed, unless it was stopped on purpose.
     """
     for session in sessions:
         session.result({"exit_code": ending.exit_code})

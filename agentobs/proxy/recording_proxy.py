@@ -1,4 +1,4 @@
-"""The server: runs the proxy in a thread of its own, on a socket that is bound before its URL is used."""
+"""The server: runs the proxy in its own thread, on a socket that is bound before its URL is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ TOKEN_BYTES = 16
 STOP_SECONDS = 2
 """How long responses in progress may continue when the proxy is stopped. Our choice."""
 IDLE_CONNECTION_SECONDS = 300
-"""How long an idle connection is kept open. Longer than clients reuse theirs, so that no request meets a closed one."""
+"""How long an idle connection is kept open. Longer than clients reuse their connections, so that no request is sent on
+a closed connection.
+"""
 IDLE_CHECK_SECONDS = 60.0
 SWITCH_SECONDS = 0.0001
 """How long a thread may keep the interpreter while another one waits for it; Python's default is 5 ms. The recorder's
@@ -122,7 +124,7 @@ class Proxy:
 
     @property
     def counts(self) -> Counts:
-        """What the proxy has seen so far."""
+        """The numbers of requests that the proxy has seen so far."""
         return self._forwarder.counts
 
     def __enter__(self) -> Proxy:

@@ -17,7 +17,7 @@ METADATA_MAX = 32
 """The maximum number of fields of an event. Our choice."""
 
 KNOWN_KINDS = 1024
-"""How many valid kinds are cached; a kind beyond this limit is validated each time. Our choice."""
+"""The maximum number of valid kinds that are cached; a kind beyond this limit is validated each time. Our choice."""
 
 _KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}\Z")
 

@@ -27,7 +27,7 @@ class CalledSession(IteratedSession, AbstractContextManager[Any], Protocol):
 
 
 def decorated(function: Callable[P, R], begin: Callable[..., CalledSession]) -> Callable[P, R]:
-    """Return a function of which each call is a session.
+    """Return a function that records each call as a session.
 
     Args:
         function: the decorated function.

@@ -75,7 +75,7 @@ class FactConsumers:
         """Forget the meter of a session that has ended."""
         self._meters.pop(session_id, None)
 
-    def forked(self) -> None:
+    def reset_in_child(self) -> None:
         """In a child process, replace the locks of the meters, which another thread of the parent may have held."""
         for meter in self._meters.values():
             meter.reset_lock()

@@ -1,4 +1,4 @@
-"""Journal health: whether the journal can be written, as far as its last operations have shown."""
+"""Journal health: whether the last operations on the journal succeeded."""
 
 from __future__ import annotations
 

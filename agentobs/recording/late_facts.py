@@ -1,6 +1,6 @@
 """Late facts: facts about a session that has ended, or that another process records.
 
-They are written to a segment of their own, so that no open segment is changed. A store that is rebuilt reads them like
+They are written to a separate segment, so that no open segment is changed. A store that is rebuilt reads them like
 all other records.
 """
 

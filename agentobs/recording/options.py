@@ -1,4 +1,4 @@
-"""Options: how this process records, as one frozen value."""
+"""The recording options of a process, as one frozen value."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ from agentobs.records.labels import Label, is_label
 from agentobs.sink import Record
 
 KNOWN_SESSIONS = 10_000
-"""How many sessions are counted separately; beyond this number, the oldest is forgotten. Our choice."""
+"""The maximum number of sessions that are counted separately; beyond this number, the oldest is forgotten. Our
+choice.
+"""
 
 GapKey = tuple[str, str, str]
 """The session of dropped records, their kind, and why they were dropped."""
@@ -142,7 +144,7 @@ class Accounts:
 
 
 OTHERS = "others"
-"""Stands for all sessions and gaps beyond the limit of separate counts."""
+"""Represents all sessions and gaps beyond the limit of separate counts."""
 
 
 def kind_of(record: Record) -> str:

@@ -61,7 +61,7 @@ BUSY_NS = 500_000
 BREATH_SECONDS = 0.00005
 """How long it pauses then: long enough for a waiting thread to continue. Our choice."""
 STOPPED_MAX = 10_000
-"""How many sessions with a stopped recording are remembered. Our choice."""
+"""The maximum number of sessions with a stopped recording that are remembered. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,15 @@ class Breath:
     """
 
     def __init__(self, is_behind: Callable[[], bool]) -> None:
-        """Create it for one thread, which does not pause while it is behind: a busy agent would then add records faster
-        than they are written.
+        """Create it for one thread. The thread does not pause while records are waiting, because a busy agent would
+        then add records faster than they are written.
         """
         self._is_behind = is_behind
         self._last_ns = 0
 
     def take(self) -> None:
-        """Give up the lock of the interpreter if that was not done for half a millisecond, unless the interpreter takes
-        it away as often.
+        """Release the interpreter lock if it was not released for half a millisecond, unless the interpreter itself
+        releases it as often.
         """
         if world.monotonic() - self._last_ns <= BUSY_NS:
             return
@@ -153,7 +153,7 @@ class Recorder:
         process.exchange_observer = self
         process.wait_seconds = ALWAYS_SECONDS if self._is_always else 0.0
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=_weakly(self, "_forked"))
+        os.register_at_fork(after_in_child=_weakly(self, "_reset_in_child"))
 
     def _reset(self) -> None:
         """Initialize the state that changes during recording, in a new recorder or a forked child process."""
@@ -314,15 +314,15 @@ class Recorder:
         _close_with_multiprocessing(self)
         return True
 
-    def _forked(self) -> None:
+    def _reset_in_child(self) -> None:
         """In a child process, leave the parent's segment alone and start a new one."""
         transport.forget_open()
-        self._consumers.forked()
+        self._consumers.reset_in_child()
         is_closed = self._queue.is_closed
         self._reset()
         self._queue.is_closed = is_closed
-        self._interpreter.forked()
-        self._writer.forked()
+        self._interpreter.reset_in_child()
+        self._writer.reset_in_child()
 
     # Methods of the worker's thread.
 

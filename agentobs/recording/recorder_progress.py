@@ -1,4 +1,4 @@
-"""Progress: how many of its records the recorder has processed, and waits for them.
+"""Progress: the number of records that the recorder has processed, and waits for this number.
 
 A thread can wait, and a task can wait without blocking its event loop. No wait is longer than requested.
 """

@@ -67,7 +67,7 @@ class Writer:
             self._close(self._started)
         if self._segment is not None:
             return False
-        with self._calling():
+        with self._timed_operation():
             try:
                 self._segment = Segment(self._home, self._files)
             except FileNotFoundError:
@@ -83,7 +83,7 @@ class Writer:
         """
         segment = self._segment
         assert segment is not None
-        with self._calling():
+        with self._timed_operation():
             if interpretation.contents:
                 segment.content.append_all(self._sealed(segment, interpretation.contents))
             if interpretation.facts:
@@ -157,7 +157,7 @@ class Writer:
         if segment is not None:
             segment.abandon()
 
-    def forked(self) -> None:
+    def reset_in_child(self) -> None:
         """In a child process, release the segment without writing, because it belongs to the parent process."""
         self._call_started_ns = None
         self.abandon_segment()
@@ -189,7 +189,7 @@ class Writer:
         ]
         self._started = {}
         try:
-            with self._calling():
+            with self._timed_operation():
                 if moves:
                     segment.facts.append_all(moves)
                 segment.close(sync=self._syncs and not is_unsynced)
@@ -209,7 +209,7 @@ class Writer:
                 self._started.pop(final.fact.attempt_id, None)
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[None]:
+    def _timed_operation(self) -> Iterator[None]:
         """Note when a call to the operating system started, until it ends."""
         self._call_started_ns = world.monotonic()
         try:

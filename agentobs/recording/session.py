@@ -151,7 +151,7 @@ def record_all(*, home: str | None = None) -> AllClients:
             ...
 
     For clients that cannot be passed to `record`. httpx2, httpx, aiohttp and `http.client` (urllib, requests, boto3)
-    are patched until then, also if they are imported later. Other traffic is not recorded, and no request is recorded
+    are patched until then, even if they are imported later. Other traffic is not recorded, and no request is recorded
     twice. The SDK's own spans are not changed. If a provider was reached only by another client, this warns at the end.
 
     Args:
@@ -283,7 +283,7 @@ def session(
         name: any text. Commands and pages on this machine show it unchanged. Facts and exports contain it only if it is
             a name (`[A-Za-z0-9_.:-]`, at most 128 characters); otherwise they contain a keyed digest.
         tags: texts for searching, such as the git commit or a customer. Facts contain digests of the values; pass an
-            `agentobs.Label` for a value that may be read by anybody, such as the agent's version.
+            `agentobs.Label` for a value that is safe to share, such as the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         resume: the full ID of an earlier session whose conversation this session continues. The agent loop of agentobs
             sets it automatically, see `agentobs.agent.resumed`.
@@ -341,7 +341,7 @@ class Session:
     ) -> None:
         """Prepare a session; it starts when it is entered. `entry` overrides the entry that `caller` shows.
 
-        With `may_join=False`, it is a session of its own even if this process takes part in that of its parent.
+        With `may_join=False`, it is a separate session even if this process takes part in the session of its parent.
         """
         self.name = name
         self.session_id = ""
@@ -681,12 +681,12 @@ def _is_stopped(session: Session | None) -> bool:
     return bool(session and recorder and recorder.is_stopped(session.session_id))
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     """In a child process, replace the lock, which another thread of the parent may have held."""
     process.state(State).lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_in_child)
 process.place_outside = place_here
 
 

@@ -51,7 +51,7 @@ _OTHER_KINDS: dict[type, str] = {
     SpanStart: "span",
     SpanEnd: "span_end",
 }
-"""The kinds of facts that are not events of their own."""
+"""The kinds of facts that are not separate events."""
 
 _KIND_OF = {kind.fact: name for name, kind in TABLE_KINDS.items() if kind.fact is not SpanEnd}
 _KIND_OF |= {fact: table for fact, table in TABLES.items() if fact not in _KIND_OF}
@@ -88,11 +88,11 @@ def checked_kinds(kinds: Iterable[str], where: str) -> tuple[str, ...]:
     unknown = [each for each in found if not _is_kind(each)]
     if not found or unknown:
         raise UsageError(
-            f"these are not kinds of facts: {', '.join(map(repr, unknown))[:200]}"
+            f"unknown kinds of facts: {', '.join(map(repr, unknown))[:200]}"
             if unknown
-            else "no list of kinds of facts",
+            else "no kinds of facts are given",
             where=where,
-            todo=f"Pass a list of some of {', '.join(ALL_KINDS)}",
+            todo=f"Pass a list with one or more of {', '.join(ALL_KINDS)}",
         )
     return found
 
@@ -130,8 +130,8 @@ def receiving(kinds: Sequence[str], backend: Backend) -> Backend:
     Args:
         kinds: names of kinds of facts, which docs/exporting.md lists, or patterns with `*`: `billing.*` are the custom
             events whose name starts with `billing.`, and `*` is everything.
-        backend: a function or an object that receives facts. If it has a list of kinds of its own, this list replaces
-            it.
+        backend: a function or an object that receives facts. If it has its own list of kinds, this list replaces that
+            list.
 
     Raises:
         UsageError: the list is empty, or a name is not a kind.

@@ -7,7 +7,7 @@ an e-mail address. A string stays readable if it is
    declares (of a session, a tag, a class, a span, a hook, an agent), see `declared_label`;
 2. a value of a closed set: the terms of the providers, or a set of agentobs;
 3. the name of a tool or a model that a request of the session declares, or the name of a Claude model;
-4. an ID in a form of agentobs or of a provider, which nobody chooses.
+4. an ID in a generated form of agentobs or of a provider.
 
 Every other string is replaced by its keyed digest. docs/redaction.md lists the names of the first and third group.
 """
@@ -105,7 +105,7 @@ _MODEL = re.compile(
 )
 """Names of models that a request declares: a relative name with an optional release, or an ARN of Bedrock."""
 _RELEASE = re.compile(r"(?:[-@:](?:v?\d[\d.-]{0,11}|latest|default|preview))+\Z")
-"""What a server adds to the name of a model that a request declares."""
+"""The suffix that a server adds to the name of a requested model."""
 _VERSION = re.compile(
     r"\d{1,5}(?:\.\d{1,5}){0,3}(?:[-.+]?(?:a|b|rc|alpha|beta|dev|post|local)[-.]?\d{0,8})?\+?\Z"
 )
@@ -116,7 +116,7 @@ _PLATFORM = re.compile(
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text is an ID in a form of agentobs or of a provider, which nobody chooses."""
+    """Return whether a text is an ID in a generated form of agentobs or of a provider."""
     return _OWN_ID.match(text) is not None or _PROVIDER_ID.match(text) is not None
 
 
@@ -319,7 +319,7 @@ def _note(text: str, declared: Set[str]) -> bool:
 
 
 LANE_FIELDS = frozenset(("lane", "reported_lane"))
-"""The fields with the name of a lane; a digest replaces only the parts of a name that somebody chose."""
+"""The fields with the name of a lane; a digest replaces only the parts of a name that a person or a model chose."""
 
 _SOURCE = _one_of(*get_args(QuerySource))
 _PLACES: dict[str, Rule] = {"lane": _lane, "query_source": _SOURCE}

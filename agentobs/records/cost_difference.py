@@ -22,7 +22,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class CostDifference:
-    """What is known about the second cost minus the first cost."""
+    """The difference of two costs: the second minus the first."""
 
     usd: Decimal
     bound: Bound

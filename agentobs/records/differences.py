@@ -20,13 +20,13 @@ from agentobs.records.canonical_json import canonical
 
 Change = Literal["changed", "added", "removed", "reordered"]
 INSIDE = "(json inside)"
-"""The key in a path that stands for the JSON inside a string, as in a tool result."""
+"""The key in a path that represents the JSON inside a string, as in a tool result."""
 CELLS_MAX = 40_000
 """Two sequences are compared fully if the product of their lengths is at most this, which takes about 10 ms. Our
 choice.
 """
 KEPT_CHARACTERS = 2_000
-"""How many characters of a long value a difference keeps, around the first deviation. Our choice."""
+"""The number of characters of a long value that a difference keeps, around the first deviation. Our choice."""
 Keys = tuple[str | int, ...]
 
 
@@ -45,7 +45,7 @@ class Difference:
     actual: Any
     """The new value; None if a value was removed. If it is long, only the part around the difference."""
     skipped: int = 0
-    """How many equal characters at the start of both values are omitted."""
+    """The number of equal characters at the start of both values that are omitted."""
     lengths: tuple[int, int] | None = None
     """The full lengths of both values in characters, if parts of them are omitted."""
 

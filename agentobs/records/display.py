@@ -97,11 +97,11 @@ def money(value: Decimal | None) -> str | None:
 
 
 COST_MARKS = {"lower_bound": "at least ", "estimated": "about "}
-"""What precedes a cost that is not exact, by cost status."""
+"""The words before a cost that is not exact, by cost status."""
 
 
 COST_SIGNS = {"lower_bound": "≥ ", "estimated": "≈ "}
-"""What precedes a cost that is not exact in a column of a table, by cost status."""
+"""The sign before a cost that is not exact in a table column, by cost status."""
 
 
 def exact_money(value: Decimal) -> str:

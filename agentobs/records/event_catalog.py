@@ -47,7 +47,7 @@ class RowKind:
     labels: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each additional label, by name."""
     is_required: bool = False
-    """Whether readers need every event of the kind, so that it cannot be sampled."""
+    """Whether readers need every event of the kind. Such a kind cannot be sampled."""
     is_reserved: bool = False
     """Whether the name is reserved for future use; no such event is emitted yet."""
 
@@ -76,7 +76,7 @@ class ViewKind:
 
 
 _WAIT = "The wait before the next attempt. [ns]"
-_NUMBER = "How many times this has happened so far, including this time."
+_NUMBER = "The number of times that this has happened so far, including this time."
 _TOKENS = "Size of the conversation. [tokens]"
 _THRESHOLD = "The compaction threshold. [tokens]"
 _FAILED = "The number of the attempt that failed, from 1."
@@ -85,7 +85,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
     "abort": RowKind(
         "The run was aborted.",
         "The point at which it was aborted, such as `streaming` or `tools`.",
-        {"count": "How many times the run had passed this kind of point."},
+        {"count": "The number of times that the run had passed this kind of point."},
     ),
     "background_result": RowKind(
         "The result of a background agent is added to the conversation.",
@@ -373,7 +373,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
         {
             "output_tokens": "Output of the model in this interaction. [tokens]",
             "budget": "The token budget. [tokens]",
-            "nudges": "How many times the model was instructed to continue.",
+            "nudges": "The number of times that the model was instructed to continue.",
         },
     ),
     "telemetry": RowKind(

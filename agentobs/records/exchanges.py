@@ -25,7 +25,7 @@ response arrived.
 
 
 class Origin(NamedTuple):
-    """The caller of a request, as far as it can be identified; it distinguishes identical requests. This is content."""
+    """The identified part of the caller of a request; it distinguishes identical requests. This is content."""
 
     attempt_id: str
     """The attempt that sent the request."""
@@ -109,7 +109,7 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """The body, as far as it was received."""
+        """The received part of the body."""
         return b"".join(chunk.data for chunk in self.chunks)
 
 
@@ -236,7 +236,7 @@ class ModelExchange:
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     """The credentials of this request: searched for in every body, never written."""
     lost_bytes: int = 0
-    """How many bytes of the two bodies were not recorded because they exceeded the maximum."""
+    """The number of bytes of the two bodies that were not recorded because they exceeded the maximum."""
     adopted_span: str | None = None
     """The OpenTelemetry span that another instrumentation created for this call, as a `traceparent`; None if there is
     none.
@@ -340,7 +340,7 @@ class ToolAnswer:
     is_error: bool = False
     outcome: ToolOutcome = "executed"
     attempts: int = 1
-    """How many times the tool was started; more than once only if the tool allows retries."""
+    """The number of times that the tool was started; more than once only if the tool allows retries."""
     error: ErrorCause | None = field(default=None, compare=False)
     """Why the call failed; None if it did not fail, or if the outcome is everything that is known. A replay does not
     compare it, because a line moves when the code changes.
@@ -488,7 +488,7 @@ class ObservedEffect:
     spans: tuple[str, ...] = ()
     """The open spans around the effect, innermost first, if the program of the session caused it."""
     content: Mapping[str, Any] | None = field(default=None, repr=False)
-    """What is written to the vault, as JSON; None if nothing is kept."""
+    """The content for the vault, as JSON; None if nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True)

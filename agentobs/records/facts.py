@@ -17,7 +17,7 @@ from agentobs.records.labels import Label, prefixed
 
 Outcome = Literal["completed", "failed", "interrupted"]
 Relation = Literal["resume", "fork"]
-"""How a session continues an earlier one: the same conversation, or a new one with the same start."""
+"""The way in which a session continues an earlier one: the same conversation, or a new one with the same start."""
 InteractionResult = Literal[
     "success",
     "error_max_turns",

@@ -54,7 +54,9 @@ __all__ = [
 ]
 
 SHORT_TEXT, SHORT_TEXTS_MAX = 256, 1024
-"""How many characters a text may have whose redacted form is cached, and how many are cached. Our choice."""
+"""The maximum length of a text whose redacted form is cached, in characters, and the maximum number of cached forms.
+Our choice.
+"""
 
 
 class Redactor:
@@ -72,7 +74,7 @@ class Redactor:
         """
         self.rules = tuple(rules)
         self.failed = 0
-        """How many texts could not be scanned, and were replaced completely."""
+        """The number of texts that could not be scanned and were replaced completely."""
         self._key = key
         self._overruns = [0] * len(self.rules)
         self._short: dict[tuple[str, tuple[bytes, ...]], str] = {}
@@ -81,7 +83,7 @@ class Redactor:
     def digest(self, data: bytes) -> str:
         """Return the keyed digest of content by which facts refer to it: `b2:` and 32 hex digits.
 
-        Without the key, nobody can use the facts to verify a guess of a short text.
+        Without the key, a guess of a short text cannot be verified with the facts.
         """
         return "b2:" + hashlib.blake2b(data, digest_size=16, key=self._key).hexdigest()
 

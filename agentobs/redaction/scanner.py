@@ -30,7 +30,7 @@ from agentobs.redaction.secret_kinds import (
 CONTEXT = 4096
 """Maximum length of a secret. A scan that starts this many bytes earlier misses nothing."""
 LEAD = 512
-"""How many bytes before a secret its context may start, such as the name of its key in JSON or of the command."""
+"""The maximum number of bytes between the start of a context (such as a JSON key or a command name) and its secret."""
 RUN = 16
 """Every token contains a run of letters, digits, `-` and `_` of at least this length."""
 DECODED_BYTES_MIN = 20
@@ -154,7 +154,7 @@ def _named(text: bytes) -> Iterator[Span]:
             yield found
 
 
-def _interrupted(kind: Kind) -> Callable[[bytes, bytes, int], SearchStep]:
+def _search_interrupted(kind: Kind) -> Callable[[bytes, bytes, int], SearchStep]:
     """Return a search for tokens that may have no long run of letters and digits."""
 
     def search(text: bytes, _low: bytes, at: int) -> SearchStep:
@@ -341,7 +341,7 @@ _INTERRUPTED = tuple(
 """Kinds without a long run of letters and digits at their start, so they are searched for by their anchor."""
 _SEARCHES = (
     *(named.search for named in (*NAMED, *COMMANDS)),
-    *(_interrupted(kind) for kind in _INTERRUPTED),
+    *(_search_interrupted(kind) for kind in _INTERRUPTED),
 )
 anchor_positions = position_search(
     [

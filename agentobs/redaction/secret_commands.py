@@ -12,7 +12,7 @@ from agentobs.redaction.secret_context import Named, SearchStep
 from agentobs.redaction.secret_values import BARE, CALLS, QUOTE, QUOTED, looks_secret
 
 COMMAND_BYTES_MAX = 400
-"""How far after the name of a command its password may start. Our choice."""
+"""The maximum distance between the name of a command and the start of its password. Our choice."""
 PASSWORD_BYTES_MIN = 8
 _LINE_ENDS = (b"\n", b"\\n")
 """The end of a line, as it is and escaped in JSON; a backslash before it continues the command."""

@@ -33,7 +33,9 @@ class Kind:
 
     @cached_property
     def pattern(self) -> re.Pattern[bytes]:
-        """The pattern of the complete token. It is compiled when it is first needed: all of them take 30 ms."""
+        """The pattern of the complete token. It is compiled at its first use, because compiling all of them takes 30
+        ms.
+        """
         return re.compile(re.escape(self.anchor) + self.rest)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The values of passwords and keys that have no form of their own: where they end, and whether they look like secrets.
+"""The values of passwords and keys without a distinctive form: where they end, and whether they look like secrets.
 
 A value looks like a secret if it is not a word, a variable or a dummy value. Values without digits are compared with
 the pairs of letters that are frequent in words.
@@ -23,7 +23,7 @@ BARE = (
 )
 """A value without quotes: it ends at whitespace, or at a character that separates values in files and programs."""
 CALLS = (b"(", b"[", b"{")
-"""What follows a bare value that is a part of an expression."""
+"""The characters after a bare value that is a part of an expression."""
 
 _DUMMY_VALUES = re.compile(
     rb"\[redacted|[$<{*%]|xxx|\.\.\.|your|my[_-]|example|changeme|change[_-]me|placeholder|dummy|none$|null$|true$|https?:|file:|[./~]"

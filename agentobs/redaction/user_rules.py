@@ -22,7 +22,9 @@ Rule = Callable[[bytes], Iterable[tuple[int, int, str]]]
 BUDGET_NS = 250_000_000
 """Maximum time of all rules for one text, in nanoseconds. Our choice: new records wait in the queue."""
 OVERRUNS_MAX = 3
-"""How many times a rule may exceed its time. After that it is no longer run, and each text is replaced completely."""
+"""The maximum number of times that a rule may exceed its time. After that it is no longer run, and each text is
+replaced completely.
+"""
 FINDINGS_MAX = 100_000
 """Maximum number of findings of one rule in one text."""
 STEPS_MAX = 4096

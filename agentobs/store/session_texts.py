@@ -24,7 +24,7 @@ CANDIDATES = 8
 its prompt after about four requests that create it.
 """
 BLOCK_CHARACTERS = 100_000
-"""The maximum number of characters of one text that a search covers: the first ones. Our choice."""
+"""The maximum number of characters at the start of each text that a search covers. Our choice."""
 SESSION_CHARACTERS = 8_000_000
 """The maximum number of characters of one session that a search covers. Our choice: more than a thousand pages."""
 
@@ -102,8 +102,8 @@ def _texts(store: Store, session_id: str) -> Iterator[str]:
 def _title(vault: Vault, content_id: str) -> str:
     """Return the title that the last prompt in a request provides; "" if there is none or it cannot be read.
 
-    Earlier messages may belong to a session that this one continues. If the prompt has several messages, the first one
-    counts, because a client may append to it. If the request does not end with a prompt, for example because it
+    Earlier messages may belong to a session that this session continues. If the prompt has several messages, the first
+    one counts, because a client may append to it. If the request does not end with a prompt, for example because it
     continues tool calls, the first text of the user counts.
     """
     return prompt_title(prompt_of(vault, content_id))

@@ -172,7 +172,7 @@ def enter(here: Place) -> Frame:
 def step_in(opened: Opened, *, is_generators: bool) -> Frame:
     """Enter a span until `leave` is called with the returned frame, or the span has ended.
 
-    `is_generators` is whether a generator enters it.
+    `is_generators` states whether a generator enters it.
     """
     outer = _frame.get()
     # Skip the frames of abandoned generators; otherwise each of them would keep the previous one alive.

@@ -2,7 +2,7 @@
 
 The message of an exception is content and is not read here. A class name is a label if the program or a library
 declares the class: a module contains it under its qualified name. A path is a label if it only repeats the name of the
-module that was imported from it. Any other class name or path may contain a text that somebody wrote, so that the
+module that was imported from it. Any other class name or path may contain a text that a person wrote, so that the
 recorder replaces it with a digest.
 """
 

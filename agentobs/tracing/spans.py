@@ -431,10 +431,10 @@ def touch(span_id: str | None) -> None:
 
 
 def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
-    """End spans as orphaned that had no activity for too long; return how many.
+    """End spans without activity for too long as orphaned; return their number.
 
-    Activity in a span counts for all enclosing spans. If a span is expected to have no activity for longer than other
-    spans, this holds for its enclosing spans as well.
+    Activity in a span counts for all enclosing spans. If a span may be inactive for longer than other spans, so may its
+    enclosing spans.
 
     Args:
         silent_s: the maximum time without activity, in seconds; 0 ends all spans.
@@ -481,7 +481,7 @@ def _open_spans() -> list[Opened]:
     return []
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     """In a child process, forget all spans, because they belong to the parent."""
     state = process.state(State)
     state.lock, state.orphaned, state.late = threading.RLock(), 0, 0
@@ -489,4 +489,4 @@ def _forked() -> None:
     state.swept.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -421,7 +421,7 @@ _SIGN_IN_REQUIRED = (
 _TOKEN_USED = (
     "<p>The token in this URL is wrong, or it was used before: each token opens the dashboard once. Open the last URL "
     "that <code>agentobs dashboard</code> printed in its terminal. If you did not use this URL "
-    "before, somebody else did.</p>"
+    "before, another person did.</p>"
 )
 _CONTINUE = '<p><a href="{path}">Continue to the dashboard</a></p>'
 _PASSWORD_FORM = (

@@ -77,7 +77,7 @@ def why_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any
 
 
 def _listed(nodes: Sequence[CauseNode], query: Mapping[str, str], tab: str) -> Pages:
-    """Return one page of nodes, each in a row of its own."""
+    """Return one page of nodes, each in its own row."""
     return page_of([{"node": each} for each in nodes], query.get("page"), {"tab": tab}, PAGE_SIZE)
 
 

@@ -40,7 +40,7 @@ async def fleet_page(request: Request) -> Response:
 async def _interrupt_on_disconnect(request: Request, views: Sequence[View]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    # A page runs many queries in sequence, so interrupt repeatedly: the following queries must stop, too.
+    # A page runs many queries in sequence, so interrupt repeatedly: the following queries must also stop.
     while True:
         for view in views:
             site_of(request).reader.stop(view)

@@ -1,4 +1,4 @@
-"""A session as its pages need it: its row, its failure and its tree, which are cached."""
+"""The cached data of a session for its pages: its row, its failure and its tree."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _result_rows(view: View, about: Row, call: Row) -> tuple[list[Row], Row | No
 def _call_blocks(
     content: Content, about: Row, row: Row, recorded: Sequence[Row], following: Row | None
 ) -> list[_Part]:
-    """Return the call as the model requested it, the input with which it ran if it differs, and its result."""
+    """Return the requested call, the actual input if it differs, and the result."""
     answer = content.answer(about)
     if isinstance(answer, Withheld):
         return [(answer, None)]

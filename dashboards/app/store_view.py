@@ -43,7 +43,7 @@ MOST_RESULTS = 4
 MOST_COMPUTING = 2
 """The number of requests that may compute a slow result or wait for one: each needs a thread and much memory."""
 SLOT_SECONDS = 0.5
-"""How long a request waits for one of these MOST_COMPUTING slots before it gets a 503. Our choice."""
+"""The maximum time that a request waits for one of these MOST_COMPUTING slots before it gets a 503. Our choice."""
 MOST_WATCHED = 1_000
 """The maximum number of open segments whose processes are checked for a crash."""
 
@@ -154,12 +154,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ReaderState:
-    """What a reader knows about the recordings at some time."""
+    """A reader's view of the recordings at some time."""
 
     revision: int
     """The revision of the current state."""
     age_ns: int
-    """How long ago the check began that confirmed it. Later data may not be included."""
+    """The time since the start of the check that confirmed it. Later data may not be included."""
     is_closed: bool
     """Whether the application is closing."""
 
@@ -331,7 +331,7 @@ class Reader:
                 self._pause_ns = min(self._checked_ns - started_ns, int(MOST_PAUSE_SECONDS * 1e9))
                 self._checks_finished = self._checks_started
                 self._condition.notify_all()
-            # Signatures take longer than a check, so they are not computed after each one.
+            # Signatures take longer than a check, so not every check computes them.
             if self._checked_ns >= self._signatures_due_ns:
                 self._run_step(self._complete_signatures)
                 finished_ns = world.monotonic()

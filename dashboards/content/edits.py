@@ -1,6 +1,6 @@
 """Edits: the differences between a request and the previous one, part by part, with equal text omitted.
 
-Pure functions of two JSON bodies. Time is bounded as in `agentobs.records.differences`; the output is bounded, too.
+Pure functions of two JSON bodies. Time is bounded as in `agentobs.records.differences`; the output is bounded as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ CONTEXT_LINES = 2
 MOST_WORDS = 5_000
 """The maximum number of words of a text that are compared one by one. Our choice."""
 LEAST_SHARE = 0.3
-"""If a smaller share of the characters of two texts is equal, they are shown as different as a whole. Our choice."""
+"""If a smaller share of the characters of two texts is equal, the texts are shown as completely different. Our
+choice.
+"""
 MOST_BREAKPOINTS = 40
 """The maximum number of listed cache breakpoints; the provider accepts four per request."""
 
@@ -271,7 +273,7 @@ def _words(old: str, new: str) -> tuple[list[Fragment], list[Fragment]] | None:
 
 
 def _split(fragments: Sequence[Fragment]) -> list[list[Fragment]]:
-    """Return the lines of a text, each as its fragments."""
+    """Return the lines of a text, each as a list of fragments."""
     lines: list[list[Fragment]] = [[]]
     for text, is_changed in fragments:
         first, *others = text.split("\n")

@@ -1,6 +1,6 @@
 """The content of a session, request by request, for a static page.
 
-The length of texts is limited as in the live application. The number of requests and the total size are limited, too;
+The length of texts is limited as in the live application. The number of requests and the total size are also limited;
 `agentobs show --content` shows the rest.
 """
 
@@ -56,7 +56,7 @@ class Budget:
     """The number of bytes that are left for content in a page."""
 
     def __init__(self, bytes_left: int = MOST_BYTES) -> None:
-        """Start with this number of bytes."""
+        """Start with `bytes_left` unused bytes."""
         self.bytes_left = bytes_left
 
     def reserve(self, *texts: str) -> bool:

@@ -213,7 +213,7 @@ _DOLLARS: Mapping[str, Any] = {
     "rangemode": "tozero",
     "nticks": 6,
 }
-"""The settings of an axis of US dollars. Small amounts are in dollars, too, without SI prefixes."""
+"""The settings of an axis of US dollars. Small amounts are also in dollars, without SI prefixes."""
 _UNCERTAINTIES = (
     ("unpriced_calls", "calls without a price", "x"),
     ("lower_bound_calls", "at least", "triangle-up"),

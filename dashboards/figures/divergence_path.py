@@ -66,13 +66,13 @@ class _Path:
     matched: tuple[int, ...]
     """The numbers of the matched requests that are drawn."""
     omitted: int
-    """How many matched requests are left out, after the second one."""
+    """The number of matched requests that are left out, after the second one."""
     diverging: int
     """The number of the request at which the replay diverges."""
     unmade: tuple[int, ...]
     """The numbers of the drawn requests that were recorded but not made."""
     more_unmade: int
-    """How many further recorded requests were not made."""
+    """The number of further recorded requests that were not made."""
 
     def at(self, diverging: int) -> float:
         """Return the position of a request; the start of the lane is at 0."""

@@ -110,12 +110,12 @@ def empty_figure(text: str = "nothing to show") -> go.Figure:
 
 
 def filter_rows(figure: go.Figure, parameter: str, values: Sequence[Any]) -> None:
-    """Note which filter of the list of sessions each row of a figure stands for, so that a page can open the list.
+    """Note the session list filter that each row of a figure represents, so that a page can open the list.
 
     Args:
         figure: a figure with named rows.
         parameter: the parameter of the list, such as `model`.
-        values: the value of each row from the top; None if a row stands for no filter.
+        values: the value of each row from the top; None if a row has no filter.
     """
     rows = [address_text(value) for value in values]
     figure.update_layout(meta={"parameter": parameter, "rows": rows})

@@ -30,7 +30,7 @@ LEAST_CUT = 4.4
 """The minimum total height of the tracks if the axis has cuts, because the labels of cuts are vertical. [track heights]
 """
 OUTLINED = 0.005
-"""The minimum width of a bar with a full outline, as a fraction of the plot width: the outline takes space, too."""
+"""The minimum width of a bar with a full outline, as a fraction of the plot width: the outline also takes space."""
 _LANE_FONT: Final = dict(size=12, color=INK, weight=700)
 _TRACK_FONT: Final = dict(size=11, color=FAINT)
 KIND_NAMES: Final = {

@@ -11,7 +11,7 @@ from agentobs.store.analysis.wall_time import Part
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An interval as it is drawn, or several intervals merged into one."""
+    """A drawn interval, or several intervals merged into one."""
 
     kind: str
     part: Part

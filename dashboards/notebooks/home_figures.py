@@ -108,7 +108,7 @@ def cost_by_agent(
     home: Home = None,
     names: bool = False,
 ) -> go.Figure:
-    """Return the cost of each agent, sub-agents apart; arguments and errors as for `cost_by_model`."""
+    """Return the cost of each agent, with separate rows for sub-agents; arguments and errors as for `cost_by_model`."""
     return figures.cost_by_agent(_in_range("cost_by_agent", session, since, until, home, names))
 
 
@@ -229,7 +229,7 @@ class _Opened:
     texts: LabelTexts | None
 
     def find(self, session: object) -> str:
-        """Return the ID of the session that a value denotes."""
+        """Return the ID of the session that a value specifies."""
         text = str(getattr(session, "session_id", session))
         return find_session(self.store, text, key=self.store.home.key())
 

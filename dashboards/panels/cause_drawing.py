@@ -17,9 +17,9 @@ ROW, INDENT, EDGE = 34.0, 22.0, 12.0
 LETTER = 7.5
 """The width of a letter of 12 pixels in a wide font, in pixels. Our choice."""
 CHARACTERS_MAX = 110
-"""How many characters of a line are drawn; the rest is in its tooltip. Our choice."""
+"""The maximum number of characters of a line that are drawn; the rest is in its tooltip. Our choice."""
 STEPS_MAX = 500
-"""How many steps are drawn. Our choice."""
+"""The maximum number of steps that are drawn. Our choice."""
 
 _STYLE = """
 .why { --ink: #1d2329; --faint: #57606a; --paper: #ffffff; --line: #8a96a3; --wanted: #1f5fa8; --box: #f4f6f8 }

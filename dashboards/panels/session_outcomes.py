@@ -74,7 +74,7 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
 
 
 def shown_failure(failure: Failure | None, restore_names: RestoreNames = list) -> Failure | None:
-    """Return why a session failed as pages show it; None if it did not fail.
+    """Return the displayed reason why a session failed; None if it did not fail.
 
     Args:
         failure: the failure, from `explain_failure`.

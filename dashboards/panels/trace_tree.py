@@ -1,7 +1,7 @@
 """The tree of a session: interactions, requests, tool calls and sub-agents, with the path to each failure.
 
-Pure functions of the rows of `session_waterfall`. The position of a row is the number of its node, so that a bar of the
-waterfall and a node of the tree that show the same operation have the same number.
+Pure functions of the rows of `session_waterfall`. The position of a row is the number of its node: the waterfall bar
+and the tree node of an operation have the same number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Node:
     step_id: str
     """The ID in the URL: of the attempt, the tool call, the span or the interaction."""
     kind: str
-    """As in `session_waterfall`, or `group`, or one of `EFFECTS`."""
+    """The kind, as in `session_waterfall`, or `group`, or one of `EFFECTS`."""
     label: str
     lane: str
     turn: int | None

@@ -21,7 +21,7 @@ Attributes = dict[str, Value]
 
 _TOOL_SPANS = ("queued", "blocked_on_user", "execution")
 """Spans within a tool call. Their names follow Claude Code's (`claude_code.tool.blocked_on_user`), the only established
-names. The names of hooks, compaction and sub-agents follow them, too.
+names. The names of hooks, compaction and sub-agents follow the same pattern.
 """
 _SPANS = {
     **{name: f"agentobs.tool.{name}" for name in _TOOL_SPANS},
@@ -229,7 +229,7 @@ def seconds(nanoseconds: int) -> float:
 
 
 def _literal(text: str) -> bool | int | float | str:
-    """Return the number or the boolean that a label stands for, otherwise the label."""
+    """Return the number or the boolean that a label represents, otherwise the label."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -115,7 +115,9 @@ class Interval:
 
     @property
     def has_known_duration(self) -> bool:
-        """Whether its length is that of the operation, not zero because the time of a provider's tool is unknown."""
+        """Whether its length is the length of the operation; False if the length is zero because the time of a
+        provider's tool is unknown.
+        """
         return self.provider_tool is None or self.provider_tool[1].duration_ns is not None
 
     @property

@@ -588,7 +588,9 @@ def _tool_error_type(tool: ToolResult) -> str:
 
 
 def _attempt_interval(request: Interval, fact: Attempt) -> Interval:
-    """Return the interval of one attempt of a retried LLM request. It has no tokens, which are those of the request."""
+    """Return the interval of one attempt of a retried LLM request. It has no tokens, because they belong to the
+    request.
+    """
     return Interval(
         session_id=fact.session_id,
         conversation_id=request.conversation_id,

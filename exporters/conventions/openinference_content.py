@@ -136,9 +136,9 @@ def _request_attributes(
     response: Message,
     content: Content,
 ) -> Pairs:
-    """Yield an attribute for each part of the messages and for each tool, as far as they fit.
+    """Yield an attribute for each part of the messages and for each tool, up to the size limit.
 
-    The response, the tools and the system prompt come before the conversation, of which the latest messages are kept.
+    The response, the tools and the system prompt come first; of the conversation, the latest messages are kept.
     """
     budget = _Budget()
     last = list(

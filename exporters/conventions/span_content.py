@@ -1,7 +1,7 @@
 """Content of spans: the content of one exchange, as the JSON texts that telemetry products read, limited in size.
 
 Only sessions that opted in have content. If it is too long, it is cut and the removed amount is reported. Long texts
-lose their middle. The earliest messages are dropped, because each request repeats all messages. Secrets are already
+are cut in the middle. The earliest messages are dropped, because each request repeats all messages. Secrets are already
 redacted.
 """
 

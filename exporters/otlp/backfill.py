@@ -181,7 +181,7 @@ class _Item:
     payload: Any
     size: int
     count: int = 1
-    """How many items the collector counts in the payload."""
+    """The number of items in the payload, as the collector counts them."""
     ordinal: int = 1
     """The number of the item, from 1, among the items that one record completed, or among the orphaned spans."""
 

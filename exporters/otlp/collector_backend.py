@@ -203,7 +203,9 @@ class Backend:
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been exported as abandoned; only the recording contains their ends."""
+        """The number of spans that ended after they had been exported as abandoned; only the recording contains their
+        ends.
+        """
         return self._translator.follower.late_ends
 
     @property
@@ -324,9 +326,9 @@ def _backend(
     limits = limits or Limits()
     if not signals or isinstance(signals, str) or not set(signals) <= set(SIGNALS):
         raise UsageError(
-            f"these are not signals: {str(signals)[:40]!r}",
+            f"unknown signals: {str(signals)[:40]!r}",
             where="signals",
-            todo=f"Pass a tuple with some of {', '.join(SIGNALS)}",
+            todo=f"Pass a tuple with one or more of {', '.join(SIGNALS)}",
         )
     collector, sender = _collector_and_sender(endpoint, protocol, headers, certificate, limits)
     # This takes half a second, so do it before the agent runs.

@@ -23,11 +23,11 @@ class Item(Protocol):
 
     @property
     def count(self) -> int:
-        """How many items the collector counts in the payload."""
+        """The number of items in the payload, as the collector counts them."""
 
 
 LossReason = Literal["rejected", "too_large", "refused", "unreadable"]
-"""Why an item was lost although other items of its batch were accepted."""
+"""The reason for the loss of an item whose batch was otherwise accepted."""
 
 
 @dataclass(slots=True)
@@ -132,8 +132,8 @@ class Delivery:
 
 
 _FIRST_TRIES = 4
-"""How many times a message is sent to a collector that has never responded. Our choice: about 7 s with the default
-backoff, enough for a collector that is being started.
+"""The maximum number of times that a message is sent to a collector that has never responded. Our choice: about 7 s
+with the default backoff, enough for a collector that is being started.
 """
 _REFUSALS_MAX = 64
 """After this number of consecutive rejections, everything counts as rejected. Our choice: ten rejections are enough to

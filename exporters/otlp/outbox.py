@@ -72,7 +72,7 @@ class Limits:
     batch_bytes: int = 2 * 1024 * 1024
     """The approximate maximum size of a message; gRPC accepts 4 MiB."""
     delay_seconds: float = 1.0
-    """How long an item waits at most until a message is sent. Our choice."""
+    """The maximum time that an item waits before it is sent. Our choice."""
     metrics_seconds: float = 60.0
     """The interval of metrics, as in OpenTelemetry's periodic reader."""
     timeout_seconds: float = 10.0

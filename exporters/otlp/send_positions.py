@@ -1,6 +1,6 @@
 """Send positions: how far each session was sent to a destination. They ensure that each record is sent only once.
 
-A position is a record in a separate segment of the journal, so a rebuilt store contains it, too. It is written after a
+A position is a record in a separate segment of the journal, so a rebuilt store also contains it. It is written after a
 collector has accepted a message, and before the next message is sent.
 """
 
@@ -28,7 +28,7 @@ LOCK = ".export.lock"
 
 @dataclass(slots=True)
 class SendPosition:
-    """How far a session was sent to a destination."""
+    """The position up to which a session was sent to a destination."""
 
     through: dict[str, int] = field(default_factory=dict)
     """The number of the last record that was sent, by segment."""

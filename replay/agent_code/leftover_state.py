@@ -41,7 +41,7 @@ class Measure:
     """The measure of one value of a module."""
 
     kind: str
-    """`lru_cache`, the type of a container, `value` or `object`."""
+    """The kind of the value: `lru_cache`, the type of a container, `value` or `object`."""
     size: Any
     """The number of entries or items, the value itself, or the identity of an object."""
 
@@ -61,7 +61,7 @@ class State:
 
     def __init__(self) -> None:
         self.first: dict[str, tuple[int, dict[str, Measure]]] = {}
-        """The identity of each module of the agent and its first measures, by the name of the module."""
+        """The identity of each module of the agent, and the initial measures of its values, by module name."""
         self.replayed: dict[str, str] = {}
         """The last test that replayed each fixture in this process, by the path of the fixture."""
         self.is_isolated = False

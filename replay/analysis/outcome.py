@@ -72,7 +72,7 @@ def judge_faults(state: ReplayState) -> None:
         raise UsageError(
             f"not injected: {', '.join(untouched)}",
             where=str(state.setup.fixture.path),
-            todo="The replay did not reach that place: use a turn, a request or a tool of the recording",
+            todo="The replay did not reach the place of the fault; name a turn, a request or a tool of the recording",
         )
 
 

@@ -20,13 +20,13 @@ from agentobs import world
 from agentobs.errors import UsageError
 
 OUTPUT_MAX = 1 << 20
-"""How many bytes of each output are kept: the last ones. Our choice."""
+"""The number of bytes that are kept at the end of each output. Our choice."""
 NATURAL_SECONDS = 1.0
 """How long a program may take to end by itself before it is terminated. Our choice."""
 GRACE_SECONDS = 3.0
 """How long a terminated program may take to end before it is killed. Our choice."""
 KILLED_SECONDS = 1.0
-"""How long to wait for killed processes. They end at once, but their parent may not wait for them. Our choice."""
+"""How long to wait for killed processes. They end immediately, but their parent may not wait for them. Our choice."""
 _POLL_SECONDS = 0.02
 
 
@@ -163,7 +163,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 class Output:
-    """An output of a program, of which the last bytes are kept."""
+    """An output of a program. Only its last bytes are kept."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         """Start to read."""
@@ -171,7 +171,7 @@ class Output:
         self._data = bytearray()
         self._lock = threading.Lock()
         self.skipped = 0
-        """How many bytes at the start were not kept."""
+        """The number of bytes at the start that were not kept."""
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""Runs a command against a served fixture, and says how its run compares to the recorded one.
+"""Runs a command against a served fixture, and compares the run with the recorded one.
 
 The command runs in a copy of its working directory. The variables of its environment direct clients of the provider to
 a server that answers from the fixture (`replay.served`), and all other HTTP clients to a proxy that refuses them. The
@@ -44,11 +44,11 @@ from replay.workspace.recorded_workspace import RecordedWorkspace, workspace_of
 from replay.workspace.scratch import Scratch, temporary_scratch
 
 EndedBy = Literal["exit", "miss", "turn", "change", "timeout"]
-"""What ended a command: itself; a request that was not recorded; the turn after which to stop; the first request that
-differs, if the run was until a change; its time limit.
+"""The reason for the end of a command: its own exit; a request that was not recorded; the turn after which to stop; the
+first request that differs, if the run was until a change; its time limit.
 """
 LINES_MAX = 20
-"""How many lines of the standard error are shown in a report. Our choice."""
+"""The maximum number of lines of the standard error that are shown in a report. Our choice."""
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 HOME_FOLDER = ".agentobs"
 """The default folder of recordings, which the command does not need."""
@@ -58,7 +58,7 @@ DUMMY_AWS_KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIDREPLAY",
     "AWS_SECRET_ACCESS_KEY": "a-made-up-key",
 }
-"""The credentials for clients of Bedrock, which need some to sign their requests."""
+"""Dummy credentials for clients of Bedrock, which sign their requests."""
 DUMMY_KEY = "sk-ant-replay-a-made-up-key"
 """The key for clients that require one. It is only sent to the server of this replay."""
 
@@ -72,7 +72,7 @@ class CommandReplay:
     command: tuple[str, ...] = field(repr=False)
     """The program and its arguments."""
     exit_code: int
-    """Its exit code; 128 and the number of a signal that ended it."""
+    """Its exit code; if a signal ended it, 128 plus the number of the signal."""
     recorded_exit_code: int | None
     """The recorded exit code; None if it is not known."""
     stdout: str = field(repr=False)
@@ -97,8 +97,8 @@ class CommandReplay:
     fixture has no files, or only a part of the recording was repeated.
     """
     restored: int | None = None
-    """How many files differed from the recorded ones when the run continued live, and were changed to them; None if
-    the fixture has no files.
+    """The number of files that differed from the recorded ones when the run continued live, and were therefore
+    replaced; None if the fixture has no files.
     """
     directory: Path | None = None
     """The directory with the files of the run, if it was kept."""
@@ -114,7 +114,7 @@ class CommandReplay:
         return not self.problems()
 
     def problems(self, *, allow_drift: bool = False) -> list[str]:
-        """Return in what the run differs from the recording, one line each."""
+        """Return the differences between the run and the recording, one line each."""
         if self.until_change is not None:
             return self._problems_until_change(self.until_change)
         notable = self.verdict.notable
@@ -408,7 +408,7 @@ class _ReplayedFiles:
         self._tree = workspace.at_turn(live_turn) if workspace and live_turn is not None else None
         self._scratch: Scratch | None = None
         self.restored: int | None = None
-        """How many files were changed to the recorded ones before the run continued live."""
+        """The number of files that were changed to the recorded ones before the run continued live."""
         self.problem: AgentobsError | None = None
         """Why the files could not be changed."""
 
@@ -473,13 +473,13 @@ def _check(
     """
     if until_turn is not None and until_change is not None:
         raise UsageError(
-            "a run ends either after a turn or at a change",
+            "until_turn and until_change cannot be combined",
             where="until_change",
-            todo="Leave out until_turn or until_change",
+            todo="Leave out one of them",
         )
     if is_live and (until_turn is None or not isinstance(loaded, Fixture)):
         raise UsageError(
-            "a run that continues live needs a fixture, and the last turn that is replayed",
+            "a run can continue live only from a fixture, after a given turn",
             where="then",
             todo="Pass until_turn=N, and the fixture or its path",
         )
@@ -501,7 +501,7 @@ def _check_turn(script: SpineScript, turn: int | None, name: str) -> None:
 
 
 def _ends_after(loaded: Fixture | Recording) -> dict[int, frozenset[int]] | None:
-    """Return for each request of a fixture, by index, the concurrent ones whose responses ended before its own."""
+    """Return, for each request of a fixture by index, the concurrent requests whose responses ended first."""
     if isinstance(loaded, Recording):
         return None
     return {

@@ -1,4 +1,4 @@
-"""What follows the recorded responses of a command, apart from scripted responses."""
+"""The live continuation of a command after its recorded responses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Continued(Protocol):
 
 
 class Continuation(Protocol):
-    """What answers the requests after the recorded responses."""
+    """Answers the requests after the recorded responses."""
 
     def prepared(self, fixture: Fixture, turn: int) -> Fixture:
         """Return the fixture with responses that the continuation accepts in a history.

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 HOSTS_MAX = 1000
-"""How many different hosts are kept. Our choice."""
+"""The maximum number of different hosts that are kept. Our choice."""
 PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
     *("npm_config_proxy", "npm_config_https_proxy"),

@@ -11,7 +11,7 @@ replay is faster than its recording. So each occurrence of such a value is paire
 
 A value that the agent received in a recorded answer (of the model, a tool or the world) only matches itself. If the
 agent created a value and a recorded answer quotes it, the agent receives the recorded value. After that, the agent may
-use the live or the recorded value, because both stand for the same value.
+use the live or the recorded value, because both represent the same value.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ class Form:
     """The phrase for such a value in reports: `a UUID`."""
     pattern: re.Pattern[str]
     is_measured: bool = False
-    """Whether each value is a new measurement, such as a clock reading, so that two equal values may differ in a
-    replay. The values of other forms are identities: equal values must stay equal."""
+    """Whether each value is a new measurement, such as a clock reading. If so, two equal values may differ in a replay.
+    The values of other forms are identities: equal values must stay equal.
+    """
 
 
 def _after(characters: str) -> str:

@@ -1,6 +1,6 @@
 """The divergence: the first difference between a replay and its recording, as a value.
 
-`text` renders it for people (see `replay.divergence.rendering`), and `json` for programs.
+`text` renders it for humans (see `replay.divergence.rendering`), and `json` for programs.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class LaneProgress:
     asked: int
     """The number of requests of the lane that matched recorded requests."""
     of: int
-    """How many requests the lane has in the recording."""
+    """The number of requests of the lane in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class DivergenceFacts:
     number: int
     """The number of the request in the lane, from 1."""
     of: int
-    """How many requests the lane has in the recording."""
+    """The number of requests of the lane in the recording."""
     turn: int | None
     """The turn in the lane; None if the request does not belong to a turn."""
     summary: str

@@ -188,7 +188,8 @@ def unused_text(unused: UnusedExchanges) -> str:
 def _wrapped(text: str, margin: int, columns: int, site: Site | None = None) -> list[str]:
     """Wrap text into lines of at most `columns`, each with a margin. Words that are too long are broken.
 
-    A place in the code is put after the text or on a separate line. It is never broken, so that editors recognize it.
+    A place in the code is put after the text or on a separate line. The text is never wrapped, so that editors
+    recognize it.
     """
     width_max, lines, line = columns - margin, list[str](), ""
     for word in _words(text, width_max):

@@ -152,7 +152,7 @@ class Comparison:
 
     @property
     def has_texts(self) -> bool:
-        """Whether content was compared, too."""
+        """Whether content was also compared."""
         return any(part.texts is not None for x in self.pairs for part in (x.a, x.b) if part)
 
     def json(self, a: dict[str, Any], b: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ class Lane:
         self.turns = 0
         """The last turn of the used requests that have a response."""
         self.guesses: list[Guess] = []
-        """The matches that were determined only by the order of identical requests, so that responses may be swapped.
+        """The matches that depend only on the order of identical requests, so their responses may be swapped.
         """
 
     @property

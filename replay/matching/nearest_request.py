@@ -15,7 +15,7 @@ from agentobs.records.canonical_json import canonical
 from replay.fixture.format import RecordedRequest
 
 COMPARED = 2000
-"""How many characters of a message are compared for similarity. Our choice."""
+"""The maximum number of characters of a message that are compared for similarity. Our choice."""
 
 
 def nearest(

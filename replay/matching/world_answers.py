@@ -108,7 +108,7 @@ class WorldAnswers:
         if exchange.question.kind != "abort":
             return
         lane, point = exchange.place.lane, exchange.question.key
-        for each in _points(point):
+        for each in _abort_names(point):
             recorded = self.find(lane, WorldQuestion("abort", each))
             if recorded is not None:
                 self.use(recorded)
@@ -120,7 +120,7 @@ class WorldAnswers:
 
     def was_stopped_at(self, lane: str, point: str, count: int) -> bool:
         """Return whether the recorded run was stopped at this point; called for each event of a stream."""
-        return any(self._has_abort(lane, each, count) for each in _points(point))
+        return any(self._has_abort(lane, each, count) for each in _abort_names(point))
 
     def _has_abort(self, lane: str, point: str, count: int) -> bool:
         if (lane, "abort", point) not in self._by_key:
@@ -132,11 +132,11 @@ class WorldAnswers:
         return isinstance(stopped, int) and count >= stopped
 
 
-def _points(point: str) -> tuple[str, ...]:
-    """Return the names under which the recording may contain an abort at this point.
+def _abort_names(point: str) -> tuple[str, ...]:
+    """Return the names that an abort at this point may have in the recording.
 
-    If a run is stopped while it sends a request, it is not known whether the request was sent. If the request was not
-    sent, the recorded abort comes after fewer requests, and is found before this request is sent.
+    If a run is stopped while it sends a request, it is unknown whether the request was sent, so an abort before the
+    response may be recorded under either name.
     """
     prefix, _, suffix = point.partition(":unsent:")
     return (point, f"{prefix}:streaming:{suffix}") if suffix else (point,)
@@ -190,7 +190,7 @@ async def wait_for_cancellation(
 
 
 def missing_answer(kind: AskKind) -> Any:
-    """Return the empty answer that a missing answer to one of the `SILENT` questions stands for."""
+    """Return the empty answer that a missing answer to one of the `SILENT` questions means."""
     return [] if kind in ("steering", "follow_up", "background") else None
 
 

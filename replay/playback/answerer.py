@@ -73,7 +73,7 @@ class Answerer:
         self._setup, self._exchanges = state.setup, state.exchanges
         self._path, self._findings = state.path, state.findings
         self._repetitions = 0
-        """How many requests were made after a divergence."""
+        """The number of requests that were made after a divergence."""
         self._recorded_paths = {
             dialect_of(each.path).route(each.path): each.path
             for each in reversed(state.setup.fixture.requests)
@@ -131,7 +131,7 @@ class Answerer:
             )
 
     def _with_recorded_path(self, question: Question) -> Question:
-        """Return a request with the path that it has in the recording, which may have another base URL."""
+        """Return a request with its recorded path; the recording may have another base URL."""
         path = question.path
         recorded = self._recorded_paths.get(dialect_of(path).route(path), path)
         if recorded == path or any(each.path == path for each in self._setup.fixture.requests):

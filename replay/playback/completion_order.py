@@ -29,24 +29,24 @@ from replay.virtual_time.thread_states import Activity
 from replay.virtual_time.virtual_clock import Hold, VirtualClock
 
 SETTLING_CHECKS = 32
-"""How many times other tasks may run after a response has ended, before the next response ends. By then, the task that
-sent the request has ended, and the code that waits for the task continues. Our choice: each layer of tasks takes two or
-three runs.
+"""The maximum number of times that other tasks may run after a response has ended, before the next response ends. By
+then, the task that sent the request has ended, and the code that waits for the task continues. Our choice: each layer
+of tasks takes two or three runs.
 """
 SETTLING_NS = 20_000_000
 """How long threads may run in the same situation, in nanoseconds, if it is unknown whether they still run. Our choice.
 """
 RUNNING_CHECKS = 250
-"""How many checks may find that other tasks still run before the response continues anyway. Our choice; the checks take
-half a second or more.
+"""The maximum number of checks that may find that other tasks still run before the response continues anyway. Our
+choice; the checks take half a second or more.
 """
 QUICK_CHECKS = 300
 CHECK_SECONDS = 0.002
 """The number of checks without a pause in between, and the pause between later checks. Our choice."""
 IDLE_CHECKS = 64
 IDLE_NS = 1_000_000_000
-"""How many consecutive checks must find the event loop idle, and for how long the agent must have sent nothing, before
-the replay assumes that nothing more will happen. Our choice.
+"""The number of consecutive checks that must find the event loop idle, and the time without a request from the agent,
+before the replay assumes that nothing more will happen. Our choice.
 """
 BLOCKED_NS = 20_000_000
 """For how long the virtual clock must have found that nothing can run. Our choice."""
@@ -57,10 +57,10 @@ PATIENCE = 0.5
 among threads without a virtual clock, or while a thread waits for something real. Our choice.
 """
 MARGIN_MS = 5_000
-"""How much longer than the recorded client the live client may take to cancel its request. Our choice."""
+"""The maximum time by which the live client may cancel its request later than the recorded client. Our choice."""
 PAUSES_SECONDS = 1.0
-"""For how many virtual seconds other tasks may pause before they send a request that a held response waits for. Our
-choice.
+"""The number of virtual seconds that other tasks may pause before they send a request that a held response waits for.
+Our choice.
 """
 
 
@@ -183,7 +183,7 @@ class ResponseGate:
         return CHECK_SECONDS
 
     def _is_settled(self) -> bool:
-        """Return whether the other tasks have run as far as they can."""
+        """Return whether the other tasks cannot run any further."""
         activity: Activity = "outside"
         if (clock := self._virtual()) is not None:
             self._hold.ident = threading.get_ident()
@@ -262,7 +262,7 @@ class ResponseGate:
         return self._idle_checks > IDLE_CHECKS and not scheduled and state.agent.idle_ns() > IDLE_NS
 
     def _is_stuck(self, clock: VirtualClock) -> bool:
-        """Return whether nothing can run any more, or the agent made no progress until the deadline."""
+        """Return whether nothing can run, or the agent made no progress until the deadline."""
         patience = PATIENCE if clock.is_outside else 1.0
         limit_ns = self._state.setup.options.deadline_seconds * 1e9 * patience
         return self._state.agent.idle_ns() > limit_ns or clock.blocked_ns > BLOCKED_NS

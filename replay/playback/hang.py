@@ -1,9 +1,9 @@
-"""Hang detection: an agent that makes no more progress is reported as a divergence, so that the test ends.
+"""Hang detection: an agent that no longer makes progress is reported as a divergence, so that the test ends.
 
 A thread watches whether the agent makes progress: whether it makes a request or records something. Without
 progress, there are three cases:
 
-- Nothing can run any more: each thread waits for another one, and no timer is left. This is a deadlock, which is
+- Nothing can run: each thread waits for another one, and no timer is left. This is a deadlock, which is
   reported after a second.
 - Nothing is pending: the agent only wakes up and waits again, as in a polling loop whose condition never becomes
   true. This is reported after the deadline.

@@ -263,9 +263,9 @@ class Replayer:
         """Replay up to the response of a turn, and ignore everything that the agent does after it.
 
         The agent gets the recorded responses as long as it makes the recorded requests. If its prompt or its tool
-        results differ, a note says so (see `notes`). If it does something else before that turn, the recorded responses
-        no longer apply, and the replay ends there with a note. If no request of the session was answered, the agent
-        must make all recorded requests.
+        results differ, a note states this (see `notes`). If it does something else before that turn, the recorded
+        responses no longer apply, and the replay ends there with a note. If no request of the session was answered, the
+        agent must make all recorded requests.
 
         Args:
             function: the function that starts the agent; by default the recorded entry point.
@@ -301,7 +301,7 @@ class Replayer:
         run live. The returned step is the first request that was not recorded, or the end of the agent. `step.differs`
         is False if the agent does the same as recorded until its end. If a tool result is an error both times, it
         counts as the same even if the text differs. If the prompt differs, or tool results before that turn, a note
-        says so (see `notes`), and the agent gets the recorded responses anyway.
+        states this (see `notes`), and the agent gets the recorded responses anyway.
 
         Args:
             function: the function that starts the agent; by default the recorded entry point.
@@ -344,7 +344,7 @@ class Replayer:
         self._state.path.allow_departure(turn, "recorded")
 
     def _check_reached(self, turn: int, result: Any, error: BaseException | None) -> None:
-        """Raise if the agent did not get to the response of a turn although it got the recorded responses."""
+        """Raise if the agent did not reach the response of a turn although it received the recorded responses."""
         del result
         state = self._state
         main, departure = state.exchanges.main, state.path.departure
@@ -629,7 +629,7 @@ class Replayer:
 
     @property
     def normalized(self) -> dict[str, int]:
-        """How many values each normalizer has hidden."""
+        """The number of values that each normalizer has hidden."""
         return self._state.setup.normalized
 
     @property
@@ -644,7 +644,7 @@ class Replayer:
 
     @property
     def progress(self) -> Progress:
-        """How many of the recorded requests, tool calls and other questions were used."""
+        """The number of recorded requests, tool calls and other questions that were used."""
         return self._state.exchanges.progress
 
     def _call(

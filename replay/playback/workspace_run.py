@@ -42,7 +42,9 @@ class WorkspaceRun:
         if fork is not None and self._workspace is not None:
             self._tree = self._workspace.at_turn(fork.turn)
         self.restored: int | None = None
-        """How many files differed from the recorded ones when a fork went live, and were changed to them."""
+        """The number of files that differed from the recorded ones when a fork went live, and were therefore
+        replaced.
+        """
         self.files: FileDifference | None = None
         """How the files at the end differ from the recorded ones; None if they were not compared."""
         self.is_complete = False

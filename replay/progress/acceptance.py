@@ -80,9 +80,9 @@ class Acceptance:
         self._result: dict[str, Any] | None = None
         """The result that replaced the recorded result; None if the recorded result stays."""
         self.refusal: str = ""
-        """Why the last request was not accepted; empty if it was accepted."""
+        """The reason why the last request was not accepted; empty if it was accepted."""
         self.changes: list[Accepted] = []
-        """What was accepted so far."""
+        """The changes that were accepted so far."""
         self._known_differences: set[str] = set()
         """Digests of the differences that earlier requests of the same lane had."""
 

@@ -30,7 +30,7 @@ class AgentRun:
         self.before_live: Callable[[], None] | None = None
         """Is called once, before the first tool of a fork runs live."""
         self.active_count = 0
-        """How many calls of the agent are in progress."""
+        """The number of calls of the agent that are in progress."""
         self.is_stopping = False
         """Whether the replay should end; it may still answer until nested replays have ended."""
         self._active_ns = world.monotonic()

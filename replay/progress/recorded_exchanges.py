@@ -48,7 +48,7 @@ class RecordedExchanges:
 
     @property
     def progress(self) -> Progress:
-        """How many of the recorded requests, tool calls and other questions were used."""
+        """The number of recorded requests, tool calls and other questions that were used."""
         return Progress(
             requests_matched=sum(lane.used_count for lane in self.lanes.values()),
             requests=sum(len(lane.requests) for lane in self.lanes.values()),

@@ -33,7 +33,7 @@ class RecordedPath:
         self.first_live_turn: int | None = None
         """The turn of the main lane from which `tools` applies; None means from the start."""
         self.departure: Departure | None = None
-        """Where the agent leaves the recorded path; None if it may not leave it."""
+        """The point at which the agent leaves the recorded path; None if it must not leave it."""
         self.later_requests: list[tuple[str, bytes]] = []
         """Path and body of each request that was sent after the end of the recorded path."""
         self.script: Sequence[Scripted] = ()

@@ -40,7 +40,7 @@ class ReplaySetup:
 
     @property
     def normalized(self) -> dict[str, int]:
-        """How many values each normalizer has hidden."""
+        """The number of values that each normalizer has hidden."""
         return dict(self.renaming.normalizers.applied) if self.renaming.normalizers else {}
 
 

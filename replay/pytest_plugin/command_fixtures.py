@@ -68,7 +68,7 @@ def _starts_from_files(fixture: Path, options: Mapping[str, Any]) -> bool:
 def _check(options: Mapping[str, Any]) -> None:
     if unknown := sorted(options.keys() - OPTIONS):
         raise UsageError(
-            f"a command has no option {', '.join(unknown)}",
+            f"unknown options: {', '.join(unknown)}",
             where="@pytest.mark.replay_command",
-            todo=f"It has {', '.join(sorted(OPTIONS))}",
+            todo=f"Valid options: {', '.join(sorted(OPTIONS))}",
         )

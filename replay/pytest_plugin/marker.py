@@ -34,9 +34,9 @@ def options_of(mark: Mark) -> ReplayOptions:
     unknown = sorted(name for name in mark.kwargs if name not in known)
     if unknown:
         raise UsageError(
-            f"a replay has no option {', '.join(unknown)}",
+            f"unknown options: {', '.join(unknown)}",
             where="@pytest.mark.replay",
-            todo=f"It has {', '.join(known)}",
+            todo=f"Valid options: {', '.join(known)}",
         )
     return ReplayOptions(**mark.kwargs)
 

@@ -98,7 +98,7 @@ def is_reaction(expected: RecordedRequest, recorded: Any, live: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The differences of two request bodies that stand for the same action of the agent."""
+    """The differences of two request bodies that represent the same action of the agent."""
 
     keys: tuple[str, ...]
     """The top-level keys whose values differ. For the key of the conversation, only the messages before the first

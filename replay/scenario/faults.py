@@ -38,7 +38,7 @@ class Fault:
     request: int | None = None
     """The request of the main lane, from 1."""
     times: int = 1
-    """How many times in a row the fault happens."""
+    """The number of consecutive times that the fault happens."""
     status: int = 529
     """The injected status, if it is an HTTP error."""
     events: int = 0

@@ -23,7 +23,7 @@ from replay.workspace.recorded_workspace import RecordedWorkspace
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a replay continues live, and the changes of all later requests."""
+    """The point at which a replay continues live, and the changes of all later requests."""
 
     turn: int
     """The turn of the main lane with the last recorded response, from 1."""

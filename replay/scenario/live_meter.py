@@ -27,14 +27,14 @@ BYTES_PER_TOKEN = 2
 OUTPUT_TOKENS = 32_000
 """The assumed limit of the output if a request sets none. Our choice."""
 MARGIN = 2
-"""A fork may cost this multiple of the recorded part that it replaces. Our choice."""
+"""The maximum cost of a fork, as a multiple of the cost of the recorded part that it replaces. Our choice."""
 FLUSH_SECONDS = 10.0
 """How long to wait for the usage of earlier responses. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveUse:
-    """What the live requests of a fork have used."""
+    """The usage of the live requests of a fork."""
 
     turns: int = 0
     """The number of live responses to agents."""
@@ -74,7 +74,7 @@ class LiveMeter:
         self._ended: set[str] = set()
         """The IDs of the attempts that have ended."""
         self._inexact: set[str] = set()
-        """The IDs of those whose usage is not exact."""
+        """The IDs of the requests whose usage is not exact."""
         self._sessions: dict[str, None] = {}
 
     def __call__(self, written: WrittenFact) -> None:

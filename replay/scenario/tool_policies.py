@@ -21,7 +21,7 @@ if it is named, never by `*`; a mutating recorded function does not run with `li
 """
 
 OTHERS = "*"
-"""The name that stands for all other tools."""
+"""The name that represents all other tools."""
 
 
 def policy_of(

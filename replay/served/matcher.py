@@ -33,9 +33,9 @@ from replay.served.substitutions import Span, Substitutions
 from replay.served.verdict import ServedRequest
 
 DIFFERENCES_MAX = 20
-"""How many differences of a request are kept. Our choice."""
+"""The maximum number of differences of a request that are kept. Our choice."""
 COMPARED_MAX = 50
-"""How many recorded requests are compared to find the one nearest to a miss. Our choice."""
+"""The maximum number of recorded requests that are compared to find the one nearest to a miss. Our choice."""
 
 
 class SpineMatcher:
@@ -212,7 +212,7 @@ class SpineMatcher:
         return starter is None or starter.exchange in self._served
 
     def _closest(self, pool: list[int], form: RequestForm) -> list[int]:
-        """Return the candidates that have the most parts in common with a request, apart from the conversation."""
+        """Return the candidates that share the most parts with a request, not counting the conversation."""
         forms = {index: self.recorded.form(index) for index in pool}
         equal = [index for index in pool if forms[index].body == form.body]
         if equal:

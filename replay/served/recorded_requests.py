@@ -113,8 +113,8 @@ class RecordedRequests:
         return frozenset(self.lanes[at] for at, body in enumerate(bodies) if TASK.search(body))
 
     def present_at_reports(self) -> dict[int, frozenset[int]]:
-        """Return for the last request of each agent in the background the requests that must arrive before its response
-        is sent, so that the client reports its end in the same request as in the recording.
+        """For the last request of each background agent, return the requests that must arrive before its response is
+        sent. The client then reports the end of the agent in the same request as in the recording.
 
         These are the last requests of the agents that are reported in the same request, and the earlier requests of the
         agent that gets the report.
@@ -139,7 +139,7 @@ class RecordedRequests:
         return message_of(exchange.question.path, exchange.answer).calls
 
     def answers_alike(self, one: int, other: int) -> bool:
-        """Return whether two lanes got the same responses, apart from IDs, so that either can stand for the other."""
+        """Return whether two lanes got the same responses, apart from IDs, so that either can replace the other."""
         return self._responses(one) == self._responses(other)
 
     def may_overlap(self, one: int, other: int) -> bool:

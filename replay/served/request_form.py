@@ -102,7 +102,7 @@ class RequestForm:
         return self.anchor is not None and not self.anchor[0].startswith("text ")
 
     def parts(self) -> list[str]:
-        """Return the parts of the body apart from the conversation, each in canonical form, to count equal ones."""
+        """Return the parts of the body except the conversation, each in canonical form, to count equal parts."""
         if not isinstance(self.body, dict):
             return []
         return [canonical([key, value]) for key, value in self.body.items() if key != CONVERSATION]
@@ -176,7 +176,7 @@ class _Message:
 def _messages(
     dialect: Dialect, body: Mapping[str, Any], change: Callable[[str], str]
 ) -> Iterator[_Message]:
-    """Yield the messages of a conversation, adjacent messages of one role as one."""
+    """Yield the messages of a conversation. Adjacent messages of one role are merged."""
     current: _Message | None = None
     order: dict[str, int] = {}
     for entry in history(body):
@@ -265,7 +265,7 @@ def _spine_part(message: _Message) -> str:
 
 
 def anchor_of(response: Turn) -> tuple[str, ...]:
-    """Return the anchor that a request has whose last response is this one, see `RequestForm.anchor`."""
+    """Return the anchor of a request whose last response is this one, see `RequestForm.anchor`."""
     return _anchor(_Message(response.role, list(response.blocks)))
 
 

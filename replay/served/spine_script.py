@@ -75,9 +75,11 @@ class SpineScript(Script):
             for index in self._paced or ()
             if self.matcher.recorded.lanes[index] in with_reports
         }
-        """The exchanges whose responses wait for concurrent ones: those of agents that get reports about tasks."""
+        """The exchanges whose responses wait for concurrent responses: the exchanges of agents that get reports about
+        tasks.
+        """
         self._present = self.matcher.recorded.present_at_reports() if paces_tasks else {}
-        """The requests that must have arrived before a response is sent that ends an agent in the background."""
+        """The requests that must arrive before a response that ends a background agent is sent."""
         self._taken: set[int] = set()
         self._sent: set[int] = set()
         self._sending = threading.Condition()
@@ -130,7 +132,7 @@ class SpineScript(Script):
             self._sending.notify_all()
 
     def _index(self, exchange: ModelExchange) -> int:
-        """Return the index of an exchange, also of a copy with another response; -1 for a scripted response."""
+        """Return the index of an exchange or of its copy with another response; -1 for a scripted response."""
         places = (i for i, e in enumerate(self.exchanges) if e.question is exchange.question)
         return next(places, -1)
 

@@ -2,8 +2,9 @@
 
 A session ID, a working directory or the ID of a background task is new in each run. The first time that a live value
 is in the place of a recorded value, the two are paired. From then on, each must be where the other is: a live value
-never stands for two recorded values, nor a recorded value for two live values. Live requests are compared after their
-values have been replaced by the recorded ones, and recorded responses are sent after the opposite replacement.
+never represents two recorded values, and a recorded value never represents two live values. Live requests are compared
+after their values have been replaced by the recorded ones, and recorded responses are sent after the opposite
+replacement.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Substitutions:
         return {old: new for old, new in self._live.items() if old != new}
 
     def pair(self, recorded: str, live: str) -> bool:
-        """Pair two values; return whether they are paired, which they are not if one of them has another partner."""
+        """Pair two values. Return False if one of them already has another partner."""
         if recorded in self._live or live in self._recorded:
             return self._live.get(recorded) == live
         if "/" in (recorded, live) or not recorded or not live:
@@ -71,7 +72,7 @@ class Substitutions:
         return paired
 
     def learn(self, recorded: Any, live: Any) -> None:
-        """Pair the values at the same places of two JSON values; the live one with its known values replaced already.
+        """Pair the values at the same places of two JSON values. In the live one, known values are already replaced.
 
         Two texts are compared only if they are equal except for values of known forms, so a changed text pairs nothing.
         """

@@ -17,12 +17,12 @@ Kind = Literal["exact", "drift", "miss"]
 conversation, but other parts differ; `miss`: no recorded request is at this place.
 """
 VALUE_MAX = 120
-"""How many characters of a value are shown. Our choice."""
+"""The maximum number of characters of a value that are shown. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """A live request, and what it was answered with."""
+    """A live request, and the response that it got."""
 
     number: int
     """The number of the live request, from 1."""
@@ -38,8 +38,10 @@ class ServedRequest:
     is_repeated: bool = False
     """Whether an earlier request of the lane had the same differences, which are part of the conversation since."""
     is_change: bool = False
-    """Whether the program took another path: it differs from the recorded request, not only in differences that an
-    earlier request of the lane had, or in the text of a result that is an error both times.
+    """Whether the program took another path: the request has a new difference from the recorded one.
+
+    A difference is not new if an earlier request of the lane had it. The text of a result does not count if the result
+    is an error in both.
     """
     is_unanswered: bool = False
     """Whether it is a miss because `request`, which it repeats, was recorded without a response."""
@@ -99,11 +101,11 @@ class Verdict:
     unused: tuple[int, ...] = ()
     """The numbers of the recorded requests that the run did not send."""
     rejected: int = 0
-    """How many requests the real provider would have rejected."""
+    """The number of requests that the real provider would have rejected."""
     scripted: int = 0
-    """How many requests after the recorded part got a scripted response."""
+    """The number of requests after the recorded part that got a scripted response."""
     live: int = 0
-    """How many requests after the recorded part went to the provider."""
+    """The number of requests after the recorded part that went to the provider."""
     live_from: int | None = None
     """The number of the first request that went to the provider; None if none did."""
 

@@ -89,8 +89,8 @@ def _shift_gettime(seconds: int) -> None:
 def _shift_datetime(now: Callable[[], float]) -> None:
     """Replace the methods of the classes `datetime` and `date` that read the clock.
 
-    The methods are replaced in the dictionaries of the built-in classes, so that code that has imported a
-    class uses them, too.
+    The methods are replaced in the dictionaries of the built-in classes, so that code that has imported a class also
+    uses them.
     """
 
     def datetime_now(cls: Any, tz: Any = None) -> Any:

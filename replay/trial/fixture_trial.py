@@ -56,7 +56,7 @@ class Verdict:
     failed: Outcome | None = None
     """The failure of the first runs. If additional rules hide this failure, the later failure that they do not hide."""
     changes: Sequence[Change] = ()
-    """The changes that cause the failure; empty if the run without changes fails, too."""
+    """The changes that cause the failure; empty if the run without changes also fails."""
     rules: Sequence[str] = ()
     """The rules that the failed runs proposed."""
     rules_suffice: bool = False

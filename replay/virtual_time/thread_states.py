@@ -133,8 +133,8 @@ class ThreadStates:
         response; None if the system does not show this.
         """
         self._last_movement: dict[int, tuple[object, int, int]] = {}
-        """For each thread that checks: the positions of the agent's threads, since when these have been the same, and
-        the CPU time at that moment.
+        """For each thread that checks: the positions of the agent's threads, the time since which these have been the
+        same, and the CPU time at that moment.
         """
 
     def is_agent_thread(self, frame: FrameType | None) -> bool:
@@ -424,10 +424,10 @@ def _has_children() -> bool:
         except OSError:
             pass
     popen = {child.pid for child in list(known.children) if child.returncode is None}
-    return any(map(_is_alive, popen | set(_forked())))
+    return any(map(_is_alive, popen | set(_forked_processes())))
 
 
-def _forked() -> Iterable[int]:
+def _forked_processes() -> Iterable[int]:
     """Return the processes that `multiprocessing` has started and not joined."""
     module = sys.modules.get("multiprocessing.process")
     known = set(getattr(module, "_children", ()))

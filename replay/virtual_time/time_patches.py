@@ -67,7 +67,7 @@ JOIN_SECONDS = (0.005, 0.25)
 """How often `Thread.join(timeout)` checks whether the thread has ended, in virtual seconds. Our choice."""
 
 TRIO_MAX_SECONDS = 86_400
-"""The longest timeout of trio, which means that it has no deadline."""
+"""The longest timeout of trio. It means that there is no deadline."""
 
 Undo = list[Callable[[], None]]
 
@@ -84,7 +84,9 @@ class State:
         self.loop_offsets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = (
             weakref.WeakKeyDictionary()
         )
-        """How many seconds the clock of a loop is ahead of the real clock, for loops from earlier replays."""
+        """The number of seconds by which the clock of a loop is ahead of the real clock, for loops from earlier
+        replays.
+        """
         self.first_timers: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[float | None, int | None]
         ] = weakref.WeakKeyDictionary()
@@ -92,7 +94,9 @@ class State:
         self.wanted: frozenset[int] = frozenset()
         """The identities of the functions of `time` that the last replay replaced, and of `time` itself."""
         self.skipped: dict[str, tuple[int, int]] = {}
-        """The identity and the number of names of each module of a library that has none of these, by its name."""
+        """By module name: the identity and the number of names of each library module that uses none of these
+        functions.
+        """
 
 
 def current_clock() -> VirtualClock | None:
@@ -283,7 +287,7 @@ def _patch_time(undo: Undo) -> None:
 
 
 def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
-    """Return the modules that have one of these objects among their names.
+    """Return the modules that have a name for one of these objects.
 
     This code runs in each replay for all imported modules, which are thousands with some SDKs. Therefore a module of a
     library that had none of the objects is skipped until it has more or fewer names.

@@ -36,9 +36,11 @@ CHECK_SECONDS = (0.0003, 0.005)
 choice: a check costs about 50 us.
 """
 HELD_CHECKS = 2
-"""How many times a held response must check that it may not continue before time jumps."""
+"""The number of times that a held response must find that it may not continue before time jumps."""
 BLOCKED_CHECKS = 5
-"""How many consecutive checks must find that nothing can run before the process counts as blocked. Our choice."""
+"""The number of consecutive checks that must find that nothing can run before the process counts as blocked. Our
+choice.
+"""
 BURST, BURST_NS = 2_000, 1_000_000_000
 """The maximum number of jumps without a pause, and the period in nanoseconds for which it applies. Our choice: an
 endless polling loop must not use a whole CPU.
@@ -81,7 +83,7 @@ class Hold:
     ident: int
     """The identity of the thread in which the response is held."""
     checks: int = 0
-    """How many times the response has found that it must wait."""
+    """The number of times that the response has found that it must wait."""
     idle_checks: int = field(default=-1)
     """The value of `checks` when the clock first found that nothing else runs; -1 if something else runs."""
 
@@ -152,7 +154,7 @@ class VirtualClock:
         self.ahead_ns = 0
         """How far the clock that the agent reads is ahead of the real clock, in nanoseconds."""
         self.jumps = 0
-        """How many times the clock has jumped."""
+        """The number of times that the clock has jumped."""
 
     @property
     def is_live(self) -> bool:

@@ -1,4 +1,6 @@
-"""The limits of the files in a bundle, which may come from somebody else: a small bundle can expand to a huge tree."""
+"""Size limits for the files in a bundle. A bundle may come from an untrusted source, and a small bundle can expand to a
+huge tree.
+"""
 
 from __future__ import annotations
 

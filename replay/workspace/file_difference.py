@@ -10,11 +10,11 @@ from agentobs.effects.workspaces.file_changes import Change
 from agentobs.records.display import printable
 
 SHOWN = 10
-"""How many paths are listed in a report. Our choice."""
+"""The maximum number of paths that are listed in a report. Our choice."""
 PATCH_BYTES = 32 * 1024
-"""How many bytes of a patch are kept. Our choice."""
+"""The maximum number of bytes of a patch that are kept. Our choice."""
 PATCH_LINES = 200
-"""How many lines of a patch are shown in a text. Our choice."""
+"""The maximum number of lines of a patch that are shown in a text. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class FileDifference:
         return not self.changes
 
     def line(self) -> str:
-        """Return one line that says whether the files at the end are equal, and which ones are not."""
+        """Return one line that states whether the files at the end are equal, and which ones differ."""
         if self.is_equal:
             return "files at the end: equal to the recorded ones"
         count = len(self.changes)

@@ -74,7 +74,7 @@ class RecordedWorkspace:
             raise UsageError(
                 f"no files were recorded at turn {turn}",
                 where=self.name,
-                todo=f"Choose another turn: {known if self.turns else 'it has the files of no turn'}",
+                todo=f"Choose another turn: {known if self.turns else 'none has files'}",
             )
         return self.turns[turn]
 

@@ -24,7 +24,7 @@ from replay.workspace.recorded_workspace import RecordedWorkspace, is_left_out
 CACHES = frozenset(("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"))
 """Directories that are not compared: tools write times into their files, so they differ in each run."""
 PATCH_FILES = 500
-"""How many files a patch contains. Our choice."""
+"""The maximum number of files in a patch. Our choice."""
 _REMOVE = ("update-index", "-z", "--force-remove", "--stdin")
 
 

@@ -22,7 +22,7 @@ from replay.workspace.scratch import TreeRepository
 BYTES_MAX = 20 * 1024 * 1024
 """The default maximum size of the files, in bytes: each version of a file counts. Our choice."""
 NAMED_MAX = 5
-"""How many files an error names. Our choice."""
+"""The maximum number of files that an error names. Our choice."""
 _COMMIT = b"""tree %b
 author agentobs <agentobs@localhost> 0 +0000
 committer agentobs <agentobs@localhost> 0 +0000
@@ -111,7 +111,7 @@ def _check_size(blobs: _Blobs, bytes_max: int) -> None:
     largest = sorted(sizes, reverse=True)[:NAMED_MAX]
     named = ", ".join(f"{_shown(path)} ({_size(size)})" for size, path in largest)
     raise UsageError(
-        f"the files of the workspace have {_size(total)}, and at most {_size(bytes_max)} are stored with a fixture. "
+        f"the files of the workspace have {_size(total)}, but a fixture stores at most {_size(bytes_max)}. "
         f"The largest: {named}",
         where="--workspace",
         todo="Leave files out with --leave-out PATTERN, or raise the limit with --workspace-mib N",
@@ -119,7 +119,7 @@ def _check_size(blobs: _Blobs, bytes_max: int) -> None:
 
 
 def _check_secrets(shadow: ShadowGit, blobs: _Blobs, ignored: Sequence[str]) -> None:
-    """Raise if the name or the content of a file contains a possible secret. Binary files are searched, too."""
+    """Raise if the name or the content of a file contains a possible secret. Binary files are also searched."""
     found = [
         f"{_shown(path)} line {line} ({kind})"
         for blob, content in _contents(shadow, list(blobs))

@@ -42,7 +42,7 @@ def peek(where: str) -> str:
 
 
 def response(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
-    """Return a response whose usage says that the conversation has this many tokens."""
+    """Return a response whose usage states that the conversation has this many tokens."""
     usage = {"input_tokens": tokens - 10, "output_tokens": 10}
     return streamed(message(*content, usage=usage, **more))
 

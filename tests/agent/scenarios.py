@@ -724,7 +724,7 @@ SCENARIOS: dict[str, Scenario] = {
         options={"max_turns": 2},
     ),
     "budget": Scenario(
-        "A run ends when its budget is spent; a call that needs a decision does not run any more.",
+        "A run ends when its budget is spent; a call that needs a decision no longer runs.",
         [streamed(priced(call("a", "write", what="x")))],
         [write],
         options={"model": PRICED, "budget": Budget(interaction_usd=Decimal("0.3"))},

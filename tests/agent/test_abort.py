@@ -261,7 +261,7 @@ def test_abort_while_a_tool_runs_that_must_not_be_interrupted() -> None:
 
 
 def test_abort_during_a_stream_with_a_started_tool() -> None:
-    """If a run is stopped during a stream, a call that has already started is stopped, too, and gets a result."""
+    """If a run is stopped during a stream, a call that has already started is also stopped, and gets a result."""
     abort, conversation = Abort(), Conversation()
 
     @tool(read_only=True)
@@ -285,7 +285,7 @@ def test_abort_during_a_stream_with_a_started_tool() -> None:
 
 
 def test_abort_during_an_approval_wait() -> None:
-    """An abort ends an approval wait immediately, and the result of the call says that the call was stopped."""
+    """An abort ends an approval wait immediately, and the result of the call states that the call was stopped."""
     abort, conversation = Abort(), Conversation()
 
     async def person(consent: Consent) -> bool:

@@ -200,7 +200,7 @@ def test_a_listener_that_fails_does_not_stop_the_agent(
 
 
 def test_an_agent_object_passes_its_listener_on() -> None:
-    """The listener of an `agentobs.Agent` gets the events of its background agents, also after the run has ended."""
+    """The listener of an `agentobs.Agent` gets the events of its background agents, even after the run has ended."""
     got: list[SubAgent] = []
 
     async def main(provider: Provider) -> None:
@@ -227,7 +227,7 @@ def test_an_agent_object_passes_its_listener_on() -> None:
 
 
 def test_waiting_events_are_bounded() -> None:
-    """If nobody takes the events, the oldest are dropped."""
+    """If the events are not consumed, the oldest are dropped."""
 
     async def main() -> list[str]:
         events = BackgroundEvents()

@@ -277,7 +277,7 @@ def test_provider_errors_have_distinct_end_reasons(status: int, text: str, reaso
 )
 @pytest.mark.parametrize("send", [unstreamed, streamed])
 def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
-    """A response with a call without an ID or a name is invalid, and the error says so."""
+    """A response with a call without an ID or a name is invalid, and the error states this."""
     with Provider([send(message(block))]) as provider:
         result = result_of(events_of(provider, tools=[look], stream=send is streamed))
     assert (result.terminal_reason, result.error) == ("model_error", "APIResponseValidationError")

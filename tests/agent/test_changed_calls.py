@@ -268,7 +268,9 @@ def test_a_person_sees_what_hooks_change_after_the_person(tmp_path: Path) -> Non
 
 
 def test_an_approval_for_the_session_does_not_cover_what_hooks_change(tmp_path: Path) -> None:
-    """If hooks change the input after the person, the approval is valid once, because the person has not seen it."""
+    """If hooks change the input after the approval, the approval is valid once, because the person has not seen the
+    change.
+    """
     reply = Reply(True, "session", updated_input={"to": "Bob", "amount": 2})
 
     def more(payload: dict[str, Any]) -> Any:
@@ -368,7 +370,7 @@ def test_a_hook_answers_in_place_of_a_tool(
 
 
 def test_a_hook_answers_with_an_error(tmp_path: Path) -> None:
-    """The answer of a hook may be an error for the model; it is no failure of the tool."""
+    """The answer of a hook may be an error for the model; it is not a failure of the tool."""
     answer = {"output": [{"type": "text", "text": "closed on Sundays"}], "is_error": True}
     hook = Hook("pre_tool_use", lambda _: answer, name="closed")
     done = record(tmp_path, [PAYS, DONE], agent_with(hook))

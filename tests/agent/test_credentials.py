@@ -43,7 +43,7 @@ def keys(provider: Provider) -> list[str]:
 
 
 def test_new_credentials_after_a_403(tmp_path: Path) -> None:
-    """After a 403, the credentials are renewed and the request is sent once more; a replay renews nothing."""
+    """After a 403, the credentials are renewed and the request is sent again; a replay renews nothing."""
     renewing, provider = Renewing(), Provider([FORBIDDEN, DONE])
     events = recorded_and_replayed(tmp_path, provider, renewing)
     assert of_kind(events, Retry) == [Retry(1, 1, 0.0, "permission_error", 403)]
@@ -66,7 +66,7 @@ def test_a_second_refusal_is_final(replies: list[Any], tmp_path: Path) -> None:
 def test_a_403_without_new_credentials_is_final(has_refresh: bool, tmp_path: Path) -> None:
     """If there is no refresh function, or it has no new credentials, the first 403 ends the run.
 
-    Nothing is recorded about it, so a recording without the question replays, too.
+    Nothing is recorded about it, so a recording without the question also replays.
     """
     ask = Renewing(succeeds=False) if has_refresh else asking()
 

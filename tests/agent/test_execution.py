@@ -66,7 +66,7 @@ def test_an_unknown_tool() -> None:
 
 
 def test_invalid_input() -> None:
-    """The result for invalid input says what to fix, and the function is not called."""
+    """The result for invalid input states what to fix, and the function is not called."""
 
     @tool
     def look(where: str) -> None:
@@ -246,7 +246,7 @@ def test_a_divergence_is_not_a_tool_failure(is_async: bool) -> None:
 
 
 def test_a_tool_that_times_out(gate: threading.Event) -> None:
-    """After its timeout a call is abandoned; the result says that a sync function may still be running."""
+    """After its timeout a call is abandoned; the result states that a sync function may still be running."""
 
     @tool(timeout_s=0.01)
     async def wait() -> None:

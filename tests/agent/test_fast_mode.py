@@ -150,7 +150,7 @@ def test_the_fallback_model_during_a_suspension() -> None:
 
 
 def test_the_fallback_model_has_no_speed() -> None:
-    """Requests to the fallback model have no speed, also those of its sub-agents; fast mode does not continue."""
+    """Requests to the fallback model have no speed, including those of its sub-agents; fast mode does not continue."""
     other, quick = "claude-other-1", error(529, "overloaded_error", retry_after_ms="1")
     helper = AgentDefinition("helper", "Helps.", system="Help.")
     starts = streamed(

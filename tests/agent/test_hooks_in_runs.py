@@ -399,7 +399,7 @@ def test_a_hook_prevents_the_end_of_a_run() -> None:
 
 
 def test_prevented_ends_are_limited() -> None:
-    """If a hook prevents the end of a run too often, the hook is ignored, and the result says so."""
+    """If a hook prevents the end of a run too often, the hook is ignored, and the result reports this."""
     with Provider([streamed(DONE)] * (STOP_BLOCKS_MAX + 1)) as provider:
         events, _ = run_with_hooks(
             provider, [hook("stop", "never")], {"never": {"outcome": "blocking"}}

@@ -802,7 +802,7 @@ def test_a_summary_request_is_retried_like_a_turn() -> None:
 
 
 def test_an_unattended_run_waits_for_its_summary() -> None:
-    """An unattended run splits the wait for a summary into parts of 30 seconds, too, and reports them."""
+    """An unattended run also splits the wait for a summary into parts of 30 seconds, and reports them."""
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:

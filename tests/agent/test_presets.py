@@ -30,7 +30,7 @@ TEAM = preset(
 
 
 def test_presets_are_combined_field_by_field() -> None:
-    """The later value wins for each field, also for the fields of groups and the keys of `extra`."""
+    """The later value wins for each field, including the fields of groups and the keys of `extra`."""
     program = preset(
         "program",
         max_turns=7,

@@ -139,7 +139,7 @@ def test_only_cacheable_blocks_have_breakpoints(
 
 
 def test_many_results_do_not_cause_a_cache_miss() -> None:
-    """If a request has more than 20 new blocks, the end of the previous request has a breakpoint, too, because the
+    """If a request has more than 20 new blocks, the end of the previous request also has a breakpoint, because the
     provider looks back only 20 blocks.
     """
     ids = [f"t{n}" for n in range(15)]

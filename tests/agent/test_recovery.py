@@ -416,8 +416,8 @@ def row(kind: ErrorClass) -> str:
     policy = REACTIONS[kind]
     step = {
         None: "",
-        "refresh": "sent once more with new credentials",
-        "lower": "sent once more with a `max_tokens` that fits",
+        "refresh": "sent again with new credentials",
+        "lower": "sent again with a `max_tokens` that fits",
         "fall_back": "after three in a row, switches to the fallback model",
         "unstream": "after three in a row, requested without streaming",
         "shorten": "the conversation is compacted",

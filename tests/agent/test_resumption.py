@@ -360,7 +360,7 @@ def exchanges_of_agents() -> tuple[Exchange, ...]:
 
 
 def test_sub_agents_are_resumed() -> None:
-    """Each sub-agent is resumed with its conversation; the result of a call whose agent was running says so and
+    """Each sub-agent is resumed with its conversation; the result of a call whose agent was running states this and
     contains the agent's ID.
     """
     rows = [spent(1), spent(2), spent(3), spent(4)]
@@ -435,7 +435,7 @@ def test_a_hook_continues_an_earlier_agent() -> None:
 
 
 def test_an_agent_without_a_request_body() -> None:
-    """If the recording lacks the last request body of an agent, the agent is resumed as far as it is known."""
+    """If the recording lacks the last request body of an agent, the agent is resumed with the known part."""
     known: list[Exchange] = [
         llm_exchange(1, [USER], LOOK, at=1),
         tool_exchange("a", "nothing", at=2),
@@ -625,7 +625,7 @@ def test_thinking_stays_with_its_model(same: bool) -> None:
 
 
 def test_a_fork_of_a_session_whose_content_was_pruned(tmp_path: Path) -> None:
-    """If the content of a session was pruned, a fork raises one error that says so, and no request is sent."""
+    """If the content of a session was pruned, a fork raises one error that states this, and no request is sent."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
     for each in segment_ids(home):

@@ -22,8 +22,8 @@ def recorded_events(name: str) -> list[str]:
 def streams(events: list[str]) -> dict[str, list[str]]:
     """Return the events of each background agent, and all other events, in their order.
 
-    Events of a background agent are yielded as they happen, so only their order among each other is the same in each
-    run. They precede the result of the agent.
+    Events of a background agent are yielded as they happen, so only their relative order is the same in each run. They
+    precede the result of the agent.
     """
     background = {
         json.loads(each.partition(" ")[2])[1]

@@ -329,7 +329,7 @@ def test_a_partial_failure_is_reported() -> None:
 
 
 def test_an_agent_with_a_turn_limit() -> None:
-    """A sub-agent with its own turn limit ends there, and the report says so."""
+    """A sub-agent with its own turn limit ends there, and the report states this."""
     brief = sub_agents([AgentDefinition("brief", "Is brief.", max_turns=1)])
     events, _ = play(
         message(call("a", "agent", agent="brief", prompt="Look.")),

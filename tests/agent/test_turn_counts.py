@@ -81,7 +81,7 @@ def test_all_counts_agree_for_each_committed_fixture(
     """For every committed fixture, the results of the runs and sub-agents, the list of sessions, the view by lane and
     the table of turns show the same numbers.
 
-    The page of the session shows them, too; a page takes longer than a replay, so only some pages are read.
+    The page of the session also shows them; a page takes longer than a replay, so only some pages are read.
     """
     names = ALL[share::SHARES]
     home, expected = a_home(tmp_path), dict[str, dict[str, tuple[int, int]]]()

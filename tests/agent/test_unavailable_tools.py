@@ -286,7 +286,7 @@ def test_a_cool_down_in_seconds(tmp_path: Path) -> None:
 
 
 def test_a_resumed_session_continues_the_state(tmp_path: Path) -> None:
-    """In a resumed session, a withdrawn tool stays withdrawn and an open breaker stays open, also in its replay."""
+    """In a resumed session, a withdrawn tool stays withdrawn and an open breaker stays open, even in its replay."""
     gone, read = lookup_tool("gone", withdraw_after=1), lookup_tool("read", service=TURNS)
     first = record(tmp_path, turns("gone", "read", "read"), start_with(gone, read))
     assert [each for _, each in ends(first)] == ["failed"] * 3

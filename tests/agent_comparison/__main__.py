@@ -1,4 +1,4 @@
-"""Runs the agent of the Claude Agent SDK, in an environment of its own: `make test-agents`.
+"""Runs the agent of the Claude Agent SDK, in a separate environment: `make test-agents`.
 
 The package contains its own Claude Code, which is a program of 260 MB.
 """

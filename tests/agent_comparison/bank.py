@@ -27,13 +27,13 @@ NO_THREADS = {
 }
 """The error with which the SDK's tool runner (2.12) sends the complete history instead."""
 Spender = Literal["nobody", "the agent", "the sub-agent"]
-"""Whose response costs more than the budget of the agent, which is one dollar."""
+"""The agent whose response costs more than the budget, which is one dollar."""
 COSTLY_TOKENS = 200_000
 """Output tokens that cost two dollars."""
 
 
 class Bank:
-    """What the model was told by the tools of one agent."""
+    """The results that the model received from the tools of one agent."""
 
     def __init__(self) -> None:
         self.start("nobody")
@@ -158,11 +158,11 @@ Run = Callable[[Callable[[str], bool]], str]
 
 
 def compare(run: Run, *, finishes_turn: bool = False) -> None:
-    """Check that an agent does what each of the others does.
+    """Check that an agent behaves like each of the others.
 
     Its tool runs if the person agrees, and does not run if the person refuses. Its hook vetoes a call, about which the
-    person is not asked. Its sub-agent answers, and has no tools. Above the budget, it runs no tool, asks nobody, sends
-    no further request, and returns no text.
+    person is not asked. Its sub-agent answers, and has no tools. Above the budget, it runs no tool, requests no
+    approval, sends no further request, and returns no text.
 
     Args:
         run: runs the agent.
@@ -190,7 +190,7 @@ def compare(run: Run, *, finishes_turn: bool = False) -> None:
 
 
 def _run(run: Run, agrees: bool) -> tuple[str, list[str]]:
-    """Return the answer of an agent, and about whom the person was asked."""
+    """Return the answer of an agent, and the payee that the person was asked about."""
     asked: list[str] = []
 
     def ask(to: str) -> bool:

@@ -1,4 +1,4 @@
-"""The agent that pays, with agentobs."""
+"""The payment agent, written with agentobs."""
 
 from collections.abc import Callable
 from decimal import Decimal

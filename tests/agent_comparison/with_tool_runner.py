@@ -39,7 +39,7 @@ async def answer(prompt: str, ask: Callable[[str], bool]) -> str:
             costs = (price * count for price, count in zip(PRICES, tokens, strict=True))
             spent += sum(costs, Decimal(0)) / 1_000_000
             if spent < 1:
-                await runner.generate_tool_call_response()  # the sub-agent spends, too
+                await runner.generate_tool_call_response()  # the sub-agent also spends
             if spent >= 1:
                 await runner.close()
         return "".join(block.text for block in message.content if block.type == "text")

@@ -43,7 +43,7 @@ class VisitedPage:
 
 
 def kind_of(path: str) -> str:
-    """Return the kind of a page: its URL without IDs and values. Each tab is a kind of its own."""
+    """Return the kind of a page: its URL without IDs and values. Each tab is a separate kind."""
     parts = urlsplit(path)
     query = [(name, value) for name, value in parse_qsl(parts.query) if value]
     names = sorted({f"tab={value}" if name == "tab" else name for name, value in query})

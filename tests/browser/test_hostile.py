@@ -94,7 +94,7 @@ def test_content_is_shown_as_text(served: Served, tabs) -> None:
 
 
 def test_content_is_accessible(served: Served, tabs) -> None:
-    """Axe finds no violation in a transcript: each text that scrolls can be focused, also after it was expanded."""
+    """Axe finds no violation in a transcript: each scrollable text can be focused, even after it was expanded."""
     tab: Tab = tabs(served)
     _open_transcript(tab, served)
     assert axe_violations(tab, "#transcript") == ()

@@ -84,7 +84,7 @@ def test_the_tree_is_used_by_keyboard(tab: Tab) -> None:
 
 
 def test_the_filter_finds_steps_in_the_whole_session(tab: Tab) -> None:
-    """The filter searches all steps, also those that are collapsed, and is in the URL."""
+    """The filter searches all steps, including collapsed ones, and is in the URL."""
     page = tab.page
     page.keyboard.press("/")
     page.keyboard.type("turn=512 find_order")

@@ -87,7 +87,7 @@ def test_logs_are_kept(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read(shell: Shell, tmp_path: Path) -> None:
-    """It is reported, and the others are archived; a pipe is not waited for."""
+    """It is reported, and the others are archived; a pipe does not block the command."""
     projects = tmp_path / "projects"
     write_log(projects / "a" / "good.jsonl", 1)
     (projects / "a" / "gone.jsonl").symlink_to(tmp_path / "nothing")
@@ -155,7 +155,7 @@ def test_a_line_that_is_still_being_written(shell: Shell, tmp_path: Path) -> Non
 
 
 def test_links_to_folders(shell: Shell, tmp_path: Path) -> None:
-    """They are followed, each folder once, also by the doctor; a link to a parent does no harm."""
+    """They are followed, each folder once, by the doctor as well; a link to a parent does no harm."""
     projects = tmp_path / "projects"
     write_log(tmp_path / "elsewhere" / "log.jsonl", 1)
     projects.mkdir()
@@ -233,7 +233,7 @@ def test_a_full_disk(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_two_runs_at_the_same_time(shell: Shell, tmp_path: Path) -> None:
-    """The second one ends with an error that says why."""
+    """The second one ends with an error that states why."""
     write_log(tmp_path / "projects" / "a" / "log.jsonl", 1)
     assert shell("archive", "claude-code", str(tmp_path / "projects")).code == 0
     with (shell.home / FOLDER / "archive.lock").open() as lock:
@@ -254,7 +254,7 @@ def test_settings_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist(shell: Shell, tmp_path: Path) -> None:
-    """One error that says what to pass."""
+    """One error that states what to pass."""
     ended = shell("archive", "claude-code", str(tmp_path / "none"))
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.endswith(
@@ -291,7 +291,7 @@ def test_the_retention_in_force(tmp_path: Path, managed: Any, user: Any, expecte
 def test_the_doctor_tells_the_age_of_logs(
     shell: Shell, tmp_path: Path, age: int, level: str, left: str
 ) -> None:
-    """It tells the age of the oldest log, when it is deleted, and what to do; archived logs need nothing."""
+    """It reports the age of the oldest log, when it is deleted, and what to do; archived logs need nothing."""
     log = tmp_path / "projects" / "a" / "log.jsonl"
     variables = {"CLAUDE_CONFIG_DIR": str(tmp_path)}
     assert list(claude_code_logs(shell.home, variables, NOW_S * 10**9)) == []

@@ -202,7 +202,7 @@ ATTACKS = [
     "AdaException", "result:ada", "exception:Ada", "declared:ada", "agent-ada", "hook:ada", "main/ada", "ada:unpriced",
     "input_tokens:ada", "usage:ada", "platform:ada", "message:ada", "ada_tokens", "ada_error", "1.2.3-ada", "x86_ada",
 ]  # fmt: skip
-"""Texts that a person or a model could write, also in forms that resemble those of terms, names and IDs."""
+"""Texts that a person or a model could write, even in forms that resemble those of terms, names and IDs."""
 
 
 @pytest.mark.parametrize("text", ATTACKS)
@@ -243,7 +243,7 @@ def test_models_of_responses(model: str, is_readable: bool) -> None:
 
 
 def test_every_field_for_labels_has_a_rule() -> None:
-    """A new field with text needs a rule of its own."""
+    """A new field with text needs its own rule."""
     for kind, rules in RULES.items():
         for name, hint in get_type_hints(kind).items():
             if hint is Label or Label in get_args(hint):

@@ -134,7 +134,9 @@ def test_an_edited_readme_is_kept(shell: Shell) -> None:
 
 
 def test_written_and_kept_files_are_listed(shell: Shell) -> None:
-    """For each file, the output says whether it was written or kept; unchanged files and files of the user are kept."""
+    """For each file, the output states whether it was written or kept; unchanged files and files of the user are
+    kept.
+    """
     [first, _] = ids(shell.home)
     names = ("recording.jsonl", "test_it.py", "README.md")
     out = shell("freeze", first, "-o", "it", "--no-check").out
@@ -256,7 +258,7 @@ def test_a_partial_fixture_compares_the_next_request(tmp_path: Path, session: Re
 
 
 def test_a_partial_fixture_of_the_agent_loop(tmp_path: Path) -> None:
-    """The fixture includes the exchanges of the loop up to this turn, so tools and approvals are replayed, too."""
+    """The fixture includes the exchanges of the loop up to this turn, so tools and approvals are also replayed."""
     given = mails("ann", "ben")
     recording, _, _ = recorded_run(tmp_path, [given[0], *mails("cy")])
     fixture = load(freeze(recording, tmp_path / "part", {}, 1).fixture)

@@ -29,7 +29,7 @@ ALL = dict(commands(cli))
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_help_of_a_command_explains_its_arguments(name: str) -> None:
-    """The help of a command names each of its arguments, and says what SESSION may be."""
+    """The help of a command names each of its arguments, and explains what SESSION may be."""
     command = ALL[name]
     text = " ".join((command.help or "").split())
     for parameter in command.params:

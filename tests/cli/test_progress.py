@@ -46,7 +46,7 @@ def test_a_long_command_shows_its_progress() -> None:
 
 
 def test_a_short_command_shows_nothing() -> None:
-    """A command that ends before the delay writes nothing but its output."""
+    """A command that ends before the delay writes only its output."""
     assert program_on_terminal([sys.executable, "-c", SHORT]).raw == "done\n"
 
 

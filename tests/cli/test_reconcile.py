@@ -144,7 +144,7 @@ def test_items_by_model(reconcile: Reconcile) -> None:
 
 
 def test_buckets_by_model(reconcile: Reconcile) -> None:
-    """`analytics/cost_report` grouped by model alone includes web searches in each amount, too."""
+    """`analytics/cost_report` grouped by model alone also includes web searches in each amount."""
     rows = cost("5.2145", model=MODEL, cost_type=None), cost("0.6", model=OPUS, cost_type=None)
     result = reconcile(page(bucket(0, rows[0]), bucket(1, rows[1])))
     assert (result.code, result.states) == (0, ALL_MATCH)

@@ -1,4 +1,4 @@
-"""`agentobs replay` of many fixtures: a table or JSON, in parallel; an agent that crashes or hangs has a row, too."""
+"""`agentobs replay` of many fixtures: a table or JSON, in parallel; an agent that crashes or hangs also has a row."""
 
 from __future__ import annotations
 

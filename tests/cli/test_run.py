@@ -190,7 +190,7 @@ def test_the_line_for_a_share_that_a_sub_agent_reports() -> None:
 def test_shares_of_the_budget_and_the_window_are_printed(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a large share of the budget or of the context window is reached, one line says so."""
+    """If a large share of the budget or of the context window is reached, one line reports this."""
     (tmp_path / "looking.py").write_text(
         "from agentobs.agent import tool\n\n"
         "@tool(read_only=True)\ndef look() -> str:\n    'Look.'\n    return 'nothing'\n\n"

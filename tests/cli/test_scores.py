@@ -262,7 +262,7 @@ def test_a_comment_is_not_written_if_content_is_off(
 def test_sealed_content_has_sealed_comments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a content key, the comment of a later score is encrypted, too, and shown to the holder of the key."""
+    """With a content key, the comment of a later score is also encrypted, and shown to the holder of the key."""
     home = tmp_path / "home"
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "ab" * 32)
     with recording(home):

@@ -78,7 +78,7 @@ def test_a_layout_fits_and_never_cuts_below_the_minimum(layout: list[Column], wi
 
 @given(st.lists(columns, min_size=1, max_size=12), st.integers(20, 200))
 def test_a_column_that_is_left_out_does_not_fit(layout: list[Column], width: int) -> None:
-    """A column is left out only if it does not fit beside the shown columns of the same or a higher priority."""
+    """A column is left out only if it does not fit next to the shown columns of the same or a higher priority."""
     widths = fit(layout, width)
     for at, column in enumerate(layout):
         if at in widths:
@@ -243,7 +243,7 @@ def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
 def test_times_are_local_and_the_zone_is_named_once(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heading names the zone, and times are in it. A time that is typed without an offset is in it, too."""
+    """The heading names the zone, and times are in it. A time that is typed without an offset is also in this zone."""
     monkeypatch.setenv("TZ", "<+05>-5")
     time_tzset()
     try:

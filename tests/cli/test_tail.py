@@ -86,7 +86,9 @@ def test_a_call_is_printed_before_its_result(
 def test_facts_without_known_fields_are_left_out(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Facts of other versions, with missing fields, are no error; a cost that they were part of is a lower bound."""
+    """Facts of other versions, with missing fields, are not an error; a cost that they were part of is a lower
+    bound.
+    """
     segment = Segment(home)
     for kind in ("session_starts", "attempts", "usage", "tool_uses", "tool_results", "permissions"):
         segment.facts.append(kind, {"session_id": session_id(1)})
@@ -115,7 +117,7 @@ def test_damage_is_named(home: Home, capsys: pytest.CaptureFixture[str]) -> None
 def test_only_the_last_steps_are_printed_first(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`-n` limits the earlier steps, also to none; a session whose segment was compressed is printed as well."""
+    """`-n` limits the earlier steps, even to none; a session whose segment was compressed is printed as well."""
     record(home, a_session())
     ingest(home)
     assert [line.split()[1] for line in printed(home, capsys, "refund-loop", "-n", "2")] == [
@@ -234,7 +236,7 @@ def test_a_killed_process_ends_it(home: Home) -> None:
 
 
 def test_a_second_look_returns_only_new_facts(home: Home, recorder: Recorder) -> None:
-    """Each fact is returned once, also if its segment is compressed between two looks."""
+    """Each fact is returned once, even if its segment is compressed between two polls."""
     followed = FollowedSegments(home)
     kinds: list[str] = []
     for each in a_session():

@@ -215,7 +215,7 @@ def test_consent_by_option_shows_content_at_once(home: Home) -> None:
 
 
 def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
-    """If the content was pruned, the transcript says so, and the other tabs work."""
+    """If the content was pruned, the transcript states this, and the other tabs work."""
     main(["--home", str(home.path), "prune", "--content-only", "--session", session_id(2)])
 
     async def drive(pilot: Pilot[None]) -> None:
@@ -293,7 +293,7 @@ def test_a_cost_that_is_not_exact_is_marked(home: Home) -> None:
 
 
 def test_a_long_title_leaves_room_for_the_numbers(home: Home) -> None:
-    """The title takes one line of the banner, so that the numbers of the session are on a small screen, too."""
+    """The title takes one line of the banner, so that even a small screen shows the numbers of the session."""
     view = replace(SessionData(home).session(session_id(1)), title="a long title " * 40)
     lines = _banner(view, 78).plain.split("\n")
     assert len(lines[0]) == 78
@@ -375,7 +375,7 @@ def test_keys_are_explained(home: Home) -> None:
 
 
 def test_a_terminal_is_needed(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal, the command says what to use instead."""
+    """Without a terminal, the command states what to use instead."""
     with pytest.raises(SystemExit) as ended:
         main(["--home", str(home.path), "tui"])
     assert ended.value.code == 1

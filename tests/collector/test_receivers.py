@@ -93,7 +93,7 @@ def test_both_encodings_contain_the_same_records() -> None:
 
 
 def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
-    """Also if the collector was restarted in between."""
+    """This holds even if the collector was restarted in between."""
     for _ in range(2):
         with collecting(tmp_path) as collector:
             for is_compressed in (False, True):

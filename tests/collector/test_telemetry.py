@@ -63,7 +63,7 @@ def record_requests(home: Path, number: int) -> float:
 
 
 def test_differences_from_recorded_requests(tmp_path: Path) -> None:
-    """Requests are joined by session and request ID; requests about which both agree are no rows."""
+    """Requests are joined by session and request ID; requests about which both agree have no rows."""
     usd = record_requests(tmp_path, 4)
     tokens = rows(
         tmp_path,
@@ -335,7 +335,7 @@ def test_numbers_are_bounded(tmp_path: Path) -> None:
         tmp_path, "SELECT numbers FROM telemetry ORDER BY cardinality(numbers) DESC"
     )
     assert len(numbers) == NUMBERS_MAX + 1
-    # The name of the event is left out, too.
+    # The name of the event is also left out.
     assert numbers["left_out"] == len(names) - NUMBERS_MAX + 1
     assert others == {"left_out": 1}
 
@@ -402,7 +402,7 @@ def run_record(home: Path, url: str, stdin: str, **more: str) -> subprocess.Comp
 
 @pytest.mark.parametrize("cost_usd", [None, 0.5])
 def test_a_recorded_command_with_telemetry(tmp_path: Path, cost_usd: float | None) -> None:
-    """The last line says whether the telemetry of the command agrees with its recorded requests."""
+    """The last line states whether the telemetry of the command agrees with its recorded requests."""
     usd = record_requests(tmp_path / "first", 1)
     [tokens] = rows(
         tmp_path / "first",
@@ -439,7 +439,7 @@ def test_telemetry_that_cannot_be_compared(tmp_path: Path) -> None:
 
 
 def test_telemetry_that_is_already_sent_elsewhere(tmp_path: Path) -> None:
-    """The command is not run, and the error says what to do."""
+    """The command is not run, and the error states what to do."""
     ended = run_record(
         tmp_path, "http://127.0.0.1:1", "", OTEL_EXPORTER_OTLP_ENDPOINT="http://collector:4318"
     )

@@ -1,4 +1,4 @@
-"""Commands that session pages start: the arguments, the limits, who may start them, and what pages show of them."""
+"""Commands that session pages start: the arguments, the limits, who may start them, and what pages show about them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_other_actions_and_paths_are_rejected(started: Started, fields: dict[str
 
 
 def test_a_fork_is_shown_for_copying(started: Started) -> None:
-    """The page shows the command of a fork for the requested turn, and says why no button starts it."""
+    """The page shows the command of a fork for the requested turn, and explains why no button starts it."""
     html = started.client.get(f"/sessions/{started.session_id}?tab=commands&turn=1").html
     assert f"fork {started.session_id} --at 1" in html
     assert "costs money" in html
@@ -233,7 +233,7 @@ def test_a_fork_is_shown_for_copying(started: Started) -> None:
 
 
 def test_sessions_that_cannot_be_frozen_have_no_button(started: Started) -> None:
-    """The page says why a session cannot be frozen, and a form for it is rejected."""
+    """The page explains why a session cannot be frozen, and a form for it is rejected."""
     [bare] = [
         str(row[0])
         for row in query_rows(
@@ -262,7 +262,9 @@ def test_a_shared_dashboard_runs_no_commands(home: Home, commands: Commands) -> 
 def test_jobs_are_limited_and_end_with_the_dashboard(
     commands: Commands, programs: list[FakeProgram]
 ) -> None:
-    """A fixture is used by one command at a time, few commands run at the same time, and all are ended."""
+    """A fixture is used by one command at a time, the number of concurrent commands is limited, and all of them are
+    ended with the dashboard.
+    """
     runner = JobRunner(commands)
     for number in range(MOST_RUNNING):
         runner.start("s", "replay", Path(f"{number}"), [], "")

@@ -120,7 +120,7 @@ def test_an_additional_request(report: dict[str, Any]) -> None:
 
 
 def test_other_lanes_have_progress_bars(report: dict[str, Any]) -> None:
-    """Each other lane has a bar with its share of matched requests; of many lanes, some are only counted."""
+    """Each other lane has a bar with its share of matched requests; if there are many lanes, some are only counted."""
     lanes = [{"lane": f"main/agent#{n}", "asked": 1, "of": 4} for n in range(1, 21)]
     figure = divergence({**report, "lanes": [*report["lanes"], *lanes]})
     assert_valid(figure)

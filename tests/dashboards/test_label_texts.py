@@ -1,4 +1,4 @@
-"""Pages show names and reasons that are sentences in full."""
+"""Pages show names and reasons in full, even if they are sentences."""
 
 from __future__ import annotations
 

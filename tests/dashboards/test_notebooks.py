@@ -79,7 +79,7 @@ def figure(name: str) -> Callable[..., go.Figure]:
     ],
 )
 def test_a_figure_of_a_session(home: Path, name: str, session: object) -> None:
-    """A session is denoted by its name, its ID, the start of it, or an object that has one."""
+    """A session is specified by its name, its ID, a prefix of the ID, or an object that has an ID."""
     shown = figure(name)(session, home=home)
     assert isinstance(shown, go.Figure)
     assert shown.data
@@ -189,7 +189,7 @@ def test_rows_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_as_html() -> None:
-    """A notebook shows the first rows as text, and says how many there are."""
+    """A notebook shows the first rows as text, and states how many there are."""
     html = QueryRows(["<b>"], [("<script>",)] * (SHOWN + 2))._repr_html_()
     assert html.count("<tr>") == 1 + SHOWN
     assert "<script>" not in html
@@ -198,7 +198,7 @@ def test_rows_as_html() -> None:
 
 
 def test_a_running_session_as_html(tmp_path: Path) -> None:
-    """The object of a session shows its name as text, its state and its cost."""
+    """The HTML of a session object shows the session's name as text, its state and its cost."""
     try:
         with agentobs.session("<i>agent</i>", home=str(tmp_path / "home")) as running:
             html = running._repr_html_()

@@ -41,7 +41,7 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with two runs of an agent, of which the second has more calls and higher costs, and a long session."""
+    """A home with two runs of an agent and a long session; the second run has more calls and higher costs."""
     home = a_home(tmp_path_factory.mktemp("pairs"))
     calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
     record(home, [start(1, "before"), attempt(1, 1), attempt(1, 2), end(1)])

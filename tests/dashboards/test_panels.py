@@ -143,7 +143,7 @@ def test_the_panels_of_a_fleet(store: Store) -> None:
 
 
 def test_rows_and_bars_open_the_same_list(store: Store) -> None:
-    """The rows of a table, and the bars with their names, stand for the same filters of the list of sessions."""
+    """The rows of a table, and the bars with their names, represent the same filters of the list of sessions."""
     found = {each.name: each for each in fleet_panels(store)}
     for name, parameter in (
         ("cost-by-model", "model"),
@@ -167,7 +167,7 @@ def test_rows_and_bars_open_the_same_list(store: Store) -> None:
 
 
 def test_a_bar_of_a_period_opens_all_of_its_days() -> None:
-    """If a figure groups days by week, month or year, a bar stands for all days of its period."""
+    """If a figure groups days by week, month or year, a bar represents all days of its period."""
     weeks = Calendar("week", date(2026, 1, 5), date(2026, 3, 2))
     assert weeks.periods([date(2026, 1, 5)]) == {"2026-01-08": ["2026-01-05", "2026-01-11"]}
     months = Calendar("month", date(2026, 2, 1), date(2026, 3, 1))
@@ -177,7 +177,7 @@ def test_a_bar_of_a_period_opens_all_of_its_days() -> None:
 
 
 def test_a_name_that_is_not_unicode_opens_no_list() -> None:
-    """A name that cannot be in an address is no filter."""
+    """A name that cannot be in an address is not a filter."""
     rows = [{"name": name, "calls": 1, "errors": 0} for name in ("a", None, "\ud800")]
     shown = panel("x", "X", "", go.Figure(), ("name",), rows, listed_by={"name": "q"})
     assert shown.filters == [{"q": "a"}, {}, {}]
@@ -249,7 +249,7 @@ def words_of(html: str) -> str:
     ],
 )
 def test_costs_are_formatted_with_their_certainty(row: dict[str, Any], expected: str) -> None:
-    """Lower bounds and estimates are marked, and a cost that is both has both marks, also in the cells of tables."""
+    """Lower bounds and estimates are marked, and a cost that is both has both marks, including in table cells."""
     whole = {"cost_usd": Decimal("0.5"), **row}
     assert words_of(cost(whole)).strip() == expected
     assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)

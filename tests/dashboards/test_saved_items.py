@@ -135,7 +135,7 @@ def test_links_and_directories_are_not_read(home: Home) -> None:
 def test_any_content_is_read_or_is_an_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
-    """Any content of the file is either read, or one error of agentobs."""
+    """Any content of the file is either read, or raises one error of agentobs."""
     home = Home(tmp_path_factory.getbasetemp())
     (home.path / NAME).write_bytes(data)
     try:

@@ -121,7 +121,7 @@ def test_the_command_prints_a_url_and_ends_cleanly(home: Home, end: signal.Signa
 
 
 def test_the_dashboard_opens_after_its_output_is_closed(home: Home) -> None:
-    """The URL works if nobody can read the next one, such as after `agentobs dashboard | head -2`."""
+    """The URL works even if the next one cannot be printed, such as after `agentobs dashboard | head -2`."""
     process = started(home, "--port", "0")
     address = printed_url(process)
     assert process.stdout

@@ -551,7 +551,7 @@ def test_several_words_tags_and_models_are_found(
 
 
 def test_words_are_found_in_titles_and_tags(tmp_path: Path) -> None:
-    """A session is found if one word is in its title and another one in a tag, also on a list that is filtered."""
+    """A session is found if one word is in its title and another one in a tag, even in a filtered list."""
     home = open_home(tmp_path / "home")
     records: list[Record] = []
     for number, branch, prompt in (

@@ -303,7 +303,9 @@ def test_ids_are_links(tmp_path: Path) -> None:
 
 
 def test_a_result_is_exported(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result is a CSV or a JSON file. A file with a part of the rows says so, and no file is sent for an error."""
+    """A result is a CSV or a JSON file. A file with a part of the rows states this, and no file is sent for an
+    error.
+    """
     sql = "SELECT name, 1.50 AS usd, '=1+1' AS formula, NULL AS none, 'nan'::DOUBLE AS n, 2 AS n "
     sql += "FROM sessions ORDER BY name"
     got = client.press("/sql/query.json", part=False, sql=sql)

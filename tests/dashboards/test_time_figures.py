@@ -1,4 +1,6 @@
-"""Figures of time: each nanosecond is in one part of one bar, each approval in one bucket, each model in one row."""
+"""Figures of time: each nanosecond belongs to one part of one bar, each approval to one bucket, each model to one
+row.
+"""
 
 from __future__ import annotations
 

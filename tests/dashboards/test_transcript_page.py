@@ -1,4 +1,4 @@
-"""The transcript: no content before a click, then all of it as text, or the reason why it is not available."""
+"""The transcript: no content before a click; then the full text, or the reason why it is not available."""
 
 from __future__ import annotations
 

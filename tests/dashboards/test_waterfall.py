@@ -137,7 +137,7 @@ def rich_session(tmp_path_factory: pytest.TempPathFactory) -> WaterfallData:
 
 
 def test_a_session_of_our_loop(rich_session: WaterfallData) -> None:
-    """Each lane has its tracks, and each row is drawn once in the color of its part, from its start to its end."""
+    """Each lane has its tracks, and each row is drawn once, from its start to its end, in the color of its part."""
     rows, path = rich_session
     figure = session_waterfall(rows, path)
     assert_valid(figure)
@@ -564,7 +564,9 @@ def test_tracks_are_as_few_as_possible(intervals: list[Interval], most: int) -> 
 
 @given(STRETCHES, st.integers(0, 100))
 def test_merged_bars_add_up(intervals: list[Interval], narrow: int) -> None:
-    """A merged bar has the total duration of its intervals, and its start and end are those of some of them."""
+    """A merged bar has the total duration of its intervals; its start is the start of one of them, and its end the end
+    of one of them.
+    """
     for made in (
         [merge_overlapping(intervals)],
         [merge_narrow(each, narrow) for each in pack(intervals, 100)],

@@ -127,7 +127,7 @@ def test_commands_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_command_without_requests_is_told_what_to_try(tmp_path: Path) -> None:
-    """Its commands are recorded, and the last line says that no request came."""
+    """Its commands are recorded, and the last line states that no request came."""
     arguments = ["record", "--effects", "commands", "--", "sh", "-c", "sh -c 'exit 4'; exit 3"]
     done = subprocess.run(
         [sys.executable, "-m", "agentobs", "--home", str(tmp_path / "home"), *arguments],

@@ -90,7 +90,7 @@ def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
 
 
 def test_a_server_in_the_configuration_of_the_user(tmp_path: Path) -> None:
-    """`agentobs mcp-tee` records a session of its own if no session is being recorded."""
+    """`agentobs mcp-tee` records a separate session if no session is being recorded."""
     messages = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize"},
         {"jsonrpc": "2.0", "id": 2, "method": "ping"},
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_copies_of_configurations(tmp_path: Path) -> None:
-    """Each value of the option is replaced, and of Claude Code's own servers those that need no further approval."""
+    """Each value of the option is replaced, and so are Claude Code's own servers that need no further approval."""
     (tmp_path / "a.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     inline = '{"mcpServers": {"b": {"url": "http://x"}, "c": {"command": "y"}}}'
     own = {

@@ -181,7 +181,7 @@ def test_a_command_of_a_tool_belongs_to_its_call(tmp_path: Path) -> None:
 
 
 def test_without_content_nothing_of_a_command_is_written(tmp_path: Path) -> None:
-    """With the content mode `off`, there are facts only, and a program that nobody declares is a digest."""
+    """With the content mode `off`, there are facts only, and an undeclared program is a digest."""
     program = tmp_path / "secretive-program"
     program.write_text("#!/bin/sh\necho confidential-output\n")
     program.chmod(0o700)

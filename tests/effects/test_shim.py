@@ -154,7 +154,7 @@ def test_a_terminal_stays_a_terminal(observed: Observed) -> None:
 
 @pytest.mark.parametrize("is_group", [False, True])
 def test_signals_reach_the_command(observed: Observed, is_group: bool) -> None:
-    """A signal to the process or to its group reaches the command, which ends as it wants."""
+    """A signal to the process or to its group reaches the command, which decides how it ends."""
     process = subprocess.Popen(
         ["bash", "-c", "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done"],
         env=observed.environment,
@@ -216,7 +216,7 @@ def test_both_streams_in_one_pipe_keep_their_order(observed: Observed) -> None:
 
 
 def test_a_command_runs_without_a_recorder(tmp_path: Path) -> None:
-    """If nobody listens, or the shim's directory is gone, the command runs all the same."""
+    """If no receiver listens, or the shim's directory is gone, the command still runs."""
     environment = dict(os.environ)
     files = write_shims(environment)
     files.put_into(environment)

@@ -338,7 +338,7 @@ def test_facts_contain_no_text_and_no_file_names(tmp_path: Path) -> None:
 
 
 def test_a_longer_log_replaces_its_earlier_import(tmp_path: Path) -> None:
-    """The longer log replaces the earlier import: each entry exists once, also in a rebuilt store."""
+    """The longer log replaces the earlier import: each entry exists once, even in a rebuilt store."""
     home = open_home(tmp_path / "home")
     log = tmp_path / "log.jsonl"
     taken: list[str] = []

@@ -344,7 +344,9 @@ def test_calls_with_the_same_id_have_separate_spans(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_chosen_by_its_name() -> None:
-    """Each profile can be chosen by name, also on the command line; an unknown name gives an error that lists them."""
+    """Each profile can be chosen by name, in code and on the command line; an unknown name gives an error that lists
+    them.
+    """
     assert list(semconv.PROFILES) == list(PROFILES)
     with pytest.raises(UsageError, match="profile: unknown profile") as raised:
         otlp.standard(profile="genai-0.1")

@@ -1,4 +1,4 @@
-"""The telemetry of agents that only use the SDK: no loop of agentobs, no `record_tool`, no spans of their own."""
+"""The telemetry of agents that only use the SDK: no loop of agentobs, no `record_tool`, no spans of the agent."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_live_and_delayed_export_are_equal(recorded: SimpleNamespace, profile: s
 
 
 def test_tool_spans_have_the_input_and_the_output_of_the_call(recorded: SimpleNamespace) -> None:
-    """The input is that of the response, the output is that of the next request, also of a failed tool."""
+    """The input is that of the response, and the output is that of the next request, even if the tool failed."""
     found = [s for s in of_session(recorded, "openinference", "call_tools") if kind(s) == "tool"]
     assert [
         (
@@ -343,7 +343,7 @@ def test_spans_have_a_status(recorded: SimpleNamespace, profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_each_interaction_is_one_trace(recorded: SimpleNamespace, profile: str) -> None:
-    """Each interaction has a trace of its own with one root, and all its spans are below this root."""
+    """Each interaction has its own trace with one root, and all its spans are below this root."""
     names = [name for name in CONVERSATIONS if name != "count"]  # which belongs to no interaction
     found = [span for name in names for span in of_session(recorded, profile, name)]
     roots = [span for span in found if not span.parent]

@@ -48,7 +48,8 @@ class Change:
     """
     turn: int | None = None
     """The earlier turn in which the fix changes a tool result, if any. `test_fixed` of the turn that `freeze` chooses
-    then stays red and names `--turn`; `test_fixed` of this turn passes."""
+    then still fails and suggests `--turn`; `test_fixed` of this turn passes.
+    """
     only_with_assertion: bool = False
     """Whether the wrong fix changes the failing turn, so that only the assertion of the agent's author detects it."""
 

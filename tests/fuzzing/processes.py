@@ -1,4 +1,4 @@
-"""Fuzzing in several processes: parts of a run, each in a process of its own."""
+"""Fuzzing in several processes: parts of a run, each in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PART_INPUTS = 50_000
 
 
 class Part(NamedTuple):
-    """Some inputs of a target, which one process runs."""
+    """The inputs of a target that one process runs."""
 
     target: str
     seed: int
@@ -27,7 +27,9 @@ class Part(NamedTuple):
 
 
 def inputs_by_target(names: list[str], inputs: int, *, is_each: bool) -> dict[str, int]:
-    """Return the number of inputs of each target: the same for each, or by its share, and at least one."""
+    """Return the number of inputs of each target: equal numbers, or numbers in proportion to the shares; at least one
+    each.
+    """
     if is_each:
         return dict.fromkeys(names, inputs)
     shares = sum(TARGETS[name].share for name in names)
@@ -43,7 +45,7 @@ def parts(counts: dict[str, int], seed: int, first: int) -> Iterator[Part]:
 
 
 def run_parts(waiting: Iterator[Part], processes: int) -> Iterator[Outcome]:
-    """Run each part in a process of its own, and yield their outcomes; a process that dies is a failure of its part."""
+    """Run each part in a separate process, and yield their outcomes; a process that dies is a failure of its part."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.targets"])
     running: dict[Any, tuple[Part, Any]] = {}

@@ -1,8 +1,8 @@
 """The runner: runs mutated inputs of a target, and reports each input that causes an error that is not documented.
 
 Input number N of a target is determined by the seed and N, so a failure can be repeated alone. An input must not raise
-another error than those of the target, use more than `CPU_SECONDS`, or let the memory of the process grow by more than
-`MEMORY_BYTES`. It must not start a program, connect to a server, or execute code.
+an error that the target does not document, use more than `CPU_SECONDS`, or let the memory of the process grow by more
+than `MEMORY_BYTES`. It must not start a program, connect to a server, or execute code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WALL_SECONDS = 300.0
 MEMORY_BYTES = 512 * 2**20
 """How much the peak memory of the process may grow during a target."""
 SHRINK_TRIES = 1_500
-"""How many shorter inputs are tried to find the smallest one that fails in the same way."""
+"""The maximum number of shorter inputs that are tried to find the smallest one that fails in the same way."""
 SHRINK_SECONDS = 15.0
 FINDINGS_MAX = 10
 """After so many different failures, a target ends."""

@@ -181,7 +181,7 @@ def responses(folder: Path) -> Iterator[Opened]:
 
 @contextlib.contextmanager
 def requests(folder: Path) -> Iterator[Opened]:
-    """Requests of a client of any kind, as the recorder derives facts and content from them."""
+    """Requests of any client, from which the recorder derives facts and content."""
     home = open_home(folder / "home")
     pairs = recorded_pairs()
     answer = Answer(

@@ -84,7 +84,7 @@ def test_bad_files_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of a file is limited, also after decompression."""
+    """The size of a file is limited, before and after decompression."""
     import gzip
 
     home = open_home(tmp_path / "home")
@@ -143,7 +143,7 @@ def test_a_changed_trace_of_orca_is_refused(tmp_path: Path) -> None:
     found = [line.partition("events.jsonl: ")[2] for line in result.stderr.splitlines()]
     assert [each.partition(".")[0] for each in found] == [
         "events",
-        "a newer format of OrcaReplay; version 0 is known",
+        "unsupported format of OrcaReplay: only version 0 can be read",
         "line 3: the payload in blobs/00/"
         + "0" * 64
         + " has changed: its digest differs from its name",
@@ -218,7 +218,7 @@ def test_no_file_causes_another_error(tmp_path: Path, kind: str, data: st.DataOb
 def test_no_file_causes_an_error_in_an_import(
     tmp_path: Path, kind: str, data: st.DataObject
 ) -> None:
-    """Whatever was read can be stored, too."""
+    """Whatever was read can also be stored."""
     home = open_home(tmp_path / "home")
     put(tmp_path / "manifest.json", MANIFEST)
     path = put(tmp_path / file_name(kind), data.draw(files(kind)))

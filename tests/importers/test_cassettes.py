@@ -204,7 +204,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )  # fmt: skip
 def test_bad_cassettes_are_refused(text: str, found: str) -> None:
-    """One error says what is wrong; nothing of the document is executed, and aliases cannot fill the memory."""
+    """One error states what is wrong; nothing of the document is executed, and aliases cannot fill the memory."""
     with pytest.raises(ForeignError, match=found):
         list(cassette_exchanges(text.encode()))
 
@@ -265,7 +265,7 @@ BINARY = bytes(range(256))
     ],
 )
 def test_binary_bodies_are_kept(encoding: str, body: bytes, expected: bytes) -> None:
-    """A binary body without an encoding is kept, also if a header claims an encoding; a damaged one is missing."""
+    """A binary body without an encoding is kept, even if a header claims an encoding; a damaged one is missing."""
     headers = {"content-encoding": encoding, "content-type": "application/octet-stream"}
     url = "https://api.anthropic.com/v1/files/1/content"
     done = converted(StoredExchange("GET", url, {}, b"", 200, headers, body), 0)

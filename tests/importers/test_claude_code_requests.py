@@ -268,7 +268,7 @@ def test_a_fork_has_no_count_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nested_sub_agents_belong_to_their_calls(tmp_path: Path) -> None:
-    """`agent-<id>.meta.json` names the call that started a sub-agent, also if another sub-agent sent the call."""
+    """`agent-<id>.meta.json` names the call that started a sub-agent, even if another sub-agent sent the call."""
     log = Log()
     log.prompt("Delegate")
     log.answer(1, call(1, "Agent", prompt="outer"))
@@ -330,7 +330,9 @@ def test_denied_calls_are_denied(tmp_path: Path) -> None:
 
 
 def test_incomplete_requests_are_rebuilt_from_the_entries(tmp_path: Path) -> None:
-    """If a part of a request is missing or impossible, only the conversation is rebuilt, and the import says so."""
+    """If a part of a request is missing or impossible, only the conversation is rebuilt, and the import reports
+    this.
+    """
     log = main_log()
     for line in log.lines:
         if line.get("id") == "r1":

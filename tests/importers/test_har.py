@@ -1,4 +1,4 @@
-"""HAR files: what browsers and proxies leave out, encode or split is read, or the session says what is missing."""
+"""HAR files: what browsers and proxies leave out, encode or split is read, or the session states what is missing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_bodies_are_decoded(tmp_path: Path, change: Any, pairs: list[Pair]) -> N
 
 
 def test_events_of_a_stream_replace_its_body(tmp_path: Path) -> None:
-    """Chrome stores the events of a stream in a list of their own, and may leave out the body."""
+    """Chrome stores the events of a stream in a separate list, and may leave out the body."""
     value = har(STREAMED)
     for each, pair in zip(value["log"]["entries"][2:], STREAMED, strict=True):
         del each["response"]["content"]["text"]
@@ -156,7 +156,9 @@ def test_a_body_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_missing_response_bodies_are_reported(tmp_path: Path, content: dict[str, Any]) -> None:
-    """A response without its body has a cost of at least 0; the session says so and cannot be frozen."""
+    """A response without its body has a cost of at least 0; the session is marked as incomplete and cannot be
+    frozen.
+    """
     value = har(PAIRS)
     value["log"]["entries"][3]["response"]["content"] = content
     home, output = imported(tmp_path, value)

@@ -107,7 +107,7 @@ def test_importing_again_adds_nothing(tmp_path: Path, kind: str) -> None:
 
 @ALL
 def test_secrets_in_headers_are_never_written(tmp_path: Path, kind: str) -> None:
-    """Neither the key of the request nor a cookie of the response is in any file, also if a body repeats the key."""
+    """Neither the key of the request nor a cookie of the response is in any file, even if a body repeats the key."""
     home = open_home(tmp_path / "home")
     pairs = recorded_pairs()
     pairs[1] = pairs[1]._replace(
@@ -149,7 +149,7 @@ def test_sessions_without_headers_are_replayed(tmp_path: Path) -> None:
 
 
 def test_other_files_in_a_folder_are_skipped_in_one_line(tmp_path: Path) -> None:
-    """Cassettes of other providers and other YAML files in a folder are counted; they are no error."""
+    """Cassettes of other providers and other YAML files in a folder are counted; they are not an error."""
     home = open_home(tmp_path / "home")
     put_vcr(tmp_path / "files", recorded_pairs())
     other: Any = cassette([])

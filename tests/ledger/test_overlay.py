@@ -275,7 +275,7 @@ print([n for n in sys.modules if n == "genai_prices.update_prices" and threading
 
 
 def test_the_price_of_a_cloud_platform() -> None:
-    """Bedrock has a list of its own, in which a regional profile costs 10 % more. For a name that is in no list, the
+    """Bedrock has its own list, in which a regional profile costs 10 % more. For a name that is in no list, the
     provider's price is used as an estimate, with a note.
     """
     regional = prices_of("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))

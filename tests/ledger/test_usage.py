@@ -144,7 +144,7 @@ def test_unknown_counts_are_kept() -> None:
 def test_counts_without_a_price_are_not_exact(
     changes: Any, certainty: str, note: str | None
 ) -> None:
-    """Unknown tokens and requests may cost money, and so may a context that is not a text."""
+    """Unknown tokens, unknown requests, and a context that is not a text may cost money."""
     row = one(**changes)
     assert (row.certainty, row.note) == (certainty, note)
 

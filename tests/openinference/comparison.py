@@ -1,6 +1,6 @@
 """The comparison of our profile `openinference` with OpenInference's own instrumentation.
 
-Both record the same conversations with the same scripted provider: the instrumentation in an environment of its own,
+Both record the same conversations with the same scripted provider: the instrumentation in a separate environment,
 with the SDK that it supports, and agentobs in this one. The spans of the instrumentation are kept in
 `instrumented.json`, so that the tests need no second environment.
 """
@@ -67,7 +67,7 @@ class Field:
 
     @property
     def total(self) -> int:
-        """How many spans of the instrumentation have the field."""
+        """The number of spans of the instrumentation that have the field."""
         return self.equal + len(self.different) + self.missing
 
 

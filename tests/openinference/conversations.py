@@ -49,7 +49,7 @@ def stream(client: Any) -> None:
 
 
 def call_tools(client: Any) -> None:
-    """Run two tools, of which one fails, and send their results with an instruction and an image."""
+    """Run two tools, one of which fails, and send their results with an instruction and an image."""
     messages: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
     parameters = {"model": MODEL, "max_tokens": 64, "tools": TOOLS}
     choice = {"type": "any", "disable_parallel_tool_use": False}

@@ -9,7 +9,7 @@ from tests.openinference.comparison import INSTRUMENTED, PAGE, compared, page
 
 def test_nothing_of_the_instrumentation_is_missing() -> None:
     """For the same conversations, each field of the instrumentation is in our spans with the same value, or
-    docs/openinference.md says why not; the page is up to date.
+    docs/openinference.md explains why not; the page is up to date.
     """
     peer = json.loads(INSTRUMENTED.read_text())
     comparison = compared(peer)

@@ -30,7 +30,9 @@ def rejected(message: str = "", status: int = 429, **headers: str) -> Answer:
 
 
 def test_limits_are_read_from_headers() -> None:
-    """Each known limit has its amount, what remains, its reset and its utilization; anything else is ignored."""
+    """Each known limit has its amount, the remaining amount, its reset and its utilization; anything else is
+    ignored.
+    """
     headers = {
         "content-type": "application/json",
         f"{PREFIX}requests-limit": "4000",
@@ -78,7 +80,7 @@ def test_limits_are_read_from_headers() -> None:
     ],
 )  # fmt: skip
 def test_a_rejection_names_its_limit(answer: Answer, expected: str | None) -> None:
-    """The limit is that of a rejecting subscription, of the message, or the only limit that is used up."""
+    """The limit is the rejecting subscription's, the one in the message, or the only exhausted one."""
     assert limit_hit(answer, PREFIX) == expected
 
 

@@ -227,7 +227,7 @@ def test_scripted_responses_have_the_shape_of_the_provider(
 
 
 def test_retries_use_the_standard_header() -> None:
-    """A dialect without retry headers of its own reads and writes `retry-after`, in seconds."""
+    """A dialect without its own retry headers reads and writes `retry-after`, in seconds."""
     tiny = TinyChat()
     assert tiny.retry_after_ms({"retry-after": "1.5"}) == 1500
     assert [tiny.retry_after_ms({"retry-after": value}) for value in ("soon", "inf", "")] == [

@@ -105,7 +105,7 @@ def test_a_request_is_signed_again(tmp_path: Path, user: Credentials) -> None:
 
 
 def test_a_request_that_is_signed_for_the_proxy_is_not_valid_elsewhere(tmp_path: Path) -> None:
-    """A gateway gets it as it is, and may accept it."""
+    """A gateway receives the request unchanged, and may accept it."""
     with (
         raw_provider([answering]) as provider,
         proxied(provider.url, tmp_path) as recorded,
@@ -180,7 +180,7 @@ def test_a_role_that_aws_refuses_is_reported_to_the_client(
 def test_without_credentials_nothing_is_signed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One error says what to set."""
+    """One error states what to set."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

@@ -42,7 +42,7 @@ def test_each_session_of_claude_code_is_a_session(tmp_path: Path) -> None:
         raw_provider([play(streamed(text("ok")))] * 5) as provider,
         proxied(provider.url, tmp_path) as recorded,
     ):
-        send(recorded)  # before the client has told its session
+        send(recorded)  # before the client has sent its session
         send(recorded, x_claude_code_session_id=FIRST)
         send(recorded, x_claude_code_session_id=SECOND)
         send(recorded, x_claude_code_session_id=FIRST)

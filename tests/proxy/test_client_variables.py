@@ -57,7 +57,7 @@ def test_each_variable_has_its_own_route() -> None:
 
 
 def test_extra_variables() -> None:
-    """A name alone stands for the provider; a URL for anything else."""
+    """A name alone means the provider; any other base URL is given with the name."""
     assert urls({}, "MY_URL")["MY_URL"] == PROVIDER_URL
     assert urls({}, "MY_URL=http://g:1/x")["MY_URL"] == "http://g:1/x"
     assert urls({"MY_URL": "http://set:1"}, "MY_URL=http://g:1")["MY_URL"] == "http://set:1"

@@ -43,7 +43,7 @@ def test_loopback_needs_nothing() -> None:
 
 
 def test_a_port_in_use_is_named() -> None:
-    """The error says what to do."""
+    """The error states what to do."""
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()

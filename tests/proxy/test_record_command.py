@@ -97,7 +97,7 @@ def test_a_command_is_recorded(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_command_that_sends_nothing_gets_advice(home: Path) -> None:
-    """The exit code stays, and the last line says what to try."""
+    """The exit code stays, and the last line states what to try."""
     ended = record(home, "http://127.0.0.1:1", "--", "sh", "-c", "cat; exit 4", input="passed on")
     assert (ended.returncode, ended.stdout) == (4, "passed on")
     assert "no request came" in ended.stderr
@@ -226,7 +226,7 @@ def test_a_killed_recorder_loses_nothing(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_proxy_without_a_command(home: Path) -> None:
-    """It prints what to set, and at its end what it has recorded."""
+    """It prints the variables to set, and when it ends, what it has recorded."""
     with raw_provider([play(streamed(text("ok")))]) as provider:
         process = subprocess.Popen(
             agentobs_command("proxy", "--name", "shared", "--upstream", provider.url),
@@ -279,7 +279,7 @@ def test_the_key_of_a_gateway_in_the_arguments_is_not_written(home: Path) -> Non
             'u.urlopen(u.Request(url, b\'{"model":"claude-sonnet-5","messages":[]}\', headers)).read()'
         )
         ended = record(home, provider.url, "--", sys.executable, "-c", script, key)
-    assert ": 1 turn, " in ended.stderr  # also without the version of the API
+    assert ": 1 turn, " in ended.stderr  # even without the version of the API
     assert provider.requests[0].headers["x-api-key"] == key
     written = [each.read_bytes() for each in home.rglob("*") if each.is_file()]
     assert any(b"urllib.request" in each for each in written)

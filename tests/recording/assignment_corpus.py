@@ -1,4 +1,4 @@
-"""Invented passwords and keys without a form of their own, at each place where programs and commands write them.
+"""Invented passwords and keys without a distinctive form, at each place where programs and commands write them.
 
 A *form* is a line of a file, of a command or of a protocol. None of the values was ever a real password.
 """
@@ -188,7 +188,7 @@ KEY_FORMS: dict[str, Form] = {
     "GitHub Actions": lambda v: f"  env:\n    DEPLOY_KEY: {v}\n",
     "XML": lambda v: f"<apiKey>{v}</apiKey>\n",
 }
-"""Where keys without a form of their own are written."""
+"""Where keys without a distinctive form are written."""
 
 AROUND: dict[str, Context] = {
     "text": lambda name, text: f"$ cat x\n{text}",
@@ -200,7 +200,7 @@ AROUND: dict[str, Context] = {
 
 
 def assignments(seed: int = 1) -> Iterator[Planted]:
-    """Yield each value in each form in each text around it."""
+    """Yield each combination of a value, a form and a surrounding text."""
     chance = random.Random(seed)
     for forms, values in ((PASSWORD_FORMS, PASSWORDS), (KEY_FORMS, KEYS)):
         for name, form in forms.items():

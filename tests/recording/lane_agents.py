@@ -111,7 +111,7 @@ class AsyncAgents:
     """Agents that run their tools, and thus the agents that they start, as concurrent tasks."""
 
     def __init__(self, client: AsyncAnthropic, *, in_steps: bool = False) -> None:
-        """Create agents that use a client; with `in_steps`, requests and tools run in tasks of their own, as in some
+        """Create agents that use a client; with `in_steps`, requests and tools run in separate tasks, as in some
         frameworks.
         """
         self._client, self._in_steps = client, in_steps

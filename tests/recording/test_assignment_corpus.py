@@ -1,4 +1,4 @@
-"""Passwords and keys without a form of their own are found by the text around them."""
+"""Passwords and keys without a distinctive form are found by the text around them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ REFUSAL = "not recording: this interpreter cannot run background threads"
 
 @pytest.mark.parametrize(
     "model",
-    # The first ones are those that no other test covers.
+    # No other test covers the first ones.
     mark_all_but_first(
         sorted(MODELS, key=lambda each: each not in UNUSUAL), pytest.mark.crash, kept=3
     ),

@@ -85,7 +85,9 @@ def test_no_link_is_guessed_between_equal_calls() -> None:
 
 
 def test_only_open_calls_are_considered() -> None:
-    """A call before its request or after its result is not open; during its response, only its input can show it."""
+    """A call is not open before its request or after its result; during its response, only its input can show that it
+    is open.
+    """
     known = links((use(1), {"command": "x"}))
     list(known.note_result(result(1, 200)))
     for at_ns, texts, expected in (

@@ -205,7 +205,7 @@ def test_nothing_is_recorded_with_an_unusable_key(
     [warning] = [
         str(each.message) for each in caught_warnings if "not recording" in str(each.message)
     ]
-    assert "a content key has 64 hex digits" in warning
+    assert "a content key must have 64 hex digits" in warning
     assert CANARY.encode() not in bytes_of(tmp_path)
 
 

@@ -30,7 +30,7 @@ from tests.soak.process_kills import kill_ingests_and_prunes, kill_streaming_cli
 
 ROOT = Path(__file__).parents[2]
 RUNS = 4
-"""How many runs are made at most to get one without a late wait."""
+"""The maximum number of runs to get one without a late wait."""
 SECRET = "sk-ant-api03-" + "aB3-" * 24
 
 

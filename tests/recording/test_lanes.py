@@ -192,7 +192,7 @@ def test_a_delayed_conversation_is_not_a_sub_agent(tmp_path: Path, in_own_task: 
 
 
 def test_the_next_prompt_of_a_conversation_is_a_new_interaction(tmp_path: Path) -> None:
-    """A prompt after a final answer opens an interaction; the turns of the lane go on."""
+    """A prompt after a final answer opens an interaction; the turns of the lane continue."""
 
     def run(url: str) -> None:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
@@ -268,7 +268,7 @@ def test_side_requests_are_not_turns(tmp_path: Path) -> None:
     "module", [pydantic_agent, tool_runner], ids=["pydantic-ai", "tool runner"]
 )
 def test_agents_of_frameworks_are_lanes_of_one_interaction(tmp_path: Path, module: Any) -> None:
-    """Two parallel sub-agents of a framework are two lanes beside the main lane; there is one trace."""
+    """Two parallel sub-agents of a framework are two lanes next to the main lane; there is one trace."""
     if module is pydantic_agent:
         pytest.importorskip("pydantic_ai")
     found = recorded(tmp_path, module.run, Provider())

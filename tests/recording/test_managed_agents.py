@@ -239,7 +239,7 @@ def test_each_event_counts_once(tmp_path: Path, way: str) -> None:
 
 
 def test_a_later_session_does_not_count_the_events_again(tmp_path: Path) -> None:
-    """If another program lists the events later, the money is not counted twice, and the page says so."""
+    """If another program lists the events later, the money is not counted twice, and the page states this."""
     first = [resource(), stream(2, ALL)]
     second = [resource(1, session=2), listed(2, ALL, session=2)]
     with stored(tmp_path, first, second) as database:

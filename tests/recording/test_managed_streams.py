@@ -121,7 +121,7 @@ class Facts:
 @pytest.mark.parametrize("size", [1, 97, 1000, 100_000])
 @pytest.mark.parametrize("ending", ["complete", "cut"])
 def test_facts_in_pieces_are_those_of_the_whole(size: int, is_gzip: bool, ending: Any) -> None:
-    """A stream that is read whenever a chunk arrives has the same facts as one that is read at its end, also if a
+    """A stream that is read whenever a chunk arrives has the same facts as one that is read at its end, even if a
     segment starts in between.
     """
     whole = stream(2, EVENTS, ending=ending)

@@ -189,7 +189,7 @@ def test_equal_prompts_are_told_apart_by_their_responses(wire: Wire) -> None:
 
 
 def test_equal_responses_are_continued_once_each(wire: Wire) -> None:
-    """What nothing distinguishes is continued once each, so each lane keeps its number of turns."""
+    """Indistinguishable requests are continued once each, so each lane keeps its number of turns."""
     wire.send([PLAN], [call("a", "Study."), call("b", "Study.")])
     ask, look, found = [text("Study.")], [call("c", "x")], [result("c")]
     for messages in ([ask], [ask], [ask, look, found], [ask, look, found]):
@@ -315,7 +315,7 @@ FOUND = [text("Observation: high, dry")]
 
 
 def test_calls_and_results_may_be_texts(wire: Wire) -> None:
-    """A request that goes on after calls belongs to their interaction, also without results, and after a retry."""
+    """A request that continues after calls belongs to their interaction, even without results or after a retry."""
     history, attempts = [PLAN], [wire.send([PLAN], CALLS)]
     for name, said in (("c", as_text(*CALLS)), ("d", [text("(empty)")])):
         history = [*history, said, FOUND]
@@ -327,7 +327,7 @@ def test_calls_and_results_may_be_texts(wire: Wire) -> None:
 
 
 def test_calls_of_sub_agents_may_be_texts(wire: Wire) -> None:
-    """Sub-agents that send their calls and results as text keep their lanes, also if a result quotes the call."""
+    """Sub-agents that send their calls and results as text keep their lanes, even if a result quotes the call."""
     main = wire.send([PLAN], CALLS)
     asks = {"a": [text("Study the mountains.")], "b": [text("Study the desert.")]}
     look = {name: call(f"look_{name}", "all of the weather", "look") for name in asks}
@@ -366,7 +366,7 @@ def test_a_prompt_after_a_final_answer_opens_an_interaction(wire: Wire) -> None:
 
 
 def test_a_shortened_history_is_followed_by_a_prompt(wire: Wire) -> None:
-    """A chat that keeps only the final answer of its last interaction does not go on after its calls."""
+    """A chat that keeps only the final answer of its last interaction does not continue after its calls."""
     more = [text("And then?")]
     sent = [
         wire.send([PLAN], CALLS),

@@ -144,7 +144,7 @@ def rows(tmp_path: Path, sql: str, *exchanges: ModelExchange) -> list[tuple[Any,
 
 @pytest.mark.parametrize("framed", [False, True])
 def test_the_time_of_a_call_is_from_its_block_to_its_result(tmp_path: Path, framed: bool) -> None:
-    """A text in an input that looks like the start of a block is not counted, also in the frames of a platform."""
+    """A text in an input that looks like the start of a block is not counted, not even in the frames of a platform."""
     blocks = [call(1), call(2), found(2), {"type": "text", "text": "then"}, found(1)]
     made = exchange(1, blocks, streamed=True, framed=framed, tools=[SEARCH])
     found_rows = rows(
@@ -296,7 +296,7 @@ MCP_REQUESTS: list[tuple[dict[str, Any], list[bool]]] = [
 def test_names_of_mcp_tools_are_readable_if_the_request_declares_them(
     tmp_path: Path, request_body: dict[str, Any], declared: list[bool]
 ) -> None:
-    """Other names of servers and tools are digests, because somebody else chose them."""
+    """Other names of servers and tools are digests, because a third party chose them."""
     result = {
         "type": "mcp_tool_result",
         "tool_use_id": "mcptoolu_1",

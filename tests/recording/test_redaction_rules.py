@@ -122,7 +122,7 @@ def test_a_failing_rule_removes_the_text(rule: Rule) -> None:
 
 
 def test_a_slow_rule_removes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a custom rule takes too long, the text is removed; after three timeouts, the rule is not called any more."""
+    """If a custom rule takes too long, the text is removed; after three timeouts, the rule is no longer called."""
     clock, calls = [0], []
 
     def slow(text: bytes) -> Iterator[tuple[int, int, str]]:

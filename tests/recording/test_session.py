@@ -143,7 +143,7 @@ def test_how_a_session_ends(
 
 
 def test_an_agent_can_declare_its_session_failed(home: Path) -> None:
-    """An agent can declare its session failed, also from a thread, with a text or the class of an exception.
+    """An agent can declare its session failed, even from a thread, with a text or the class of an exception.
 
     The first reason counts, and a new session has none.
     """

@@ -91,7 +91,7 @@ class Model:
 @settings(max_examples=6, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_spans_end_once_and_have_the_right_parent(steps: list[tuple[str, int, int]]) -> None:
-    """Each span ends exactly once, or once more if it was swept before, and has the right parent.
+    """Each span ends exactly once, or a second time if it was swept before, and has the right parent.
 
     The parent is the innermost open span of the context that opened the span. No span is open after a sweep.
     """

@@ -379,7 +379,7 @@ def test_an_abandoned_generator() -> None:
 
 
 def test_a_generator_whose_consumer_is_cancelled() -> None:
-    """If the consumer of a generator is cancelled, the span of the generator ends as cancelled, too."""
+    """If the consumer of a generator is cancelled, the span of the generator also ends as cancelled."""
 
     async def consume() -> None:
         async for _ in steps("generator", []):
@@ -482,7 +482,7 @@ def test_a_handle_makes_its_span_current() -> None:
 
 
 def test_a_handle_that_is_garbage_collected() -> None:
-    """If a handle is garbage collected, its span ends as orphaned immediately, because no code can end it any more."""
+    """If a handle is garbage collected, its span ends as orphaned immediately, because no code can end it."""
     before = tracing.statistics()
     with recorded() as records:
         handle = agentobs.open_span("lost")
@@ -817,7 +817,7 @@ def sent(client: Anthropic) -> list[Any]:
     return headers
 
 
-# Calls of clients that open no spans of their own.
+# Calls of clients that open no spans of the agent.
 
 
 def test_retries_of_the_sdk_are_in_one_span(home: Path) -> None:

@@ -199,7 +199,7 @@ def test_only_certain_names_are_labels(orders: ModuleType, tmp_path: Path) -> No
 
 
 def test_a_path_in_a_fact_is_a_digest_with_its_text_in_the_vault(tmp_path: Path) -> None:
-    """The facts contain no path that somebody chose; local commands can still show it."""
+    """The facts contain no path that a person chose; local commands can still show it."""
     script = tmp_path / "anna@example.com.py"
     script.write_text(ORDERS)
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -196,7 +196,7 @@ def by_lane(events: list[Event]) -> dict[str, list[str]]:
 
 def have_same_path(events: list[Event], others: list[Event]) -> bool:
     """Return whether two runs took the same path. The events of a background agent that is stopped at the end are
-    yielded as far as they happen before the run ends, so those of one run may be the start of those of the other.
+    yielded if they happen before the run ends, so the events of one run may be a prefix of the events of the other.
     """
     one, other = by_lane(events), by_lane(others)
     pairs = [(lines, other[lane]) for lane, lines in one.items() if lane != "main"]

@@ -235,7 +235,7 @@ def shell(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_every_printed_command_works(
     looker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command that is printed after `next` runs as printed, and does what its description says."""
+    """Each command that is printed after `next` runs as printed, and does what its description states."""
     monkeypatch.setenv("TONE", "Be brief.")
     status, report = shell("agentobs replay fixture", capsys)
     assert status == 1

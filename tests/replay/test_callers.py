@@ -333,7 +333,7 @@ def ask_with_locals(client: httpx2.Client, question: str) -> dict[str, object]:
 
 
 def ask_in_a_nested_call(client: httpx2.Client, question: str) -> dict[str, object]:
-    """Send a request in a function that is called by a function that holds its own `locals()`."""
+    """Send a request in a function whose caller stores its own `locals()`."""
     held = vars()
     held.pop("client")
     ask_once(client)

@@ -317,5 +317,5 @@ def test_a_test_replays_a_command(
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--replay-unused", "fail")
     result.assert_outcomes(passed=1, failed=1, errors=1)
     result.stdout.fnmatch_lines(["DIVERGED  coding-agent  served 1 of *missed 1*"])
-    result.stdout.fnmatch_lines(["*a command has no option unknown*"])
+    result.stdout.fnmatch_lines(["*unknown options: unknown*"])
     result.stdout.no_fnmatch_line("*unused replay fixtures*")

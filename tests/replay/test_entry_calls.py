@@ -435,7 +435,7 @@ def test_an_entry_in_the_standard_library_is_rejected(monkeypatch: pytest.Monkey
 
 @pytest.mark.soak
 def test_a_fixture_starts_no_script_that_is_not_an_agent(project: Project) -> None:
-    """A script that does not use agentobs is not run, because a fixture can come from anyone."""
+    """A script that does not use agentobs is not run, because a fixture can come from an untrusted source."""
     (project.folder / "scripts" / "wipe.py").write_text("print('wiped')\n")
     project.freeze("script", "-o", "fixtures/other-script")
     for entry, says in (

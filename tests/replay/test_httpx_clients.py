@@ -120,7 +120,7 @@ class OwnTransport(httpx.AsyncBaseTransport):
 
 
 def test_record_all_records_clients_of_httpx(tmp_path: Path) -> None:
-    """Clients that are created inside of `record_all` are recorded once, also with a transport of a framework. Requests
+    """Clients that are created inside of `record_all` are recorded once, even with a transport of a framework. Requests
     to other servers are not recorded, and afterwards no client is.
     """
 
@@ -232,7 +232,7 @@ def test_record_all_names_a_host_that_it_missed(
 
 
 def test_record_all_does_not_warn_after_an_exception(tmp_path: Path) -> None:
-    """A program that failed may not have got to its requests, so only its exception is reported."""
+    """A program that failed may not have reached its requests, so only its exception is reported."""
     with recording(tmp_path / "home"), warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(LookupError), agentobs.record_all():

@@ -106,7 +106,7 @@ def continued(
 @pytest.mark.parametrize("turn", [1, 3, 4])
 def test_a_run_continues_with_the_provider(fixture: Fixture, folder: Path, turn: int) -> None:
     """Only the later requests reach it, with the key of the command, and no other host is reached; all are one session,
-    a fork, of which only the live part costs money.
+    a fork; only its live part costs money.
     """
     ran, provider = continued(fixture, folder, turn, AGENT_LEAK="http://example.invalid/data")
     live = len(provider.made)
@@ -333,9 +333,9 @@ def test_contradicting_options_are_refused(fixture: Fixture) -> None:
     """A live run needs a turn of the recording, and a run ends after a turn or at a change."""
     with pytest.raises(UsageError, match=r"has no turn 99. It has turns 1 to 5"):
         run_command(fixture, until_turn=99, then=Live())
-    with pytest.raises(UsageError, match="needs a fixture, and the last turn"):
+    with pytest.raises(UsageError, match="only from a fixture, after a given turn"):
         run_command(fixture, then=Live())
-    with pytest.raises(UsageError, match="either after a turn or at a change"):
+    with pytest.raises(UsageError, match="until_turn and until_change cannot be combined"):
         run_command(fixture, until_turn=1, until_change=1)
 
 

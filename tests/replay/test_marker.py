@@ -174,7 +174,7 @@ def test_the_pytest_fixtures_of_a_replay(project: pytest.Pytester) -> None:
     [
         (
             '"fixtures/weather", tolls="live"',
-            "*a replay has no option tolls. It has tools, network,*",
+            "*unknown options: tolls. Valid options: tools, network,*",
         ),
         ('"fixtures/weather", chunks=0', "*invalid chunks: 0.*"),
         ("5", '*name the fixture: @pytest.mark.replay("fixtures/NAME").*'),

@@ -132,7 +132,7 @@ def recorded_single_prompts(path: Path, prompts: list[str], answers: list[str]) 
 def test_an_unchanged_value_is_matched_only_with_itself(
     tmp_path: Path, send: Any, recorded_prompts: list[str], prompts: list[str]
 ) -> None:
-    """A value that is equal in the recording and in the replay cannot stand for a different value elsewhere."""
+    """A value that is equal in the recording and in the replay cannot represent a different value elsewhere."""
     responses = [unstreamed(number, "Done.") for number in range(1, len(recorded_prompts) + 1)]
     fixture = frozen(
         tmp_path,
@@ -196,7 +196,7 @@ def test_a_value_that_a_response_quotes(tmp_path: Path) -> None:
 
 
 def test_a_value_from_a_response_is_not_renamed(tmp_path: Path) -> None:
-    """A value that first occurs in a response is not renamed, and does not stand for any other value."""
+    """A value that first occurs in a response is not renamed, and does not represent any other value."""
     fixture = recorded_single_prompts(
         tmp_path, ["Which order?", f"Refund {U}.", f"Log {W}."], [f"{U}, or {V}.", "Yes.", "Yes."]
     )

@@ -266,8 +266,8 @@ def test_a_run_ends_after_a_turn_and_continues_with_scripted_responses(
 
 
 def test_after_a_turn_requests_are_for_the_provider() -> None:
-    """Those that are not recorded, later turns, and conversations that were recorded later; a conversation that had
-    begun before gets its recorded responses.
+    """The provider gets conversations that are not recorded, later turns, and conversations that were recorded later; a
+    conversation that had started before gets its recorded responses.
     """
     first, early, late = (request_with(user(words)) for words in ("Go.", "Title?", "Other?"))
     second = request_with(user("Go."), assistant(call(1, "look")), user(result(1, "a")))

@@ -363,7 +363,7 @@ def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
 def test_a_share_of_a_budget_is_reported_by_the_recorded_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent reports the share that it reached in the recording, also if other agents have used up the budget by then
+    """An agent reports the share that it reached in the recording, even if other agents have used up the budget by then
     in the replay.
     """
     responses = [

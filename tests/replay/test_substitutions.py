@@ -1,4 +1,4 @@
-"""Values that differ in a replay are replaced in both directions, also in streams."""
+"""Values that differ in a replay are replaced in both directions, including in streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def paired(*pairs: tuple[str, str]) -> Substitutions:
 
 
 def test_a_directory_is_replaced_as_a_complete_path() -> None:
-    """A longer name with the same start is another directory; the derived name of a directory is replaced, too."""
+    """A longer name with the same start is another directory; the derived name of a directory is also replaced."""
     found = paired(("/work/agent", "/tmp/x"), ("/work/agent/sub", "/tmp/y"))
     recorded = (
         "/work/agent/a /work/agent/sub/b /work/agent-2 /x/work/agent -work-agent. '/work/agent'"

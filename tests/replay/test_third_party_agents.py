@@ -102,7 +102,7 @@ def test_a_proof_names_each_difference() -> None:
 
 
 def test_a_refusal_needs_a_warning_and_no_requests() -> None:
-    """An agent that cannot be recorded must be told so, and a recorded request contradicts it."""
+    """An agent that cannot be recorded must be warned, and a recorded request contradicts the warning."""
     nothing = Counts(requests=0, turns=0, tool_calls=0, interactions=0, cost_usd=Decimal())
     refusal = Refusal(
         versions={}, recorded_with="", provider=nothing, store=nothing, warning="saw no request"
@@ -126,7 +126,7 @@ def test_a_refusal_needs_a_warning_and_no_requests() -> None:
     ],
 )
 def test_a_lowered_framework_is_a_problem(together: Versions, problem: str) -> None:
-    """agentobs may lower the version of another package, which the table shows, but not that of the framework."""
+    """agentobs may lower the version of another package, as the table shows, but not the version of the framework."""
     found = Resolution("dspy", {"dspy": Version("3.10"), "openai": Version("2")}, together)
     assert found.problem() == problem
     assert found.lowered() == (["openai 2 to 1"] if not problem else [])

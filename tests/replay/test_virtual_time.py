@@ -86,7 +86,7 @@ def test_a_pause_longer_than_the_deadline_is_not_a_hang(patient: Fixture) -> Non
 
 
 def test_tasks_send_in_the_order_of_their_timers(tmp_path: Path) -> None:
-    """Tasks that sleep before they send their requests send them in the order of the ends of their sleeps."""
+    """Tasks that sleep before they send their requests send them in the order in which their sleeps end."""
     responses = [streamed(text(word), number=number) for number, word in enumerate("abc", 1)]
     order: list[list[str]] = []
 

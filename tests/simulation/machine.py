@@ -2,7 +2,7 @@
 last one.
 
 While a machine is running, it replaces the functions of `os` and `open`, so every call of Python code that changes or
-reads the disk passes through it, whatever module makes it. DuckDB writes its files with system calls of its own; see
+reads the disk passes through it, whatever module makes it. DuckDB writes its files with its own system calls; see
 `tests/simulation/__init__.py` for what this means.
 """
 
@@ -69,7 +69,7 @@ class Fault:
     """The number of the call in its step, from 1; if this call cannot have the fault, the next one that can."""
     kind: str
     count: int = 1
-    """How many calls in a row have the fault."""
+    """The number of calls in a row that have the fault."""
     other: Any = None
     """The step of another process, for `meanwhile`."""
 

@@ -9,7 +9,7 @@ from tests.simulation.plan import Step, plan
 from tests.simulation.simulation import Result, simulate
 
 RUNS_MAX = 300
-"""How many shorter plans are tried at most."""
+"""The maximum number of shorter plans that are tried."""
 
 
 def minimized(result: Result) -> list[Step]:

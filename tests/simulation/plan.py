@@ -1,6 +1,6 @@
 """Plans: the steps of one simulation, which a seed determines completely.
 
-Each step has a seed of its own, so that a plan without some of its steps still runs the same way.
+Each step has its own seed, so that a plan without some of its steps still runs the same way.
 """
 
 from __future__ import annotations

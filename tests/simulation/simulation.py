@@ -86,10 +86,10 @@ class Agent:
     given: list[str] = field(default_factory=list)
     """The names of its records, in order."""
     acknowledged: int = 0
-    """How many of them a flush has acknowledged."""
+    """The number of records that a flush has acknowledged."""
     upcoming: list[Record] = field(default_factory=list)
     unsynced: int = 0
-    """How many of its records were written before the last failed sync; a power loss may take them."""
+    """The number of its records that were written before the last failed sync; a power loss may remove them."""
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Simulation:
         self._is_following = False
         self._depth = 0
         self._busy: set[int] = set()
-        """The recorders in the middle of whose calls a step runs now."""
+        """The recorders whose calls a step interrupts now."""
         self.checks = 0
         self.records = 0
         self.touched_store = False
@@ -278,7 +278,7 @@ class Simulation:
         self._flush(agent)
 
     def _flush(self, agent: Agent) -> None:
-        """Acknowledge all records that were given since the last flush, if the recorder says so."""
+        """Acknowledge all records that were given since the last flush, if the recorder has acknowledged them."""
         if agent.recorder.flush(0):
             names = agent.given[agent.acknowledged :]
             self.truth.acknowledge(names, is_durable=agent.mode == "always")

@@ -27,7 +27,7 @@ STORE = {
 }
 """A seed with DuckDB that detects the defect."""
 SEEDS_MAX = 60
-"""How many seeds with DuckDB the long test tries at most."""
+"""The maximum number of seeds with DuckDB that the long test tries."""
 
 
 @pytest.mark.parametrize("defect", JOURNAL)
@@ -63,7 +63,7 @@ def test_an_early_deletion_of_a_plain_file_is_detected() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("defect", [*JOURNAL, *STORE])
 def test_seeds_detect_each_defect(defect: str) -> None:
-    """Some of the first seeds detect the defect, whichever they are after a change of the plans."""
+    """At least one of the first seeds detects the defect, even after a change of the plans."""
     journal = (seed for seed in range(1, 400) if seed % STORE_SHARE)
     store = range(STORE_SHARE, STORE_SHARE * SEEDS_MAX, STORE_SHARE)
     with DEFECTS[defect]():

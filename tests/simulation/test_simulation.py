@@ -17,7 +17,7 @@ from tests.simulation.simulation import simulate
 from tests.soak.figures import report
 
 SOAK_SEEDS = 250
-"""How many seeds each of the long tests runs."""
+"""The number of seeds that each of the long tests runs."""
 
 
 def run(seeds: range) -> Counter[str]:

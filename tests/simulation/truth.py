@@ -62,7 +62,7 @@ class Truth:
         self._is_store_suspect = False
         """Whether the published file was damaged, or may be newer than the segments."""
         self._flawed_segments: set[str] = set()
-        """Segments of which a power loss or the simulation has removed or changed something."""
+        """Segments that a power loss or the simulation has changed."""
         self._followed: set[tuple[str, int]] = set()
 
     @property
@@ -295,7 +295,7 @@ class Truth:
         return bool(history) and not bytes(history).endswith(b"\n")
 
     def _flaw(self, path: Path) -> str | None:
-        """Return how a file differs from what was written, as far as its bytes show it."""
+        """Return how a file differs from what was written, judging by its bytes."""
         name = path.name.removesuffix(".zst")
         if path.suffix == ".zst":
             try:

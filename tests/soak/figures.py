@@ -16,7 +16,7 @@ VARIABLE = "AGENTOBS_SCORECARD"
 """The environment variable with the path of the file; without it, nothing is collected."""
 
 Merge = Literal["sum", "max", "min"]
-"""How the values of several measurements of one figure become one value."""
+"""How several measurements of one figure are combined into one value."""
 
 
 @dataclass(frozen=True, slots=True)

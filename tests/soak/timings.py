@@ -1,6 +1,6 @@
 """Figures that are times, and need a machine that does nothing else: `python -m tests.soak.timings`.
 
-Each figure is measured in processes of its own. The results are printed, and collected for docs/scorecard.md.
+Each figure is measured in separate processes. The results are printed, and collected for docs/scorecard.md.
 """
 
 from __future__ import annotations

@@ -516,7 +516,7 @@ def test_silent_hook_cancels(
     number: int,
     is_found: bool,
 ) -> None:
-    """A hook that was cancelled while its interaction continued is a finding; if the interaction was cancelled, too, it
+    """A hook that was cancelled while its interaction continued is a finding; if the interaction was also cancelled, it
     is not.
     """
     assert bool(evidence_of(number, "silent_hook_cancels")) is is_found

@@ -72,7 +72,7 @@ def named(records: list[Record], number: int, name: str) -> list[Record]:
 
 
 def search(number: int, code: str) -> list[Record]:
-    """Return a session whose first response contains a web search that fails, and goes on after it."""
+    """Return a session whose first response contains a web search that fails, and continues after it."""
     first = attempt(number, 1)
     place: dict[str, Any] = {
         "session_id": session_id(number),
@@ -179,8 +179,8 @@ ONE_PER_CAUSE = ("raised", "declared", "result", "crashed")
 
 
 def test_each_failed_session_has_a_cause(home: Home) -> None:
-    """The view has one row for each session that did not complete, with its cause and the failed step; a path that
-    somebody chose is a digest.
+    """The view has one row for each session that did not complete, with its cause and the failed step; a path that a
+    person chose is a digest.
     """
     rows = queries.query(
         "SELECT name, cause, summary FROM failures JOIN sessions USING (session_id)", home=home.path
@@ -272,7 +272,7 @@ def test_commands_begin_with_the_cause(shell: Shell, command: str) -> None:
 
 
 def test_diagnose_explains_every_failed_session(shell: Shell) -> None:
-    """Each failed session has a finding `failure`, also in `--all`; `--fail` reacts to signatures only."""
+    """Each failed session has a finding `failure`, even with `--all`; `--fail` reacts to signatures only."""
     for name in ONE_PER_CAUSE:
         summary = SUMMARIES[name][1]
         [first, *_] = shell("diagnose", name, "--json").out.splitlines()

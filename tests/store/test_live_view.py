@@ -289,7 +289,7 @@ def test_locked_down(connection: duckdb.DuckDBPyConnection, tmp_path: Path, sql:
 )
 def test_select_accepts_one_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """`select` runs one SELECT statement, and refuses anything else without running it."""
-    with pytest.raises(UsageError, match="not exactly one SELECT statement"):
+    with pytest.raises(UsageError, match="expected exactly one SELECT statement"):
         select(connection, sql)
 
 

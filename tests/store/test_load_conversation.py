@@ -167,7 +167,7 @@ def test_a_damaged_segment(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_version(tmp_path: Path) -> None:
-    """If a segment of a newer version may contain the session, the error says so instead of "unknown session"."""
+    """If a segment of a newer version may contain the session, the error states this instead of "unknown session"."""
     home = a_home(tmp_path)
     segment = Segment(home)
     segment.close()
@@ -182,7 +182,7 @@ def test_a_segment_of_a_newer_version(tmp_path: Path) -> None:
 
 
 def test_redacted_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation with redacted secrets is resumed with placeholders, and a warning says so."""
+    """A conversation with redacted secrets is resumed with placeholders, and a warning states this."""
     home = a_home(tmp_path)
     exchange = attempt(1, 1)
     body = exchange.question.body.replace(b"line 0", b"my key: sk-ant-api03-" + b"x" * 40)

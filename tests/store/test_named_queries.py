@@ -115,7 +115,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
 
 
 def test_parameters_filter_the_rows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Parameters that are given filter the rows; parameters that are not given do not."""
+    """Parameters that are passed filter the rows; parameters that are not passed do not."""
 
     def ids(**parameters: object) -> list[str]:
         return [row[0][:8] for row in named(connection, "sessions", **parameters).fetchall()]
@@ -200,7 +200,7 @@ def test_unknown_session(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def test_find_a_session_in_an_empty_home(tmp_path: Path) -> None:
-    """In an empty home no session is found, and the error says why."""
+    """In an empty home no session is found, and the error states why."""
     home = a_home(tmp_path)
     with connect(home) as connection:
         with pytest.raises(UsageError, match="Nothing was recorded yet"):

@@ -23,7 +23,7 @@ ID = "call_0"
 def test_a_server_that_uses_one_id_for_all_calls(tmp_path: Path) -> None:
     """If all calls have the same ID, each call gets the next result with this ID, even if it failed.
 
-    This holds also if a response contains two calls.
+    This holds even if a response contains two calls.
     """
     talk = WireConversation(call_id=ID)
     for failed in (False, True):

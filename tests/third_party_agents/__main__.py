@@ -37,7 +37,7 @@ with agentobs.record_all():  # litellm, llm, Agno, mcp-agent, boto3, requests, u
 
 If you cannot reach the client, because the framework creates one for each request or keeps it in a module, use
 `agentobs.record_all()`. It records all clients of the anthropic SDK, httpx2, httpx, aiohttp and `http.client` (urllib,
-requests, boto3) in the process, also if the library is imported later. A request is recorded once, also if a transport
+requests, boto3) in the process, even if the library is imported later. A request is recorded once, even if a transport
 of httpx sends it with aiohttp. The framework itself is not changed. The agent can then be frozen and replayed like any
 other ([replaying](replaying.md)).
 
@@ -68,7 +68,7 @@ do: configure the framework to use one of the clients above, or run the program 
 ## Notes
 
 - A pydantic-ai provider creates a new HTTP client when it is used in another event loop. Pass the agent, the model or
-  the provider to `record`, so that the new client is recorded, too.
+  the provider to `record`, so that the new client is also recorded.
 - Every version of the SDK from 0.40 on can be recorded and replayed. SDKs before 1.0 use httpx, later ones use httpx2.
 - litellm does not retry an overload error by itself. The frameworks that send through it retry with `num_retries`,
   which needs the package tenacity, or themselves; the agent of litellm in the table repeats the request.
@@ -96,7 +96,8 @@ replayed {replays} times unchanged: a replay counts if all its requests match an
 also replayed once with a changed prompt, and once with a changed tool result. The last two columns show where these two
 replays diverge: the number of the request, and the path in its body.
 
-"not recorded, with a warning" means that agentobs cannot see the requests, and that `record_all()` says so at its end.
+"not recorded, with a warning" means that agentobs cannot see the requests, and that `record_all()` reports this at its
+end.
 """
 
 

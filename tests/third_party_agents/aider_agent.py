@@ -1,4 +1,4 @@
-"""Aider, a program with an environment of its own: agentobs records the process that starts it, and not the program."""
+"""Aider, a program with its own environment: agentobs records the process that starts it, and not the program."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ AGENTS: dict[str, tuple[str, ...]] = {
 }
 """The packages to install for each agent, as of November 2026."""
 PROGRAMS = {"aider-chat": "aider-chat==0.86.2"}
-"""Programs whose pins exclude the requirements of agentobs, so that they have an environment of their own."""
+"""Programs whose pins exclude the requirements of agentobs, so that they have a separate environment."""
 
 
 def own_requirements() -> list[str]:

@@ -51,7 +51,7 @@ the wheel. A framework must not get a lower version because of agentobs. The las
 have a lower version than without agentobs. The versions are the newest ones of November 2026, for Python {python}.
 
 Aider is not in the table. It pins all its requirements, and some of these pins exclude those of agentobs. It is a
-program with an environment of its own, which agentobs does not record ([agents](agents.md)).
+program with its own environment, which agentobs does not record ([agents](agents.md)).
 """
 Versions = dict[str, Version]
 

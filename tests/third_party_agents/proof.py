@@ -1,7 +1,7 @@
 """The proof of one agent: it is recorded live, replayed without the provider, and replayed with two changes.
 
 What was recorded is compared with what the provider counted. If agentobs cannot record an agent, the proof is that
-agentobs says so.
+agentobs reports this.
 
 python -m tests.third_party_agents.proof pydantic_agent
 """
@@ -34,7 +34,7 @@ REPLAYS = 3
 TABLE_REPLAYS = 10
 """The number of replays of each recording for the table in docs/agents.md."""
 REQUESTS_MAX = 50
-"""How many requests the provider answers, so that an agent that does not end is stopped."""
+"""The number of requests that the provider answers before it stops an agent that does not end."""
 Run = Callable[..., str]
 
 
@@ -84,7 +84,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The results for an agent that agentobs cannot record, and says so."""
+    """The results for an agent that agentobs reports as not recordable."""
 
     versions: dict[str, str]
     recorded_with: str
@@ -94,7 +94,7 @@ class Refusal:
     """The warning at the end of `record_all`; empty if there was none."""
 
     def problems(self) -> list[str]:
-        """Return why this refusal is not an honest one."""
+        """Return why this refusal is not honest."""
         found = [] if self.warning else ["agentobs recorded no request and did not warn"]
         if self.store.requests:
             found.append(f"{self.store.requests} requests were recorded")
@@ -154,7 +154,7 @@ def stored(home: Path) -> Counts:
 
 
 def refuse(run: Run, folder: Path) -> Refusal:
-    """Run an agent whose requests agentobs cannot see; return the proof that agentobs says so."""
+    """Run an agent whose requests agentobs cannot see; return the proof that agentobs reports this."""
     provider = Provider()
     with (
         warnings.catch_warnings(record=True) as caught,

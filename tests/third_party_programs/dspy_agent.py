@@ -1,4 +1,4 @@
-"""A ReAct agent of dspy, which sends its requests on sockets of its own."""
+"""A ReAct agent of dspy, which sends its requests on its own sockets."""
 
 import os
 import sys

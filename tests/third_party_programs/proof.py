@@ -24,7 +24,7 @@ from tests.third_party_programs.provider import FILES, FINAL_TEXT, Provider
 from tests.third_party_programs.tunnel import tunnel_to
 
 REQUESTS_MAX = 50
-"""How many requests the provider answers, so that a program that does not end is stopped."""
+"""The number of requests that the provider answers before it stops a program that does not end."""
 KEY = "sk-ant-api03-a-key-that-must-never-be-written-0001"
 OTHER_TEXT = "It snows in Narvik.\n"
 SECONDS_MAX = 300.0
@@ -116,7 +116,7 @@ class Prover:
         self.output = ""
         """The recorded standard output."""
         self.earlier: Folders | None = None
-        """The run that the recorded one resumes, as it was before."""
+        """The earlier run that the recorded run resumes."""
 
     def prove(self, replays: int) -> Proof:
         """Record the program, replay it a number of times unchanged, and with each change."""
@@ -237,7 +237,7 @@ class Prover:
         command: Sequence[str] | None = None,
         files: dict[str, str] | None = None,
     ) -> CommandReplay:
-        """Run the command in directories of its own, without the provider."""
+        """Run the command in separate directories, without the provider."""
         folders = Folders(self.folder / name, self.earlier)
         for file, text in (files or {}).items():
             (folders.work / file).write_text(text)

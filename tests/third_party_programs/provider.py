@@ -116,7 +116,7 @@ class Provider:
         return [json.dumps(message).encode()], dict(JSON)
 
     def _conversation(self, request: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        """Return all messages and tools of a request, also of one that continues a thread."""
+        """Return all messages and tools of a request, even if it continues a thread."""
         thread = request.get("thread") or {}
         before, tools = self._threads.get(thread.get("previous_message_id", ""), ([], []))
         return [*before, *request["messages"]], request.get("tools") or tools

@@ -131,7 +131,7 @@ def test_tools_in_a_batch_are_those_of_ordinary_responses(
     tmp_path: Path, recorded: list[Exchange]
 ) -> None:
     """Calls, results, errors, uses and the advisor's tokens are equal, and count once if the results are fetched again,
-    also after a transfer that broke off.
+    even after a transfer that broke off.
     """
     assert len(recorded) >= 20
     home, body = a_home(tmp_path), lines(recorded)
@@ -199,7 +199,7 @@ def test_limits_are_unknown_in_a_session_that_did_not_create_the_batch(
 
 
 def test_equal_ids_in_two_results_are_two_calls(tmp_path: Path) -> None:
-    """A call without a result in one result of a batch is not answered by another result of it."""
+    """A call without a result in one result of a batch does not get a result from another one."""
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     usage = {"input_tokens": 1, "output_tokens": 1}

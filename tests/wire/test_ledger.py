@@ -67,7 +67,7 @@ def billed_exchanges() -> list[tuple[Exchange, list[dict[str, Any]]]]:
 
 
 def response_only_exchanges() -> Iterator[tuple[Exchange, list[dict[str, Any]]]]:
-    """Yield exchanges of which the source kept only the response body.
+    """Yield exchanges whose source kept only the response body.
 
     Streams are stored without their framing.
     """

@@ -162,7 +162,7 @@ def test_only_calls_in_streams_have_a_time(batch: Batch) -> None:
 
 
 def test_the_advisor_and_the_executor_have_their_own_tokens(batch: Batch) -> None:
-    """A consultation has the tokens of the advisor's iteration, and those of the other iterations."""
+    """A consultation has the tokens of the advisor's iteration and of the other iterations."""
     count = 0
     for recorded in batch.files:
         rows = batch.rows(

@@ -17,7 +17,8 @@ from agentobs.records.exchanges import Place
 async def report_level(
     run: Run, tools: Sequence[Tool], tokens: int, here: Place | None
 ) -> tuple[ContextLevel | HookRan, ...]:
-    """Report that a conversation of `tokens` tokens has reached a share of the window, once until it is shorter again.
+    """Report that a conversation of `tokens` tokens has reached a share of the window. Report it again only after the
+    conversation has become shorter.
 
     Returns the events that the caller has to yield.
 

@@ -219,8 +219,7 @@ def _file_description(block: Json) -> str:
 def _called_tool_declarations(messages: Sequence[Json]) -> list[Json]:
     """Return minimal declarations of all called tools.
 
-    The provider requires declarations if the messages contain calls, even if the agent has no tools
-    any more.
+    The provider requires declarations if the messages contain calls, even if the agent no longer has tools.
     """
     names = dict.fromkeys(b["name"] for message in messages for b in tool_uses(message))
     schema = {"type": "object"}

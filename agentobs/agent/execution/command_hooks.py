@@ -1,7 +1,7 @@
 """Run hooks that are programs, and leave no processes behind.
 
 Each program runs in its own session, so that it can be stopped together with all processes that it starts. A child
-process that starts another session cannot be stopped, because nothing links it to its parent any more.
+process that starts another session cannot be stopped, because nothing links it to its parent.
 """
 
 from __future__ import annotations

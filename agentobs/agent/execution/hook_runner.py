@@ -56,7 +56,7 @@ AGENT_TIMEOUT_S = 600.0
 
 CLEAN_UP_S = 3.0
 """How long a cancelled hook may take to clean up before it is abandoned, in seconds. Our choice: longer than the time
-that a program gets to exit (`command_hooks.GRACE_S`).
+that a program has to exit (`command_hooks.GRACE_S`).
 """
 
 BACKGROUND_MAX = 64

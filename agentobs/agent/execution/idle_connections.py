@@ -1,6 +1,6 @@
 """Close the idle connections of a client, so that the next request uses a new connection.
 
-If one pooled connection was reset, the other idle connections of the pool are often dead, too, for example because a
+If one pooled connection was reset, the other idle connections of the pool are often dead as well, for example because a
 gateway has dropped all of them. The pool finds out only when it sends a request on one of them.
 
 The SDK and httpx2 have no setting for a single request. The pool of httpcore2 (2.16) lists its connections with their
@@ -38,7 +38,7 @@ async def close_idle_connections(client: AsyncAnthropic) -> None:
 
 
 def _pools(http: Any) -> Iterator[Any]:
-    """Yield the connection pools of an HTTP client, also those below the transport that records it."""
+    """Yield the connection pools of an HTTP client, including those below the transport that records it."""
     transports = [getattr(http, "_transport", None), *getattr(http, "_mounts", {}).values()]
     for transport in transports:
         while transport is not None and not hasattr(transport, "_pool"):

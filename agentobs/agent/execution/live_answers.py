@@ -161,7 +161,8 @@ class LiveAnswers:
     ) -> None:
         """Create the answers for these tools.
 
-        Exceptions that the passed functions raise are handled in `ask`, unless a description says that they are raised.
+        Exceptions that the passed functions raise are handled in `ask`, unless a description states that they are
+        raised.
 
         Args:
             tools: the agent's tools.

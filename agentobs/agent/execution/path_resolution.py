@@ -18,7 +18,7 @@ from agentobs.errors import UsageError
 BYTES_MAX = 4096
 """Maximum length of a path, in bytes; longer paths are refused (PATH_MAX of Linux, limits.h)."""
 SHOWN_MAX = 200
-"""How many characters of a refused path a message shows."""
+"""The maximum number of characters of a refused path in a message."""
 
 
 def resolver(roots: Sequence[Path]) -> Callable[[Sequence[str]], list[dict[str, Any]]]:

@@ -182,7 +182,7 @@ class Hook:
         for text, what in ((self.name or "hook", "name"), (self.source, "source")):
             if not isinstance(text, str) or not is_label(text):
                 raise UsageError(
-                    f"its {what} {text!r} is not a label",
+                    f"the {what} {text!r} is not a label",
                     where=where,
                     todo="Use A-Z a-z 0-9 . _ : / @ -",
                 )
@@ -191,19 +191,23 @@ class Hook:
         for flag in ("once", "background"):
             if not isinstance(getattr(self, flag), bool):
                 raise UsageError(
-                    f"its {flag} is {getattr(self, flag)!r}", where=where, todo="Pass True or False"
+                    f"{flag} is {getattr(self, flag)!r}",
+                    where=where,
+                    todo="Pass True or False",
                 )
         limit = self.timeout_s
         if limit is not None and not (_is_number(limit) and limit > 0):
             raise UsageError(
-                f"its timeout_s is {limit!r}", where=where, todo="Pass seconds above 0"
+                f"timeout_s is {limit!r}",
+                where=where,
+                todo="Pass seconds above 0",
             )
         _check_run(self.run, where)
 
     def _check_condition(self, where: str) -> None:
         if self.event not in CONDITIONAL:
             raise UsageError(
-                f"it has a condition, but {self.event} is not an event of a tool or sub-agent",
+                f"`when` applies only to events of tools and sub-agents, not to {self.event}",
                 where=where,
                 todo="Remove `when`",
             )
@@ -297,11 +301,11 @@ def _check_run(run: Any, where: str) -> None:
         case PromptHook() | AgentHook():
             if not isinstance(run.prompt, str) or not run.prompt.strip():
                 raise UsageError(
-                    "it has no prompt", where=where, todo="Pass the instructions for the model"
+                    "prompt is empty", where=where, todo="Pass the instructions for the model"
                 )
             if isinstance(run, AgentHook) and not 1 <= run.max_turns <= AGENT_TURNS_MAX:
                 raise UsageError(
-                    f"its max_turns is {run.max_turns!r}",
+                    f"max_turns is {run.max_turns!r}",
                     where=where,
                     todo=f"Pass 1 to {AGENT_TURNS_MAX}",
                 )
@@ -319,7 +323,7 @@ def _check_command(command: Command, where: str) -> None:
     if not words or not all(isinstance(word, str) for word in words) or not words[0].strip():
         raise UsageError(f"{command.run!r} is not a command", where=where, todo=todo)
     if any("\0" in word for word in words):
-        raise UsageError("its command contains a null byte", where=where, todo=todo)
+        raise UsageError("the command contains a null byte", where=where, todo=todo)
     if isinstance(command.keep, str):
         raise UsageError("`keep` is a single string", where=where, todo="Pass a list of names")
 
@@ -333,7 +337,7 @@ def _check_url(url: Any, where: str) -> None:
         is_valid = False
     if not is_valid:
         raise UsageError(
-            "its URL does not name a server", where=where, todo="Write https://host/path"
+            "the URL does not name a server", where=where, todo="Write https://host/path"
         )
 
 
@@ -344,11 +348,11 @@ def _check_headers(headers: Any, where: str) -> None:
     """
     todo = "Pass a mapping of names to ASCII strings without line breaks"
     if not isinstance(headers, Mapping):
-        raise UsageError("its headers are not a mapping", where=where, todo=todo)
+        raise UsageError("headers must be a mapping", where=where, todo=todo)
     for name, value in headers.items():
         for text in (name, value):
             if not isinstance(text, str) or not text.isascii() or not text.isprintable():
-                raise UsageError(f"its header {name!r} cannot be sent", where=where, todo=todo)
+                raise UsageError(f"the header {name!r} cannot be sent", where=where, todo=todo)
 
 
 def _is_number(value: Any) -> bool:

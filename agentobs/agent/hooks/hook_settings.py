@@ -82,7 +82,7 @@ def _hook(event: Any, entry: Any, source: str, where: str) -> Hook:
     known = {**_COMMON_FIELDS, **_FIELDS_BY_KIND[kinds[0]]}
     for name, value in entry.items():
         if name not in known:
-            raise UsageError(f"{name!r} is unknown", where=where, todo=_suggestion(name, known))
+            raise UsageError(f"unknown key {name!r}", where=where, todo=_suggestion(name, known))
         if not isinstance(value, known[name]) or (
             isinstance(value, bool) and known[name] is not bool
         ):

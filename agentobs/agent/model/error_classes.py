@@ -342,7 +342,7 @@ def terminal_reason(error: Exception) -> TerminalReason:
 
 
 def has_lost_connection(error: Exception) -> bool:
-    """Return whether the connection of a failed attempt was lost, so that other idle connections may be dead, too."""
+    """Return whether the connection of a failed attempt was lost, so that other idle connections may also be dead."""
     return REACTIONS[classify(error)].loses_connection
 
 

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 
 HOLE = "\ufdd0"
-"""Placeholder (a Unicode noncharacter) for text that only the running shell knows. It may stand for any text, including
+"""Placeholder (a Unicode noncharacter) for text that only the running shell knows. It may represent any text, including
 blanks.
 """
 

@@ -23,7 +23,7 @@ from agentobs.agent.permissions.interpreters import (
 )
 
 WORDS_MAX = 64
-"""How many words of a command are searched for another command. Our choice."""
+"""The maximum number of words of a command that are searched for another command. Our choice."""
 
 _OPERANDS = {"cgexec": 0, "chroot": 1, "docker": 1, "envdir": 1, "envuidgid": 1, "faketime": 1, "flock": 1,
              "kubectl": 1, "mosh": 1, "podman": 1, "rsh": 1, "s6-envdir": 1, "s6-setuidgid": 1, "setlock": 1,

@@ -45,7 +45,7 @@ def from_settings(
         raise UsageError("expected an object", where=where, todo=_FORMAT_HINT)
     for name in settings:
         if name not in BEHAVIORS:
-            raise UsageError(f"{name!r} is unknown", where=where, todo=_suggestion(name))
+            raise UsageError(f"unknown key {name!r}", where=where, todo=_suggestion(name))
     return tuple(
         rule
         for behavior in BEHAVIORS

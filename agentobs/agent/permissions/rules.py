@@ -116,7 +116,7 @@ class ResolvedPath:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call as permissions see it."""
+    """The facts of a tool call that permissions depend on."""
 
     tool_use_id: str
     tool: str

@@ -23,7 +23,9 @@ LENGTH_MAX = 16_384
 DEPTH_MAX = 8
 """Maximum nesting depth of commands. Our choice."""
 HIDDEN_WORDS_MAX = 64
-"""How many words after `sudo`, `xargs` and similar commands are searched for another command. Our choice."""
+"""The maximum number of words after `sudo`, `xargs` and similar commands that are searched for another command. Our
+choice.
+"""
 
 
 class CommandForm(NamedTuple):
@@ -52,8 +54,8 @@ class ParsedCommands:
 
     parts: tuple[CommandPart, ...]
     doubt: str | None
-    """Why the text does, or may do, more than its parts show; None if the parts are complete. No rule with a pattern
-    can allow a text in doubt.
+    """Why the text may do more than its parts show; None if the parts are complete. If it is set, no rule with a
+    pattern can allow the text.
     """
     is_guess: bool
     """Whether commands may have been missed or misread. Any deny or ask rule may then match."""

@@ -83,7 +83,7 @@ async def is_over_budget(run: Run, here: Place | None) -> bool:
 async def _report_level(
     run: Run, here: Place | None, key: str, amounts: budget.Spent
 ) -> tuple[BudgetLevel | HookRan, ...]:
-    """Report that a large share of a limit in money is spent, once until less of it is spent.
+    """Report that a large share of a spending limit is used. Report it again only after the share has fallen.
 
     Returns the events that the caller has to yield.
 

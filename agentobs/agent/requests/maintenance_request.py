@@ -53,8 +53,8 @@ async def send_maintenance_request(
 ) -> AsyncGenerator[Event, None]:
     """Send one maintenance request of a run; `maintenance.response` is the response.
 
-    Retries and waits are yielded as events. The text is not, because it is not part of the
-    response of the run.
+    Retries and waits are yielded as events. The text is not recorded, because it is not part of the response of the
+    run.
 
     Args:
         run: the run. Its meters count the response, and its abort interrupts the request.

@@ -119,7 +119,7 @@ def conversation_from(answer: Json) -> Conversation:
         AgentobsError: the answer is an error, which is raised.
     """
     if not isinstance(answer, dict):
-        raise RecordingError("the session has no conversation", todo="Try again")
+        raise RecordingError("the session contains no conversation", todo="Try again")
     error_facts = answer.get("error")
     if isinstance(error_facts, dict):
         kind = getattr(errors, str(error_facts.get("kind")), RecordingError)

@@ -270,9 +270,9 @@ class CallDecider:
     ) -> Rule | None:
         """Check a call whose input a person has changed like a new call; set its decision, and return the granted rule.
 
-        The person has approved the changed call, so no approval is requested again, unless hooks change the input once
-        more and a rule requires approval. However, the person may not know what the hooks, the rules and the safety
-        checks deny.
+        The person has approved the changed call, so no approval is requested again, unless hooks change the input again
+        and a rule requires approval. However, the person may not know what the hooks, the rules and the safety checks
+        deny.
         """
         assert plan.tool is not None
         await self._apply_rewrite(plan, plan.tool, changed, "person")

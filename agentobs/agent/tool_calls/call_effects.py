@@ -27,7 +27,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class PredicateFailure:
-    """A function of the input that failed, so that the stricter value applies."""
+    """A function of the input that failed. The stricter value applies instead."""
 
     setting: str
     """The setting of the tool: `read_only`, `destructive` or `concurrent`."""

@@ -221,7 +221,7 @@ class Dispatcher:
         started = [plan for plan in self._plans.values() if plan.task]
         async for _ in self._wait_for_tasks([plan.task for plan in started if plan.task]):
             pass  # only agents have events, and agents do not start early
-        self.availability.note(started)  # a resumed session counts these runs, too
+        self.availability.note(started)  # a resumed session also counts these runs
         await self.close()
         self._plans, self._may_start_early = {}, True
         return tuple(plan.question.tool_use_id for plan in started)

@@ -33,7 +33,7 @@ class SubAgentEvents:
 
     @property
     def may_receive(self) -> bool:
-        """Whether events may arrive, of agents of this response or of background agents."""
+        """Whether events may arrive from agents that this response started, or from background agents."""
         return self.is_used or self._background.is_used
 
     async def put(self, event: SubAgent) -> None:

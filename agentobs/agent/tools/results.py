@@ -22,7 +22,7 @@ Keep = Callable[[str], str | None]
 """Stores a complete text and returns its path; None if it cannot be stored."""
 
 PREVIEW_CHARS_MAX = 4_000
-"""How much of a stored result the model sees, in characters. Our choice: enough to recognize the result."""
+"""The number of characters of a stored result that the model sees. Our choice: enough to recognize the result."""
 
 ITEMS_MAX, ITEMS_CHARS_MAX = 100_000, 50_000_000
 """Maximum number of items, and of characters in them, that are read from an iterator, which may be endless. Our choice.

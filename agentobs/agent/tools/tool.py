@@ -599,7 +599,7 @@ def _coerced_paths(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[st
 
 
 _NO_COERCION = ("missing", "extra_forbidden")
-"""Types of errors that are not conversions; members of a union that were not chosen report them."""
+"""Types of errors that are not failed conversions. Rejected members of a union report them."""
 
 
 def _error_path(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from agentobs.store.port import Store
 
 LISTED = 1000
-"""How many lines of a file `blame` prints without --lines. Our choice."""
+"""The maximum number of lines of a file that `blame` prints without --lines. Our choice."""
 
 
 @click.command()
 @click.argument("session")
-@click.option("--file", "path", metavar="PATH", help="Why this file was changed, each time.")
+@click.option(
+    "--file",
+    "path",
+    metavar="PATH",
+    help="Why this file was changed, with one cause for each change.",
+)
 @click.option(
     "--command", "number", type=int, metavar="N", help="Why command N ran, and what it changed."
 )
@@ -39,7 +44,9 @@ LISTED = 1000
     help="Why turn N was requested, and what it caused.",
 )
 @click.option(
-    "--line", metavar="PATH:LINE", help="Why this line is in the file, as the session left it."
+    "--line",
+    metavar="PATH:LINE",
+    help="Show why a line is in the file. Line numbers are those at the end of the session.",
 )
 @click.option("--lane", default="main", show_default=True, help="The lane of the turn.")
 @click.option(

@@ -128,7 +128,7 @@ def cost(
 
 
 def _waste(unused: Sequence[dict[str, Any]]) -> str:
-    """Describe what summaries cost that were not used, from the rows of `unused_summaries`."""
+    """Describe the cost of summaries that were not used, from the rows of `unused_summaries`."""
     known = [row["cost_usd"] for row in unused if row["cost_usd"] is not None]
     is_exact = len(known) == len(unused) and all(row["cost_status"] == "exact" for row in unused)
     cost = (

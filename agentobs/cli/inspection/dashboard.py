@@ -87,7 +87,7 @@ def dashboard(
 ) -> None:
     """Show recordings in a browser, live.
 
-    Serves the dashboard until Ctrl-C. The printed address opens the dashboard once; then another address is printed.
+    Serves the dashboard until Ctrl-C. The printed URL can be used once; then another one is printed.
     """
     from agentobs.recording.journal.home import existing_home
 

@@ -35,7 +35,7 @@ def dashboard_commands(home: Path, fixtures: Path) -> Commands:
         return Commands(home, directory, fixtures, None, problem)
 
     def start(arguments: Sequence[str]) -> Program:
-        # `-P`: no module of the directory replaces a module of ours, as for the command `agentobs`.
+        # `-P`: no module of the directory replaces one of our modules, as for the command `agentobs`.
         command = [sys.executable, "-P", "-m", _CHILD, f"--home={home}", *arguments]
         environment = {**world.environment(), "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
         return ChildProgram(command, directory, environment, stdin=None)

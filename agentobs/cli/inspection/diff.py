@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from replay.fixture.format import Fixture, RecordedRequest
 
 AROUND = 1
-"""How many identical steps are shown before and after the steps that differ."""
+"""The maximum number of identical steps that are shown before and after the steps that differ."""
 
 
 @click.command()
@@ -247,7 +247,9 @@ _Digests = dict[tuple[str, str], dict[str, str]]
 
 
 def _digests(store: Store, session_id: str) -> _Digests:
-    """Return the digests of the parts of a session's content; without its content, only those of its prompts."""
+    """Return the digests of the parts of a session's content; if the content is missing, only the digests of
+    prompts.
+    """
     zones = store.rows("internal/prompt_zones", session_id=session_id).dicts()
     found = {
         ("request", row.pop("attempt_id")): {name: value for name, value in row.items() if value}

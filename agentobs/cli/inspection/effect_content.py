@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 LINES_MAX = 20
-"""How many lines of each stream or message are shown. Our choice."""
+"""The maximum number of lines of each stream or message that are shown. Our choice."""
 
 
 def effect_lines(

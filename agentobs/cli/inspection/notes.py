@@ -36,7 +36,7 @@ def score(
     lane: str | None,
     comment: str | None,
 ) -> None:
-    """Give a session, one of its turns or one of its tool calls a score.
+    """Score a session, one of its turns or one of its tool calls.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. VALUE is a number,
     true, false, or one word.

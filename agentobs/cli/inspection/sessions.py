@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 @click.option(
     "--search",
     metavar="TEXT",
-    help="Only sessions in whose title this text occurs, ignoring case; see --all-text.",
+    help="Only sessions whose title contains this text, ignoring case; see --all-text.",
 )
 @click.option(
     "--all-text",

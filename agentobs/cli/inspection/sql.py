@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 ROWS = 10_000
-"""The default maximum number of printed rows. Our choice: more than anyone reads."""
+"""The default maximum number of printed rows. Our choice: more than a user reads."""
 UNSAFE = (
     "unsafe: no limits; the query can access files, the network, extensions and "
     "settings; the store is read-only"
@@ -227,7 +227,7 @@ def _import_printing(form: Form) -> None:
 
 
 def _print(columns: list[str], rows: Iterable[tuple[Any, ...]], form: Form) -> None:
-    """Print rows; JSON and CSV rows are printed as they arrive. Rows that arrived before an error are printed, too."""
+    """Print rows; JSON and CSV rows are printed as they arrive. Rows that arrived before an error are also printed."""
     if form == "json":
         from exporters.row_text import write_json
 

@@ -82,7 +82,9 @@ def tools(context: click.Context, session: str | None, since: int | None, form: 
 @_selection
 @click.option("--hooks", is_flag=True, help="Show only hooks.")
 @click.option(
-    "--person", is_flag=True, help="Show instead how long a person was active in each session."
+    "--person",
+    is_flag=True,
+    help="Show how long a person was active in each session instead of the waits.",
 )
 @form_options
 @click.pass_context

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentobs.store.recorded_workspaces import RecordedState
 
 LISTED = 20
-"""How many files without content are listed. Our choice."""
+"""The maximum number of files without content that are listed. Our choice."""
 
 
 @click.command()
@@ -75,7 +75,7 @@ def workspace(
     type=click.IntRange(min=1),
     required=True,
     metavar="N",
-    help="Put files back as they were before the tools of this turn ran.",
+    help="Restore files to their state before the tools of this turn ran.",
 )
 @click.option("--lane", default="main", show_default=True, help="The lane of the turn.")
 @click.option("--yes", is_flag=True, help="Change the files without asking for confirmation.")
@@ -93,12 +93,12 @@ def restore(
     force: bool,
     paths: tuple[Path, ...],
 ) -> None:
-    """Put back the files that a session has changed, as they were before a turn.
+    """Restore the files that a session has changed to their state before a turn.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. PATHS are files or
     directories; default all files that the session has changed since then. Other files are not touched.
 
-    Shows the changes, and asks before it makes them. A copy of each replaced file is kept in the home. Files that were
+    Shows the changes, and asks for confirmation. A copy of each replaced file is kept in the home. Files that were
     changed after the session are not replaced without --force.
     """
     from agentobs.effects.workspaces.undo import plan_undo, undo
@@ -147,7 +147,7 @@ def _states(context: click.Context, session: str) -> tuple[str, list[RecordedSta
 
 
 def _print_notes(at: RecordedState) -> None:
-    """Print why a state may not be exactly that before the tools of its turn."""
+    """Print why a state may differ from the files before the tools of its turn."""
     if not at.is_stable:
         click.echo("note     files changed while they were recorded", err=True)
     if at.late:

@@ -17,7 +17,7 @@ from agentobs.records.display import printable
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 """The packages that come with agentobs."""
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "dist"))
-"""Directories that contain no code of the project itself; directories whose name starts with a dot are skipped, too."""
+"""Directories that contain no code of the project itself; directories whose name starts with a dot are also skipped."""
 
 
 REVIEWED = "review" + "ed"

@@ -1,7 +1,7 @@
 """Replay of several fixtures in parallel, each in its own process, with one table row per fixture.
 
 The processes are forked from a server that has imported the SDK once, so that a hundred fixtures do not import it a
-hundred times. An agent that hangs or crashes its process is reported as a row, too.
+hundred times. An agent that hangs or crashes its process is also reported as a row.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def replay_job(job: Job) -> Done:
     try:
         fixture = load(job.path)
         if is_command(fixture.header["entry"]):
-            # A command ends before this process is killed, so that it does not outlive it.
+            # End the command before this process is killed, so that the command does not outlive it.
             timeout_s = max(job.timeout_s - ENDING_SECONDS, job.timeout_s / 2)
             outcome = command_outcome(job.path, job.faults, job.pace, timeout_s)
             return Done(job.path, name, **outcome, duration_ns=world.monotonic() - started_ns)

@@ -120,8 +120,8 @@ def compare(
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Its files must have
     been recorded (`--effects files`).
 
-    Each fork runs in a directory of its own, one after another, and is recorded as a session. Shows first what all
-    forks can cost at most, and asks before it starts. Exits with 1 if a fork did not run to its end.
+    Each fork runs in its own directory, one after another, and is recorded as a session. First shows the maximum cost
+    of all forks, and asks for confirmation. Exits with 1 if a fork did not run to its end.
     """
     from agentobs.cli.replay.fork_runs import Verification, recorded_row
     from replay.command.child_program import stopped_by_signals
@@ -170,7 +170,7 @@ def compare(
 def _names(models: str) -> list[str]:
     names = list(dict.fromkeys(each.strip() for each in models.split(",") if each.strip()))
     if not names:
-        raise UsageError("names no model", where="--models", todo="Pass names separated by commas")
+        raise UsageError("no models given", where="--models", todo="Pass names separated by commas")
     return names
 
 
@@ -263,7 +263,7 @@ def _run_all(
     verification: Verification,
     folder: Path,
 ) -> tuple[list[Row], bool]:
-    """Run all forks one after another; return their rows, and whether a person has interrupted them."""
+    """Run all forks one after another; return their rows, and whether the user has interrupted them."""
     from agentobs.cli.replay.fork_runs import Row, run_fork
 
     planned = [Row(name, run) for run in range(1, runs + 1) for name in names]

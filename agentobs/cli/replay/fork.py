@@ -100,10 +100,10 @@ def fork(
     FIXTURE is the folder of a fixture, or its recording.jsonl. SESSION is the ID of a session, the start or end of the
     ID (4 characters or more), or its name.
 
-    The fork is recorded as a new session. The replayed part sends nothing and costs nothing. In it, the agent gets the
-    provider's original responses instead of the masked responses of the fixture, if the provider requires them. A
-    recorded command runs in a copy of the current directory; its live requests use the base URL and the credentials of
-    the environment.
+    The fork is recorded as a new session. The replayed part sends nothing and costs nothing. If the provider requires
+    it, the replayed part uses the provider's original responses instead of the masked ones of the fixture. A recorded
+    command runs in a copy of the current directory; its live requests use the base URL and the credentials of the
+    environment.
 
     If the files of the session were recorded (`--effects files`), the fork runs in a new directory instead: it starts
     with the files at the start of the session, and has those of turn N when it goes live.

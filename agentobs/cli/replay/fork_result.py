@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ForkResult:
-    """What is known about a fork at its end."""
+    """The result of a fork."""
 
     file: Path | None
-    """Where the result is written, as JSON; None for nowhere."""
+    """The file to which the result is written as JSON; None if it is not written."""
     meter: LiveMeter
     directory: Path | None = None
     """The directory with its files."""
     session_ids: list[str] = field(default_factory=list)
     restored: int | None = None
-    """How many files were changed to the recorded ones before it went live; None if the session has no files."""
+    """The number of files that were changed to the recorded ones before it went live; None if the session has no
+    files.
+    """
     exit_code: int | None = None
     """The exit code of a command."""
     problem: str | None = None
@@ -50,7 +52,7 @@ class ForkResult:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """Write the result at the end, also after an error."""
+        """Write the result at the end, even after an error."""
         started_ns = world.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""The forks of a comparison: each runs in a process and a directory of its own, and is verified by a command."""
+"""The forks of a comparison: each runs in its own process and directory, and is verified by a command."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def run_fork(
 def _run(command: Sequence[str], log: Path) -> int:
     """Run a process to its end, and return its exit code; Ctrl-C interrupts it once, and waits for its end."""
     with log.open("wb") as output:
-        # In a session of its own, it gets Ctrl-C only from here, and can end its session in order.
+        # In its own process session, it gets Ctrl-C only from here, and can end its session in order.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from replay.workspace.recorded_workspace import RecordedWorkspace
 
 LISTED = 10
-"""How many files without content are listed. Our choice."""
+"""The maximum number of files without content that are listed. Our choice."""
 
 
 def session_workspace(home: str | None, recording: Recording) -> RecordedWorkspace | None:
@@ -144,7 +144,7 @@ def new_directory(output: Path | None, name: str) -> Path:
     parent = next(each for each in full.parents if each.is_dir())
     if find_repository(parent) is not None:
         raise UsageError(
-            "this directory is inside a git repository, on which git commands of the agent would act",
+            "this directory is inside a git repository, which git commands of the agent could change",
             where=str(output),
             todo="Choose a directory outside of repositories",
         )

@@ -38,7 +38,7 @@ def light_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default=None,
         help=(
             "A small file without scripts: static figures, times in UTC (the default). With "
-            "--interactive, the file has scripts: figures to zoom, local times, about 5 MB."
+            "--interactive, the file has scripts (zoomable figures, local times) and takes about 5 MB."
         ),
     )(command)
 

@@ -60,7 +60,7 @@ PRIORITY = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the layout needs to know about a column; widths are in terminal cells."""
+    """The properties of a column that the layout uses; widths are in terminal cells."""
 
     priority: int
     """Columns with small numbers stay, the leftmost first."""

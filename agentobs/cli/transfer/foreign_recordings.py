@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def vcr(context: click.Context, paths: tuple[Path, ...]) -> None:
     """Import the cassettes at PATHS: YAML or JSON files, or folders of them. Each file becomes a session.
 
-    Cassettes of vcrpy, pytest-recording, VCR for Ruby and go-vcr can be read, also compressed with gzip. Requests to
-    other hosts are skipped. Headers that the cassette lacks are not compared in a replay.
+    Cassettes of vcrpy, pytest-recording, VCR for Ruby and go-vcr can be read, plain or compressed with gzip. Requests
+    to other hosts are skipped. Headers that the cassette lacks are not compared in a replay.
     """
     _run(context, paths, "vcr")
 
@@ -77,7 +77,7 @@ _OTHERS: dict[Format, str] = {
     "agent-rewind": "calls of functions and of other providers",
     "orca": "requests to other hosts",
 }
-"""What is skipped in a file of each format."""
+"""The parts of a file that are skipped, by format."""
 
 
 def _run(context: click.Context, paths: tuple[Path, ...], kind: Format) -> None:

@@ -18,7 +18,7 @@ class Playback:
     times_ns: Sequence[int]
     """When each step started, in nanoseconds since 1970, in order."""
     position: int = 0
-    """How many steps are shown."""
+    """The number of steps that are shown."""
     speed: float | None = 1.0
     """The multiple of the recorded pace; None for one step per second."""
     is_playing: bool = False
@@ -57,7 +57,7 @@ class Playback:
         return replace(self, position=position, is_playing=is_playing)
 
     def back(self) -> Playback:
-        """Show one step less, and stop."""
+        """Go back one step, and stop."""
         return replace(self, position=max(self.position - 1, 0), is_playing=False)
 
     def toggled(self) -> Playback:

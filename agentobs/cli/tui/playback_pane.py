@@ -84,11 +84,11 @@ class PlaybackPane(Vertical):
         self._change(self.playback.toggled())
 
     def action_forward(self) -> None:
-        """Show one more step."""
+        """Go forward one step."""
         self._change(self.playback.forward())
 
     def action_back(self) -> None:
-        """Show one step less."""
+        """Go back one step."""
         self._change(self.playback.back())
 
     def action_faster(self) -> None:

@@ -21,7 +21,9 @@ from agentobs.store.session_lookup import find_session
 Row = Mapping[str, Any]
 
 LISTED = 500
-"""How many sessions are listed, the newest ones. Our choice: more than anyone scrolls through."""
+"""The maximum number of sessions in the list; the newest ones are listed. Our choice: more than a user scrolls
+through.
+"""
 FAILED = ("failed", "crashed", "incomplete")
 """The states of sessions that failed, or whose end is not known."""
 _BAD_OUTCOMES = frozenset(

@@ -25,7 +25,9 @@ from agentobs.cli.tui.transcript import Entry, transcript
 from agentobs.records.display import COST_MARKS, money, pretty, printable, seconds, text
 
 FOLDED_LINES = 8
-"""How many lines of a text are shown before it is opened. Our choice; thinking is folded to one line."""
+"""The maximum number of lines of a text that are shown before it is opened. Our choice; thinking is folded to one
+line.
+"""
 CONSENT = (
     "The transcript contains prompts, responses and tool data, which may contain the input of users.\n\n"
     "Press y to show it, here and for all sessions, until this program ends."
@@ -210,7 +212,7 @@ class SessionScreen(Screen[None]):
         self.query_one(PlaybackPane).show(view.steps)
 
     def _show_tree(self, view: SessionView) -> None:
-        """Show the steps. The failed step is selected, and the steps above it are red, too.
+        """Show the steps. The failed step is selected, and the steps above it are red as well.
 
         If the session was shown before, the selected step stays selected.
         """

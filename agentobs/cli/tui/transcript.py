@@ -13,7 +13,7 @@ from agentobs.records.display import printable
 from agentobs.records.exchanges import ModelExchange, Recording
 
 MOST_REQUESTS = 400
-"""How many requests of a session are shown, the last ones. Our choice."""
+"""The maximum number of requests of a session that are shown; the last ones are shown. Our choice."""
 MOST_CHARACTERS = 20_000
 """The maximum number of characters of one text. Our choice."""
 

@@ -15,7 +15,7 @@ from agentobs.sink import sink
 PROGRAMS_VARIABLE = "AGENTOBS_COMMANDS"
 """The names of further programs that are observed, separated by commas."""
 WAITING_MAX = 10_000
-"""How many commands wait for the first session. Our choice."""
+"""The maximum number of commands that wait for the first session. Our choice."""
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """How much of their streams is kept, in bytes. Our choice."""
 
@@ -32,7 +32,7 @@ class CommandObserver:
         """The commands before the first session."""
         self._waiting_bytes = 0
         self._dropped = 0
-        """How many commands before the first session were too many to wait."""
+        """The number of commands before the first session that were too many to wait."""
 
     def start(self, scope: Scope) -> None:
         """Put the shims in front of the PATH of a recorded command, or patch subprocess in this process.

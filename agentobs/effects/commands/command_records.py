@@ -89,7 +89,7 @@ def clean_text(text: str) -> str:
 
 
 def stream_content(stream: Stream) -> dict[str, Any]:
-    """Return what is kept of a stream: its start and its end.
+    """Return the part of a stream that is kept: its start and its end.
 
     At a cut, a word is left out completely, because half a secret would not be recognized.
     """

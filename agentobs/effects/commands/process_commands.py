@@ -36,7 +36,7 @@ from agentobs.runtime import process
 from agentobs.sink import sink
 
 OWN_MODULES = ("agentobs.effects.", "agentobs.recording.", "agentobs.store.")
-"""The modules of agentobs that start commands of their own, which are not commands of the agent."""
+"""The modules of agentobs that start commands. These are not commands of the agent."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from agentobs.errors import UsageError
 SHELLS = ("sh", "bash", "zsh", "dash", "ksh", "fish")
 """The programs that are always observed, if they exist."""
 KEPT_BYTES = 32 * 1024
-"""How much of the start and of the end of each stream is kept. Our choice: more than a model usually gets to see."""
+"""How much of the start and of the end of each stream is kept. Our choice: more than a model usually sees."""
 START_SECONDS = 10
 """The longest wait for the shim that is run as a check. Our choice."""
 _CALLS = {"x86_64": (228, 157), "aarch64": (113, 167), "riscv64": (113, 167), "ppc64le": (246, 171)}
@@ -135,7 +135,7 @@ def check_shims(files: ShimFiles, environment: Mapping[str, str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         problem, is_working = str(error), False
     for each in (files.directory / "missed").glob("*"):
-        each.unlink()  # nobody listens yet
+        each.unlink()  # no receiver listens yet
     if not is_working:
         raise UsageError(
             f"the program that observes commands does not work: {problem.strip()[:200]}",

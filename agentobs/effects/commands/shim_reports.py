@@ -16,7 +16,7 @@ from agentobs import world
 from agentobs.effects.report_socket import ReportSocket
 
 KNOWN_MAX = 10_000
-"""How many shims are remembered as possible parents of later commands. Our choice."""
+"""The maximum number of shims that are remembered as possible parents of later commands. Our choice."""
 VERSION = b"1"
 
 
@@ -43,7 +43,7 @@ class StartReport:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a command wrote into one stream."""
+    """The output of a command on one stream."""
 
     total: int
     """The number of bytes until the command ended."""
@@ -129,7 +129,7 @@ class ShimReports:
 
 @dataclass(slots=True)
 class _Known:
-    """A command that may be the parent of later ones."""
+    """A command that may be the parent of later commands."""
 
     command_id: str
     ended_ns: int | None = None
@@ -165,7 +165,7 @@ class _Shim:
 def _start(fields: list[bytes]) -> StartReport:
     version, name, program, pids, streams, wall, directory, *arguments = fields
     if version != VERSION:
-        raise ValueError("another version")
+        raise ValueError("unknown version of the report")
     pid, *ancestors = (int(each) for each in pids.split(b","))
     first, second, third = (each.decode("ascii") for each in streams.split(b","))
     return StartReport(

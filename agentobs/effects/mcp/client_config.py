@@ -60,7 +60,7 @@ def with_tees(
 
 
 def _values_of_option(command: list[str]) -> Iterator[int]:
-    """Yield the positions of the values of the option, of which there may be several after it."""
+    """Yield the positions of the values of the option. Several values may follow it."""
     is_value = False
     for at, argument in enumerate(command):
         if argument == "--":

@@ -16,7 +16,7 @@ from agentobs.effects.mcp.json_rpc import LINE_MAX, Lines, Moment, RpcExchange, 
 
 SESSION_HEADER = "mcp-session-id"
 SESSIONS_MAX = 1000
-"""How many sessions of a server are remembered. Our choice."""
+"""The maximum number of sessions of a server that are remembered. Our choice."""
 
 
 class HttpTraffic:

@@ -13,7 +13,7 @@ Sender = Literal["client", "server"]
 LINE_MAX = 32 * 1024 * 1024
 """The longest message that is read, in bytes; longer ones are forwarded and not recorded. Our choice."""
 OPEN_MAX = 10_000
-"""How many requests may wait for their responses. Our choice."""
+"""The maximum number of requests that may wait for their responses. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ SOCKET_VARIABLE = "AGENTOBS_MCP_SOCKET"
 CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key"))
 """The headers with the credentials of a server, in lower case."""
 WAITING_MAX = 1000
-"""How many exchanges wait for the first session. Our choice."""
+"""The maximum number of exchanges that wait for the first session. Our choice."""
 
 
 class McpObserver:
@@ -104,7 +104,7 @@ class McpObserver:
         return {**server, "url": scope.forward(url, traffic)}
 
     def server(self, name: str, transport: Any) -> McpServer:
-        """Return what is known about the server of a new connection: nothing but its name."""
+        """Return the known facts about the server of a new connection: only its name."""
         assert self._scope is not None
         return McpServer(name, transport, self._scope.keeps_content)
 

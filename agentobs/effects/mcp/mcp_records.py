@@ -28,12 +28,12 @@ KEPT_CHARACTERS = 256 * 1024
 CUT_CHARACTERS = 32 * 1024
 """How much of the start and the end of a longer one is kept. Our choice."""
 TOOLS_MAX = 10_000
-"""How many names of tools are remembered for one server. Our choice."""
+"""The maximum number of tool names that are remembered for one server. Our choice."""
 
 
 @dataclass(slots=True)
 class McpServer:
-    """What is known about the server of one connection."""
+    """The known facts about the server of one connection."""
 
     name: str
     transport: Literal["stdio", "http", "process"]

@@ -36,7 +36,7 @@ class PatchedClients:
     servers: weakref.WeakKeyDictionary[Any, McpServer] = field(
         default_factory=weakref.WeakKeyDictionary
     )
-    """What is known about the server of each client."""
+    """The known facts about the server of each client."""
     ids: Any = field(default_factory=itertools.count)
 
 

@@ -28,7 +28,7 @@ SEND_MILLISECONDS = 250
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 Report = Callable[[Sender, bytes, Moment], None]
-"""Receives a copy of the data of each direction, in the order of each direction."""
+"""Receives a copy of the data of each direction, in order within a direction."""
 
 
 class SocketReport:
@@ -73,7 +73,7 @@ def run_tee(command: Sequence[str], report: Report) -> int:
     )
     for number in PASSED_ON:
         signal.signal(number, lambda received, _: process.send_signal(received))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the server, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal also sends it to the server
     assert process.stdin is not None
     assert process.stdout is not None
     # The thread may wait for input forever, so that the process does not wait for it.
@@ -90,7 +90,7 @@ def run_tee(command: Sequence[str], report: Report) -> int:
 def _copy(
     source: int, target: int, sender: Sender, report: Report, closes: IO[bytes] | None
 ) -> None:
-    """Copy until the end of the source, or until nobody reads the target."""
+    """Copy until the end of the source, or until the reader of the target has closed it."""
     try:
         while data := os.read(source, CHUNK_BYTES):
             # Reported first, so that no response is reported before its request.

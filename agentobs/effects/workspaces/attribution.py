@@ -27,7 +27,7 @@ from agentobs.records.exchanges import child_lane
 PATH_CHARACTERS = 4096
 """The maximum length of a path in the input of a call. Source: PATH_MAX of Linux."""
 TEXTS_MAX = 2000
-"""How many texts in the input of one call are read. Our choice."""
+"""The maximum number of texts in the input of one call that are read. Our choice."""
 COMMAND_CHARACTERS = 20_000
 """How much of a command is searched for paths, in characters. Our choice."""
 CONTENT_BYTES_MAX = 4 * 1024 * 1024
@@ -36,7 +36,7 @@ CONTENT_BYTES_MAX = 4 * 1024 * 1024
 COMMAND_KEYS = frozenset(
     ("command", "cmd", "script", "code", "shell", "args", "argv", "commands", "cell", "source_code")
 )
-"""Keys of inputs with which a tool can do anything, whatever else the input names. Our choice."""
+"""Keys of inputs with which a tool can do anything, regardless of the rest of the input. Our choice."""
 READING_TOOLS = frozenset(
     (
         *("Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite"),
@@ -65,7 +65,7 @@ Certainty = Literal["observed", "inferred"]
 
 @dataclass(slots=True)
 class Call:
-    """A tool call of the model that the client runs."""
+    """A tool call that the client runs."""
 
     session_id: str
     attempt_id: str
@@ -82,12 +82,12 @@ class Call:
     """When its result was known, in nanoseconds since 1970; None if it has none yet."""
 
     def was_open(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether it may have run at some time of an interval."""
+        """Return whether it may have run at any time in an interval."""
         return self.opened_ns < end_ns and (self.closed_ns is None or self.closed_ns > start_ns)
 
 
 class Attribution(NamedTuple):
-    """The call that made a change, as far as it is known."""
+    """The call that made a change; None if it is unknown."""
 
     call: Call | None
     certainty: Certainty | None = None
@@ -120,7 +120,7 @@ class _Names:
     """The paths that the input of a call names."""
 
     paths: frozenset[str]
-    """Paths that are a text of their own."""
+    """Paths that are complete texts."""
     words: frozenset[str]
     """Paths that are words of a command."""
     runs_commands: bool
@@ -247,7 +247,7 @@ def _explains(value: Any, change: Change, content: Callable[[str], bytes]) -> bo
 
 
 def _edited(value: Any, old: bytes) -> Iterator[bytes]:
-    """Yield what an edit may make of a content: each place or all places replaced."""
+    """Yield the possible results of an edit of a content: with one occurrence or with all occurrences replaced."""
     edits = value.get("edits") if isinstance(value, dict) else None
     listed = edits if isinstance(edits, list) else [value]
     result = old

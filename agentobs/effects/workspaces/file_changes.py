@@ -126,7 +126,7 @@ def tree_size(shadow: ShadowGit, tree: str) -> tuple[int, int]:
 
 
 def patch(shadow: ShadowGit, before: str, after: str, paths: Sequence[str] = ()) -> bytes:
-    """Return the difference between two trees as a patch that people can read.
+    """Return the difference between two trees as a readable patch.
 
     Args:
         shadow: the shadow repository of both.

@@ -1,4 +1,4 @@
-"""States: the snapshots of a session that its shadow repository keeps, and what can be done with them.
+"""States: read and restore the snapshots of a session in its shadow repository.
 
 A state is a commit without parents: its tree has the files, and its message is the JSON of the snapshot. The reference
 `refs/sessions/<session id>/<number>` keeps it; numbers start at 1, and equal consecutive snapshots share a number.
@@ -25,12 +25,12 @@ from agentobs.recording.journal.home import Home
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was restored into a directory."""
+    """The result of restoring files into a directory."""
 
     files: int
     """The number of restored files and symbolic links."""
     uncaptured: tuple[Uncaptured, ...]
-    """Files that existed, but whose content was not captured, so that they are missing now."""
+    """Files that existed but were not captured, so they are missing in the restored state."""
 
 
 def keep_state(shadow: ShadowGit, session_id: str, number: int, snapshot: Snapshot) -> None:

@@ -13,7 +13,7 @@ from agentobs.records.exchanges import ModelExchange, ToolExchange
 from agentobs.records.facts import Attempt, ToolResult, ToolUse
 
 ATTEMPTS_MAX = 10_000
-"""How many recorded attempts are remembered. Our choice."""
+"""The maximum number of recorded attempts that are remembered. Our choice."""
 
 
 class KnownCalls:
@@ -112,7 +112,7 @@ class KnownCalls:
             call.opened_ns = result.started_ns
 
     def _close_answered(self, attempt: Attempt) -> None:
-        """Close the calls of the response that a request continues, also if it contains no results for them."""
+        """Close the calls of the response that a request continues, even if it contains no results for them."""
         for call in self._calls.values():
             if call.closed_ns is None and call.attempt_id == attempt.continues_attempt_id:
                 call.closed_ns = attempt.started_ns

@@ -1,9 +1,9 @@
 """The observer of files: takes snapshots of the workspace while an agent runs, and emits what changed.
 
-A snapshot is taken when the agent starts, when a request to a model is sent, and when the agent ends. It runs in a
-thread of its own: the request is not delayed. A request carries the results of the tools of the turn before, so the
-snapshot has their changes; if it could not end before the response started, it is marked as late. Requests that are
-sent while a snapshot is taken share the next one.
+A snapshot is taken when the agent starts, when a request to a model is sent, and when the agent ends. It runs in its
+own thread: the request is not delayed. A request carries the results of the tools of the turn before, so the snapshot
+has their changes; if it could not end before the response started, it is marked as late. Requests that are sent while a
+snapshot is taken share the next one.
 
 The agent waits a moment for the first snapshot, because it may change files at once. In a large workspace, that
 snapshot takes longer, and is marked as late.
@@ -43,7 +43,7 @@ from agentobs.runtime import process, without
 from agentobs.sink import sink
 
 PLAIN_VARIABLE = "AGENTOBS_PLAIN_FILES"
-"""The environment variable that allows to store files without encryption although content is encrypted."""
+"""The environment variable that permits storing files without encryption although content is encrypted."""
 START_SECONDS = 1.0
 """How long the start of an agent waits for its first snapshot, in seconds. Our choice."""
 STOP_SECONDS = 60.0

@@ -14,7 +14,7 @@ from agentobs.recording.git.repository import (
 
 @dataclass(frozen=True, slots=True)
 class RepositoryState:
-    """What is checked out in a repository, and whether files differ from it."""
+    """The checked-out commit of a repository, and whether files differ from it."""
 
     name: str
     branch: str | None

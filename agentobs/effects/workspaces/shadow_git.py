@@ -1,6 +1,6 @@
 """The shadow repository: a bare git repository under the home that stores the states of one workspace.
 
-It has an object database, an index and references of its own, and is always addressed with `GIT_DIR` and
+It has its own object database, index and references, and is always addressed with `GIT_DIR` and
 `GIT_WORK_TREE`. So it reads the files of the workspace, but never the user's repository, index, hooks or configuration.
 Its attributes take precedence over all others and disable conversions and filters: blobs have the bytes of the files.
 

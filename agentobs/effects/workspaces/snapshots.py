@@ -37,9 +37,9 @@ ROUNDS = 3
 NESTED_MAX = 100
 """The maximum number of repositories inside the workspace whose files are read. Our choice."""
 DEPTH_MAX = 10
-"""How deep repositories may be nested. Our choice."""
+"""The maximum depth of nested repositories. Our choice."""
 COMPOSED_MAX = 100
-"""How many trees with nested repositories are remembered. Our choice."""
+"""The maximum number of trees with nested repositories that are remembered. Our choice."""
 NOTED_MAX = 1000
 """The maximum number of files of a snapshot that are noted as not captured; more are counted. Our choice."""
 
@@ -147,14 +147,14 @@ _FileIdentity = tuple[int, int, int] | None
 
 @dataclass(slots=True)
 class _Differences:
-    """What differs between an index and the files."""
+    """The differences between an index and the files."""
 
     added: list[bytes] = field(default_factory=list)
     """Files to add, or whose content has changed."""
     removed: list[bytes] = field(default_factory=list)
     """Files to remove from the index."""
     nested: list[bytes] = field(default_factory=list)
-    """Directories with a repository of their own."""
+    """Directories that are repositories themselves."""
     uncaptured: list[_Noted] = field(default_factory=list)
     bytes: int = 0
     """The size of the files to add."""
@@ -260,7 +260,7 @@ class Snapshots:
         )
         found, tags = _Differences(), dict[bytes, bytes]()
         for entry in listed.split(b"\0"):
-            # A removed file is listed as changed, too.
+            # A removed file is also listed as changed.
             if entry and tags.get(entry[2:]) != b"R":
                 tags[entry[2:]] = entry[:1]
         root = os.fsencode(directory)

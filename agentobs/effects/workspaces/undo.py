@@ -1,4 +1,4 @@
-"""Undo: puts files of the real workspace back as they were before a turn.
+"""Undo: restores files of the real workspace to their state before a turn.
 
 Only files that the session changed after that turn are touched. A file that was changed after the session is work of
 the user: it is a conflict. A copy of everything that is replaced or deleted is kept in the home.
@@ -27,11 +27,11 @@ REPLACED = "replaced"
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """What has to be done to put files back."""
+    """The changes that restore files."""
 
     shadow: ShadowGit
     changes: tuple[Change, ...]
-    """The changes to make, by path; none of them is a renaming."""
+    """The changes to make, by path. None of them is a rename."""
     conflicts: tuple[str, ...]
     """Paths that the changes would overwrite or delete, although they were changed after the session, or existed before
     and were not captured.
@@ -39,7 +39,7 @@ class Undo:
     unrestorable: tuple[Uncaptured, ...]
     """Files that have changed since, and whose earlier content was not captured; they are not touched."""
     patch: bytes
-    """The changes as a patch that people can read."""
+    """The changes as a readable patch."""
     snapshots: Snapshots
     current: Snapshot
     """The state in which the changes were planned."""
@@ -52,7 +52,7 @@ def plan_undo(
     last: Snapshot,
     paths: Sequence[Path] = (),
 ) -> Undo:
-    """Return what has to be done to put files back; this changes nothing.
+    """Return the changes that restore files; this changes nothing.
 
     Args:
         home: the home in which the session was recorded.
@@ -62,13 +62,13 @@ def plan_undo(
         paths: only these files and directories; empty for all that the session changed.
 
     Raises:
-        UsageError: the workspace is not in this home or does not exist any more, or a path is outside of it.
+        UsageError: the workspace is not in this home or no longer exists, or a path is outside of it.
         ShadowGitError: git failed.
     """
     shadow = existing_shadow(home, workspace_id)
     if not shadow.root.is_dir():
         raise UsageError(
-            "the workspace does not exist any more",
+            "the workspace no longer exists",
             where=str(shadow.root),
             todo="Use `agentobs workspace` to restore its files into another directory",
         )
@@ -141,7 +141,7 @@ def undo(plan: Undo) -> Path | None:
         _make(root, plan.changes, contents)
     except OSError as error:
         raise UsageError(
-            f"only a part of the files was put back: {_reason(error)}",
+            f"only some of the files were restored: {_reason(error)}",
             where=str(root),
             todo=f"Fix this, and run the command again; copies of what was replaced are in {copies}",
         ) from error
@@ -168,7 +168,7 @@ def _make(root: Path, changes: Sequence[Change], contents: Mapping[str, bytes]) 
 
 
 def _check_unchanged(plan: Undo) -> None:
-    """Check that the changes are still those that were shown.
+    """Check that the changes are the same as the ones that were shown.
 
     Raises:
         UsageError: a file that would be replaced was changed since.
@@ -263,15 +263,15 @@ def _check_places(root: Path, changes: Sequence[Change]) -> None:
             is_other = os.path.lexists(full) and not stat.S_ISDIR(full.lstat().st_mode)
             if is_other and parent not in deleted:
                 raise UsageError(
-                    "this is not a directory any more, so the files in it cannot be put back",
+                    "this is no longer a directory, so the files in it cannot be restored",
                     where=str(full),
-                    todo="Move it away, or name the paths to put back",
+                    todo="Move it away, or name the paths to restore",
                 )
         if each.kind != "deleted" and _has_other_files(root, each.path, deleted):
             raise UsageError(
-                "this is a directory with other files, so the file of this name cannot be put back",
+                "this is a directory with other files, so the file of this name cannot be restored",
                 where=str(root / each.path),
-                todo="Move it away, or name the paths to put back",
+                todo="Move it away, or name the paths to restore",
             )
 
 

@@ -32,9 +32,8 @@ RemoveSession = Callable[[Home, str], None]
 """A function that removes all records of a session, given its ID, from a home and its store."""
 
 State = Literal["new", "replaced", "there", "kept", "deleted"]
-"""`new`: it was imported; `replaced`: it replaced a session without content; `there`: it had been imported before;
-`kept`: the home has another session with its ID, which was kept; `deleted`: it had been deleted in this home, and was
-not imported.
+"""`new`: imported; `replaced`: replaced a session without content; `there`: already imported; `kept`: the home has a
+different session with this ID, which was kept; `deleted`: deleted earlier in this home, so not imported.
 """
 
 

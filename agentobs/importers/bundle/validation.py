@@ -356,4 +356,4 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "world": _json_text,
     "effect": _json_text,
 }
-"""The functions that check the fields of each kind of content, apart from its text."""
+"""The functions that check the fields of each kind of content, except its text."""

@@ -116,7 +116,7 @@ def is_prompt(entry: Entry) -> bool:
 
 
 def content_of(entry: Entry) -> list[Mapping[str, Any]]:
-    """Return the content of an entry's message as a list of JSON objects; a plain string is one of them."""
+    """Return the content of an entry's message as a list of JSON objects; a plain string becomes one object."""
     return [block.raw for block in entry.blocks]
 
 
@@ -146,7 +146,7 @@ class Requests:
         self._added[id(response)] = (*before, *new)
 
     def body(self, response: Response) -> bytes:
-        """Return the request for a response, as far as the log contains it. The response and all previous responses of
+        """Return the logged part of the request for a response. The response and all previous responses of
         its conversation must have been added before.
         """
         links: list[tuple[bytes, ...]] = []
@@ -159,7 +159,7 @@ class Requests:
 
 
 def response_body(response: Response) -> bytes:
-    """Return the body of a response as the provider would have sent it, as far as the log contains it."""
+    """Return the logged part of the body of a response, in the form in which the provider would have sent it."""
     return ANTHROPIC.response_body(
         Draft(
             response.message_id,

@@ -88,7 +88,8 @@ def claude_folder(variables: Mapping[str, str]) -> Path:
 
 
 def retention(folder: Path, managed: Sequence[Path] = _MANAGED) -> Retention:
-    """Return how long Claude Code keeps its logs, according to the settings of the administrator and of the user.
+    """Return the time for which Claude Code keeps its logs, according to the settings of the administrator and of the
+    user.
 
     Settings of a project, and settings that an organization sends, are not considered.
     """

@@ -88,8 +88,8 @@ class Rebuilt:
     missing: str
     """A readable description of the data that is missing in the logged requests, so that they cannot be replayed."""
     unlogged: Mapping[str, int]
-    """How many tokens the client counted in addition to those of the logged responses, by kind; empty if none or
-    unknown. The responses of compactions, for example, are not logged.
+    """The number of tokens that the client counted in addition to those of the logged responses, by kind; empty if none
+    or unknown. The responses of compactions, for example, are not logged.
     """
 
 

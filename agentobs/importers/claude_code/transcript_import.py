@@ -64,7 +64,7 @@ class Imported:
     is_kept: bool = False
     """Whether the stored session was kept because it has more data than these logs."""
     unlogged: Mapping[str, int] = field(default_factory=dict)
-    """How many tokens the client counted in addition to those of the logged responses, by kind."""
+    """The number of tokens that the client counted in addition to those of the logged responses, by kind."""
 
 
 @dataclass(slots=True)
@@ -223,7 +223,7 @@ def _skip(
     known: _Known,
     remove_session: RemoveSession,
 ) -> None:
-    """Count a session without responses of its own, and remove an import of responses that were recorded since."""
+    """Count a session that has no responses, and remove an import of responses that were recorded since."""
     if recorded.isdisjoint(_message_ids(entries)):
         report.without_responses += 1
         return

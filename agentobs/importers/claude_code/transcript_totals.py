@@ -21,7 +21,7 @@ _COUNTS = {
     "cache_read": "cacheReadInputTokens",
     "cache_write": "cacheCreationInputTokens",
 }
-"""The counts of the client for each model, by our names."""
+"""The token counts that the client reports for each model, by our names of the classes."""
 
 
 def unlogged_tokens(
@@ -30,7 +30,7 @@ def unlogged_tokens(
     """Return how many tokens the client counted in addition to those of the logged responses, by kind.
 
     Empty if there are none, or if it is unknown: older logs have no count, and the count of a fork includes the
-    original session, of which the log contains only a part.
+    original session, but the log contains only a part of that session.
     """
     counts = [each for each in others if each.kind == COST_KIND]
     if not counts or any(_is_copied(entry) for entry in entries):
@@ -52,7 +52,7 @@ def unlogged_tokens(
 
 
 def _next_entry_ns(entries: Iterable[Entry], count: OtherLine) -> int:
-    """Return when the main agent's first entry after a count was written. Sub-agents have files of their own, so their
+    """Return when the main agent's first entry after a count was written. Sub-agents have separate files, so their
     responses up to then may be counted, and must not be mistaken for missing responses.
     """
     later = (entry.at_ns for entry in entries if entry.agent_id is None)

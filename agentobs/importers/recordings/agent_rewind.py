@@ -36,7 +36,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def rewind_exchanges(data: bytes, path: Path) -> Iterator[StoredExchange | None]:
-    """Yield the exchange of each call of a model in a trace, by their ends; None for each other event.
+    """Yield the exchange of each model call in a trace, in the order of their ends; None for each other event.
 
     Args:
         data: the trace, not compressed.
@@ -52,7 +52,7 @@ def rewind_exchanges(data: bytes, path: Path) -> Iterator[StoredExchange | None]
         raise ForeignError("not a trace of agent-rewind: its first line has no `rewind_format`")
     if version > FORMAT_MAX:
         raise ForeignError(
-            f"format {version} of agent-rewind; formats up to {FORMAT_MAX} are known"
+            f"unsupported format {version} of agent-rewind: only formats up to {FORMAT_MAX} can be read"
         )
     if lines[-1].strip():
         raise ForeignError(

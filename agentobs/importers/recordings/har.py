@@ -25,7 +25,7 @@ from agentobs.importers.recordings.stored_exchanges import StoredExchange, from_
 from agentobs.records.exchanges import Ending, Failure
 
 BODY_FILE_BYTES = 64 * 1024 * 1024
-"""The maximum size of a body in a file of its own. Our choice: twice the size of a request that a provider accepts."""
+"""The maximum size of a body in a separate file. Our choice: twice the size of a request that a provider accepts."""
 
 _BODY_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 """Matches the name of a body's file in the folder of the HAR file; Playwright names it after a digest of the body."""

@@ -25,7 +25,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:")
 
 @dataclass(slots=True)
 class JsonDocument:
-    """A JSON document, with the elements of some of its arrays apart from it."""
+    """A JSON document whose large arrays were separated from it."""
 
     data: bytes = field(repr=False)
     head: dict[str, Any] = field(repr=False)

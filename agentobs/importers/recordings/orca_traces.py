@@ -38,7 +38,7 @@ class _Request:
 
 
 def orca_exchanges(data: bytes, folder: Path) -> Iterator[StoredExchange | None]:
-    """Yield the exchanges of a trace by their ends; None for each other request that the tool saw.
+    """Yield the exchanges of a trace in the order of their ends; None for each other request in the trace.
 
     Args:
         data: the file of the events.
@@ -88,7 +88,7 @@ def _check_manifest(data: bytes, folder: Path) -> None:
     if not isinstance(version, str):
         raise ForeignError(f"not a trace of OrcaReplay: its {MANIFEST} has no `schema_version`")
     if not version.startswith("0."):
-        raise ForeignError("a newer format of OrcaReplay; version 0 is known")
+        raise ForeignError("unsupported format of OrcaReplay: only version 0 can be read")
     integrity = manifest.get("integrity")
     digest = integrity.get("events_sha256") if isinstance(integrity, dict) else None
     if manifest.get("ended_at") and digest and digest != hashlib.sha256(data).hexdigest():

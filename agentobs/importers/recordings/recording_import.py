@@ -2,8 +2,8 @@
 
 The session ID is a digest of the file's bytes, so a file is imported only once, independent of its path and its
 compression, and a changed file becomes another session. A damaged file is reported, and nothing of it is imported.
-Requests to other hosts are counted and skipped. If the file lacks bodies, the session is imported, is incomplete, and
-says in its tags what is missing.
+Requests to other hosts are counted and skipped. If the file lacks bodies, the session is imported, is marked as
+incomplete, and its tags list the missing parts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from agentobs.sink import Record
 from agentobs.store.backend import open_store
 
 FILE_BYTES_MAX = 512 * 1024 * 1024
-"""The maximum size of a file, also after decompression. Our choice: HAR files of a long day have 300 MB."""
+"""The maximum size of a file, before and after decompression. Our choice: HAR files of a long day have 300 MB."""
 
 ENDINGS: Mapping[Format, tuple[str, ...]] = {
     "vcr": (".yaml", ".yml", ".json", ".yaml.gz", ".yml.gz", ".json.gz"),
@@ -49,7 +49,7 @@ ENDINGS: Mapping[Format, tuple[str, ...]] = {
     "agent-rewind": (".rewind", ".rewind.gz"),
     "orca": (EVENTS,),
 }
-"""The names of the files of each format: how they end. Folders are searched for them."""
+"""The suffixes of the file names of each format. Folders are searched for them."""
 
 
 _DAMAGED = "Nothing of it was imported. Record or export it again, or pass another file"

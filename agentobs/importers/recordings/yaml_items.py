@@ -1,6 +1,6 @@
 """YAML items: the items of the lists of a large YAML document, one after the other.
 
-The document is read as a stream of events, of which only plain values are built: strings, bytes, numbers, lists and
+The document is read as a stream of events, and only plain values are built from it: strings, bytes, numbers, lists and
 dictionaries. No tag can create another object, so a document cannot run code. Depth and the expanded size of aliases
 are limited.
 """

@@ -179,7 +179,7 @@ class Anthropic(Dialect):
     credential_headers = ("x-api-key", "api-key", "x-amz-security-token", "x-goog-api-key")
     hosts = HOSTS
     composition = composition
-    """Requests and responses, also those of stored calls of the SDK."""
+    """Requests and responses, including those of stored calls of the SDK."""
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether a request goes to the provider, or to a platform that offers its models."""

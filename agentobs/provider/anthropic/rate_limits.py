@@ -61,7 +61,7 @@ _IN_MESSAGE = re.compile(
 """How the message of a rejection names the limit (recorded traffic, 2025 to 2026)."""
 
 MESSAGE_CHARACTERS = 2_000
-"""How many characters of the message of a rejection are searched. Our choice."""
+"""The maximum number of characters of the message of a rejection that are searched. Our choice."""
 
 RATE_LIMITED = 429
 """The HTTP status of a request that exceeds a rate limit."""
@@ -90,12 +90,12 @@ def rate_limits(headers: Mapping[str, str], prefix: str) -> dict[str, float]:
 
 
 def limit_hit(answer: Answer, prefix: str) -> str | None:
-    """Return the limit because of which a request was rejected; None if it was not rejected, or if that is unknown.
+    """Return the limit that caused the rejection of a request; None if it was not rejected, or if the limit is unknown.
 
-    It is the limit of a subscription that rejects requests, the limit that the error message names, or the only limit
-    of which nothing remains. The message takes precedence over the remaining amounts, because some of the limit may
-    remain if a request is rejected that is larger than this rest.
-    `concurrent_connections` and `acceleration` are limits without headers. `prefix` is as in `rate_limits`.
+    It is the limit of a subscription that rejects requests, the limit that the error message names, or the only
+    exhausted limit. The message takes precedence over the remaining amounts, because a rejected request may be larger
+    than the remaining amount. `concurrent_connections` and `acceleration` are limits without headers. `prefix` is as in
+    `rate_limits`.
     """
     if answer.status != RATE_LIMITED:
         return None

@@ -41,7 +41,7 @@ _SERVER_TOOLS = frozenset(
         "tool_search_tool_bm25", "edit", "glob", "grep", "read", "write",
     )
 )  # fmt: skip
-"""Tools that the provider defines, also for managed agents."""
+"""Tools that the provider defines, including those of managed agents."""
 
 TOOLSETS = {
     "browser_toolset_": (

@@ -221,7 +221,7 @@ def _cache_writes(
     than the total, or if a lifetime is unknown.
 
     An unbilled sum of iterations is not an estimate: in a stream, its split is that of the first iteration, because the
-    last counts contain only the total. The iterations have splits of their own, and these are billed.
+    last counts contain only the total. Each iteration has its own split, which is billed.
     """
     split = _dict(counts, "cache_creation", reader)
     written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)

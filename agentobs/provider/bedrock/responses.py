@@ -33,7 +33,7 @@ def _error_name(kind: str) -> str:
 
 
 def _folded(body: bytes) -> dict[str, Any]:
-    """Return the object of a stream, as far as its events can be read."""
+    """Return the object that the readable events of a stream add up to."""
     value: dict[str, Any] = {}
     content: list[dict[str, Any]] = []
     for headers, payload in frames(body):

@@ -17,7 +17,7 @@ from agentobs.records.exchanges import Answer
 from agentobs.records.labels import Label
 
 SEARCHED_CHARACTERS = 4_000
-"""How many characters of a text are searched at its start, and at its end. Our choice."""
+"""The maximum number of characters of a text that are searched at its start, and at its end. Our choice."""
 
 _SCHEMA = re.compile(
     r"InputValidationError|validation errors?\b|invalid (?:input|arguments?|parameters?|json|tool call)"

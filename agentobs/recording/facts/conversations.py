@@ -17,14 +17,17 @@ from agentobs.provider.dialect import Turn
 from agentobs.records.canonical_json import canonical
 
 CONVERSATIONS_MAX = 1_000
-"""How many conversations of a session are kept; beyond this number, the oldest are forgotten. Our choice."""
+"""The maximum number of conversations of a session that are kept; beyond this number, the oldest are forgotten. Our
+choice.
+"""
 HISTORIES_MAX = 10_000
-"""How many answered requests of a session can be continued; beyond this number, the oldest are forgotten. Our choice.
+"""The maximum number of answered requests of a session that can be continued; beyond this number, the oldest are
+forgotten. Our choice.
 """
 NEW_MESSAGES_MAX = 256
-"""How many messages a request may add to the conversation that it continues. Our choice."""
+"""The maximum number of messages that a request may add to the conversation that it continues. Our choice."""
 CALLS_MAX = 64
-"""How many calls of a conversation may have started a sub-agent. Our choice."""
+"""The maximum number of calls of a conversation that may have started a sub-agent. Our choice."""
 
 Steps = tuple[tuple[str, int, int, int], ...]
 """The jobs from the outermost one to the one that sent a request, see `determinism.jobs`."""
@@ -63,7 +66,7 @@ class StartedCall:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a request reveals about its position."""
+    """The facts of a request that determine its position."""
 
     attempt_id: str
     lane: str
@@ -90,7 +93,7 @@ class Sent:
     agent_id: str | None = None
     """The client's ID of the sub-agent that sends the request."""
     names_agents: bool = False
-    """Whether the client names its sub-agents, so that a request without a name is not from one."""
+    """Whether the client names its sub-agents. If so, a request without a name is not from a sub-agent."""
     steps: Steps = ()
     """The jobs of the caller; empty if unknown."""
     is_worker: bool = False
@@ -264,7 +267,9 @@ class Conversations:
         return next((each for each in failed if not each.steps), None)
 
     def _waiting_for(self, sent: Sent) -> Conversation | None:
-        """Return the conversation with an open call whose result a request contains, whatever its earlier messages."""
+        """Return the conversation with an open call whose result a request contains, regardless of its earlier
+        messages.
+        """
         wanted = set(sent.result_ids)
         if not wanted:
             return None
@@ -312,7 +317,7 @@ def calls_key(calls: Iterable[tuple[str, str, Any]]) -> str:
 def _chosen(known: list[_Answered], sent: Sent, response: str | None) -> _Answered:
     """Return which of several requests with equal messages is continued.
 
-    First the response decides, then the job that sent the request. What nothing distinguishes is continued once each,
+    First the response decides, then the job that sent the request. Indistinguishable requests are continued once each,
     in the order of the responses.
     """
     same = [each for each in known if each.response == response] or known

@@ -17,9 +17,9 @@ from agentobs.records.exchanges import ObservedEffect
 from agentobs.records.facts import ToolResult, ToolUse
 
 CALLS_MAX = 1000
-"""How many tool calls of a session are remembered. Our choice."""
+"""The maximum number of tool calls of a session that are remembered. Our choice."""
 WAITING_MAX = 1000
-"""How many effects wait for the response that contains their call. Our choice."""
+"""The maximum number of effects that wait for the response that contains their call. Our choice."""
 TEXT_MAX = 256 * 1024
 """The longest command that is searched for the input of a call, in characters. Our choice."""
 

@@ -9,10 +9,11 @@ punctuation are ignored. Two long arguments that differ in one word differ in a 
 Rejected: pairs of neighboring words, and equal treatment of short and long arguments. On logs of real work, with
 forty keys, these methods confused files whose long paths differ in one word; this method confuses none.
 
-The number reveals no content. The hashes are keyed with the home's key, so nobody without the key can try inputs until
-one matches. The words cannot be reconstructed from 64 majorities over all of them. The similarity of two inputs, which
-the number is meant to show, reveals neither input. With the key, a guess of a complete input can be tested, as with
-every digest among the facts. The key is in the home, is readable only by its owner, and is never copied.
+The number reveals no content. The hashes are keyed with the home's key, so without the key, an attacker cannot try
+inputs until one matches. The words cannot be reconstructed from 64 majorities over all of them. The similarity of two
+inputs, which the number is meant to show, reveals neither input. With the key, a guess of a complete input can be
+tested, as with every digest among the facts. The key is in the home, is readable only by its owner, and is never
+copied.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from typing import Any
 from agentobs.records.canonical_json import canonical
 
 CHARACTERS_MAX = 4_096
-"""How many characters of an argument are used at its start, and at its end. Our choice: a complete file would take too
-long.
+"""The maximum number of characters of an argument that are used at its start, and at its end. Our choice: a complete
+file would take too long.
 """
 WORDS_MAX = 512
-"""How many words of an argument are hashed, in less than a millisecond. Our choice."""
+"""The maximum number of words of an argument that are hashed, in less than a millisecond. Our choice."""
 SHORT_WORDS_MAX = 16
 """An argument with at most this many words counts as one word; nearly all paths are shorter. Our choice."""
 ARGUMENTS_MAX = 16
-"""How many arguments have a separate weight; all others share one weight. Our choice."""
+"""The number of arguments that have a separate weight; all others share one weight. Our choice."""
 
 _WORDS = re.compile(r"\w+")
 _BITS, _COUNTER = 64, 32
-"""The bits of a hash, and the width of the counter of each bit, which is more than the total weight needs."""
+"""The bits of a hash, and the width of the counter of each bit, which exceeds the total weight."""
 _WEIGHT = 1 << 20
 """The weight of an argument."""
 

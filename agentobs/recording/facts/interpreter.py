@@ -86,7 +86,8 @@ from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
 KNOWN_LABELS = 4096
-"""How many labels are cached; beyond this number, the oldest label is forgotten and must be checked again. Our choice.
+"""The maximum number of labels that are cached; beyond this number, the oldest label is forgotten and must be checked
+again. Our choice.
 """
 KNOWN_SESSIONS = 10_000
 """The maximum number of sessions whose content mode and last fact number are remembered. Our choice."""
@@ -145,9 +146,9 @@ class Interpreter:
         self._sequences: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         self._terms = terms()
-        self.forked()
+        self.reset_in_child()
 
-    def forked(self) -> None:
+    def reset_in_child(self) -> None:
         """In a child process, forget the state of the parent's sessions."""
         self._views: dict[str, SessionView] = {}
         self._bodies: dict[str, Bodies] = {}
@@ -197,7 +198,7 @@ class Interpreter:
         mode = self._modes.get(session_id, "vault")
         secrets = self._credentials.of(session_id)
         parts = self._split(record, mode)
-        # The end of a session removes its credentials, but its texts may contain them, too.
+        # The end of a session removes its credentials, but its texts may still contain them.
         secrets = self._credentials.of(session_id) or secrets
         texts: dict[str, str] = {}
         with_content = Attempt if isinstance(record, ModelExchange) else ToolResult
@@ -357,7 +358,7 @@ class Interpreter:
             case SessionEnd() | SessionReturn():
                 return self._end(record, mode)
             case Event() if lost := _lost_exchanges(record):
-                # The recorder counts one lost record for every incomplete record, so that one is not counted here.
+                # The recorder counts one lost record for every incomplete record, so this record is not counted here.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
                 return _Parts((), (record,), is_complete=False)
             case SessionTitle() if mode == "off":
@@ -498,7 +499,7 @@ class Interpreter:
         return self._views[session_id]
 
     def _checked(self, fact: Fact, texts: dict[str, str]) -> Fact:
-        """Return a fact in which every string may be read by anybody, and none looks like a secret.
+        """Return a fact whose strings are safe to share: none is content, and none looks like a secret.
 
         Args:
             fact: the fact.
@@ -533,7 +534,7 @@ class Interpreter:
     ) -> dict[Any, Any]:
         """Return a mapping of a fact with readable names and values.
 
-        The values have the rule of their name, or a rule for all values, or that of the names.
+        The values have the rule of their name, a rule for all values, or the rule of the names.
         """
         rules, checked = RULES[type(fact)], {}
         default = f"{name}.value" if f"{name}.value" in rules else name
@@ -552,9 +553,9 @@ class Interpreter:
         return self._readable_text(fact, field, value, texts) if isinstance(value, str) else value
 
     def _readable_text(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
-        """Return a text of a fact if everybody may read it, else its digest.
+        """Return a text of a fact if it is safe to share, else its digest.
 
-        Most texts recur, so the label of an accepted text is cached. IDs do not recur, and nobody chooses them, so they
+        Most texts recur, so the label of an accepted text is cached. IDs do not recur and are generated, so they
         are neither cached nor searched for secrets. A name that only one session declares is checked each time, because
         another session may not declare it.
         """
@@ -576,7 +577,9 @@ class Interpreter:
         return self._digest_in(fact, field, text, texts)
 
     def _digest_in(self, fact: Fact, field: str, text: str, texts: dict[str, str]) -> Label:
-        """Return the digest of a text, or the text with digests in place of the parts that somebody chose."""
+        """Return the digest of a text, or the text with digests in place of the parts that a person or a model
+        chose.
+        """
         if field in LANE_FIELDS and "/" in text:
             return self._with_digests(text, self._lane_segment, texts)
         if field == "note":
@@ -589,7 +592,7 @@ class Interpreter:
     def _with_digests(
         self, text: str, as_readable: Callable[[str], tuple[str, str]], texts: dict[str, str]
     ) -> Label:
-        """Return a text of several parts, with digests in place of the parts that somebody chose.
+        """Return a text of several parts, with digests in place of the parts that a person or a model chose.
 
         Args:
             text: the parts, joined by `/`.

@@ -28,7 +28,7 @@ class LineChange(NamedTuple):
 
 
 def change_of_input(value: Any) -> LineChange | None:
-    """Return the lines that a call adds and removes if it succeeds; None if its input is not that of an edit tool.
+    """Return the lines that a call adds and removes if it succeeds; None if its input does not fit an edit tool.
 
     If a whole file is written, the removed lines are unknown, because the earlier text is not in the input. If all
     occurrences of a text are replaced, both numbers are unknown.

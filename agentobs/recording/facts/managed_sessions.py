@@ -36,7 +36,9 @@ from agentobs.records.labels import Label
 from agentobs.records.usage import Usage, unreported_usage
 
 EVENTS_MAX = 100_000
-"""How many events of a session are remembered by ID; beyond this number, the oldest are forgotten. Our choice."""
+"""The maximum number of events of a session that are remembered by ID; beyond this number, the oldest are forgotten.
+Our choice.
+"""
 
 UNKNOWN_MODEL = "unknown"
 """The model of an agent whose session was not seen; no price is known for it."""
@@ -110,17 +112,17 @@ class _Agent:
 
 @dataclass(slots=True)
 class _ArrivingStream:
-    """The reader of one stream of events that has not ended."""
+    """The reader of an event stream that has not ended."""
 
     reader: AgentStream
     decoder: StreamDecoder
     chunks: int = 0
-    """How many chunks were read."""
+    """The number of chunks that were read."""
 
 
 @dataclass(slots=True)
 class ManagedAgents:
-    """The agents that the provider runs, as far as the exchanges of one session show them."""
+    """The agents that the provider runs, according to the exchanges of one session."""
 
     session_id: str
     label: Callable[[str], Label]

@@ -21,7 +21,7 @@ class OpenCalls:
     """
 
     ids_max: int = 10_000
-    """How many IDs are remembered."""
+    """The number of IDs that are remembered."""
     _calls: dict[tuple[str, str], _Calls] = field(default_factory=dict)
 
     def add(self, lane: str, tool_use_id: str, attempt_id: str, ordinal: int) -> None:

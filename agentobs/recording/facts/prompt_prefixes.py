@@ -23,7 +23,7 @@ from agentobs.records.labels import Label
 Changed = Literal["betas", "model", "tools", "system", "parameters", "system_dynamic", "messages"]
 
 PROMPTS_MAX = 16
-"""How many earlier prompts of a session are kept for comparison; the same number as for bodies."""
+"""The maximum number of earlier prompts of a session that are kept for comparison; the same number as for bodies."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 

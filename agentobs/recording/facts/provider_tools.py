@@ -28,7 +28,9 @@ V = TypeVar("V")
 _NO_LIMITS = CallLimits(None, None)
 
 BATCH_RESULTS_MAX = 100_000
-"""How many results of batches are remembered. Source: the largest batch, https://docs.claude.com/en/api, 2026-11."""
+"""The maximum number of results of batches that are remembered. Source: the largest batch,
+https://docs.claude.com/en/api, 2026-11.
+"""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class _Response:
 
     @property
     def lane(self) -> str:
-        """The lane of the calls of the response. Each result of a batch has a lane of its own."""
+        """The lane of the calls of the response. Each result of a batch has its own lane."""
         return self.batch_result_id or self.fact.lane
 
 

@@ -20,7 +20,9 @@ most a minute, or 8 s if the provider names no time; this is twice the maximum.
 """
 
 OPEN_MAX = 1_000
-"""How many requests of a session may be waiting for a retry; beyond this number, the oldest are ended. Our choice."""
+"""The maximum number of requests of a session that may be waiting for a retry; beyond this number, the oldest are
+ended. Our choice.
+"""
 
 _RETRIED = frozenset((408, 409, 429))
 """The statuses below 500 that the SDK (2.12, `_should_retry`) retries."""

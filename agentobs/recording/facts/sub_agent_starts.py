@@ -20,23 +20,23 @@ from agentobs.determinism.callers import OWN_FRAMES_MAX
 from agentobs.recording.facts.conversations import Conversation, Sent, StartedCall, Steps
 
 QUOTED_MIN = 12
-"""How many characters a part of an input must have to show that a prompt was made from it; shorter texts, such as names
-of places, occur in other prompts as well. A complete prompt may be shorter. Our choice.
+"""The minimum number of characters of an input part that shows that a prompt was made from it. Shorter texts, such as
+place names, also occur in other prompts. A complete prompt may be shorter. Our choice.
 """
 TEXTS_MAX = 32
-"""How many texts of the input of a call are compared with a prompt. Our choice."""
+"""The maximum number of texts of the input of a call that are compared with a prompt. Our choice."""
 TEXT_MAX = 20_000
-"""How many characters of each text are compared. Our choice."""
+"""The maximum number of characters of each text that are compared. Our choice."""
 NOTED_NS = 10_000_000
-"""How long after the end of a job its end may be noted: the code that waits for its result may run first. Our choice.
+"""The maximum delay after which the end of a job is noted. The code that waits for its result may run first. Our
+choice.
 """
 
 _Relation = Literal["inside", "deeper", "same", "parallel", "apart", "unknown"]
 """How the job of a request relates to the job of a conversation with an open call.
 
-`inside`: it was started by it, after the call; `deeper`: it is the same job, in other functions; `same`: it is the same
-job and the same functions; `parallel`: it was started elsewhere, after the call; `apart`: it was started before the
-call.
+`inside`: the conversation's job started it after the call; `deeper`: the same job, in other functions; `same`: the same
+job and the same functions; `parallel`: another job started it after the call; `apart`: it was started before the call.
 """
 
 EndOfJob = Callable[[int], int | None]
@@ -156,7 +156,7 @@ def _relation(
         if branch:
             return "inside"
         return "same" if is_same_stack else "deeper"
-    # A framework may run each step of one agent in jobs of its own. Only the ends of jobs that send requests are known.
+    # A framework may run each step of one agent in separate jobs. Only the ends of jobs that send requests are known.
     if not any(has_ended(each, sent.started_ns, end_of_job) for each in parent.steps[shared:]):
         return "parallel"
     return "same" if is_same_stack else "inside"
@@ -173,7 +173,7 @@ def are_concurrent(sent: Sent, other: Conversation, end_of_job: EndOfJob) -> boo
 
 
 def has_ended(step: tuple[str, int, int, int], at_ns: int, end_of_job: EndOfJob) -> bool:
-    """Return whether a job had ended at a time, in nanoseconds since 1970, as far as is known."""
+    """Return whether a job had ended at a time, in nanoseconds since 1970; False if that is unknown."""
     ended_ns = end_of_job(step[3])
     return ended_ns is not None and ended_ns <= at_ns + NOTED_NS
 

@@ -37,7 +37,9 @@ _NAMED = re.compile(rf"(?<![\w.])(?:builtins\.)?({'|'.join(_BUILTINS)})(?=[:(]|\
 """Matches the class of a built-in exception where Python writes it: before the message, or at the end of the text."""
 
 SEARCHED_CHARACTERS = 2_000
-"""How many characters at the end of an error text are searched for a class; a traceback ends with it. Our choice."""
+"""The maximum number of characters at the end of an error text that are searched for a class; a traceback ends with it.
+Our choice.
+"""
 
 
 def cause_of_answer(answer: ToolAnswer) -> ErrorCause | None:
@@ -48,7 +50,7 @@ def cause_of_answer(answer: ToolAnswer) -> ErrorCause | None:
 
 
 def cause_of_result(result: Block) -> ErrorCause | None:
-    """Return why a call failed of which only the result in the next request is known; None if it did not fail.
+    """Return why a call failed, judging only by its result in the next request; None if it did not fail.
 
     A result whose words report a denial counts as `refused`, any other error as `returned`. The class is known if the
     text contains the name of a built-in exception in the form in which Python writes it.

@@ -15,11 +15,11 @@ from pathlib import Path
 from agentobs import world
 
 PARENTS_MAX = 64
-"""How many parent directories are searched for a repository. Our choice."""
+"""The maximum number of parent directories that are searched for a repository. Our choice."""
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """Larger files, such as a list of a hundred thousand packed references, are not read. Our choice."""
 LINKS_MAX = 5
-"""How many symbolic references are followed, as in git itself (SYMREF_MAXDEPTH)."""
+"""The maximum number of symbolic references that are followed, as in git itself (SYMREF_MAXDEPTH)."""
 STATUS_SECONDS = 3.0
 """How long `git` may take, in seconds; then its result counts as unknown. Our choice."""
 

@@ -105,7 +105,7 @@ class Index:
     digest: str
     """The digest of the plain file."""
     torn: int
-    """How many bytes at the end of the plain file were an incomplete record."""
+    """The number of bytes at the end of the plain file that were an incomplete record."""
     blocks: tuple[Block, ...]
     rewritten: bool = False
     """Whether the contents differ from those that the process wrote, because of pruning or a repair."""

@@ -7,7 +7,7 @@
   agentobs.duckdb     the published generation, mode 0400
   archive/            YYYY-MM.duckdb: sessions of past months that belong to that generation, mode 0400
   manifest.json       size and digest of that generation, and of the archive files
-  saved.json          views and queries that people saved in the dashboard
+  saved.json          views and queries that users saved in the dashboard
   logs/               session logs of other programs that were archived, without their secrets
   workspaces/         <workspace id>/: a shadow git repository with the recorded states of a workspace
   ingest.lock         held by the one process that publishes

@@ -80,9 +80,11 @@ class Damage:
     start: int
     end: int
     reason: str
-    """A description of the damage, for people."""
+    """A readable description of the damage."""
     missing: int = 0
-    """How many records are missing, if the sequence numbers show it; the damage is not a range of bytes then."""
+    """The number of records that are missing, if the sequence numbers show it; the damage is not a range of bytes
+    then.
+    """
     summary: Summary | None = None
     """A description of the damaged records, if an index contains one."""
 

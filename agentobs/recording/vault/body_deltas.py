@@ -20,12 +20,14 @@ from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint
 
 KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
-"""How many earlier bodies of a session are kept for comparison, and their total size. Our choice."""
+"""The maximum number and the maximum total size of earlier bodies of a session that are kept for comparison. Our
+choice.
+"""
 
 BREAKPOINT_MESSAGES_MAX = 32
 BREAKPOINT_BYTES_MAX = 512
-"""How many messages are compared without cache breakpoints, and how many bytes a breakpoint may add to a message. Our
-choice.
+"""The maximum number of messages that are compared without cache breakpoints, and the maximum size of a breakpoint in
+bytes. Our choice.
 """
 
 _BLOCK = 65536
@@ -148,7 +150,7 @@ class Bodies:
             shared_messages=parts.shared,
             new_messages=tuple(parts.new),
             origin=origin,
-            later_messages=tuple(_later(raw, parts, repeated) if origin else parts.new),
+            later_messages=tuple(_messages_after(raw, parts, repeated) if origin else parts.new),
             last_message=_last(raw, parts),
         )
 
@@ -342,7 +344,7 @@ def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int, dialect: Dialec
     return True
 
 
-def _later(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
+def _messages_after(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
     """Return the messages after the first `repeated` ones: the new messages, and shared messages before them."""
     shared = range(max(repeated, parts.shared - BREAKPOINT_MESSAGES_MAX), parts.shared)
     before = [json.loads(_message(raw, parts, number)) for number in shared]

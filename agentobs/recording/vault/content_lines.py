@@ -170,7 +170,7 @@ def jobs_id(session_id: str) -> str:
 
 
 def label_content(session_id: str, digest: str, text: str) -> dict[str, Any]:
-    """Return the content line of a text of which facts contain only the digest.
+    """Return the content line of a text that facts contain only as a digest.
 
     Args:
         session_id: the session of the facts.

@@ -101,7 +101,7 @@ class Sealer:
             content_id = str(value.get("content_id"))
             associated = self._associated_data(value["kind"], content_id, value["line"])
             plaintext = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated)
-        except Exception as error:  # the cipher raises a class of its own package
+        except Exception as error:  # the cipher's package has its own exception class
             raise DamagedError(
                 f"sealed content {value.get('content_id')} cannot be decrypted: it was changed",
                 where=where,
@@ -167,7 +167,7 @@ def _read(path: Path) -> str:
                 raise UsageError(
                     "the file with the content key is not a regular file, or others can read it",
                     where=str(path),
-                    todo="chmod 600 it",
+                    todo="Run: chmod 600 FILE",
                 )
             return file.read(4096).decode("ascii", "replace")
     except OSError as error:
@@ -183,7 +183,9 @@ def _parse_key(text: str, where: str) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise UsageError(
-            "a content key has 64 hex digits", where=where, todo="openssl rand -hex 32 makes one"
+            "a content key must have 64 hex digits",
+            where=where,
+            todo="Create one with `openssl rand -hex 32`",
         )
     return key
 

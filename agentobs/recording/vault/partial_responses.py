@@ -45,13 +45,13 @@ class PartialExchange:
     written: bytearray = field(default_factory=bytearray, repr=False)
     """The bytes of all parts, without secrets."""
     covered_bytes: int = 0
-    """How many bytes of the response the parts cover."""
+    """The number of bytes of the response that the parts cover."""
     parts: int = 0
     """The number of parts."""
     response: ResponseProgress = field(default_factory=ResponseProgress, repr=False)
     """The bytes of the response that have arrived."""
     next_search_bytes: int = 0
-    """How many bytes must have arrived before the next search for a part."""
+    """The number of bytes that must have arrived before the next search for a part."""
 
     def next_part(self, exchange: ModelExchange) -> dict[str, Any] | None:
         """Return the next part of a response as a content line; None if too little has arrived since the last one."""
@@ -83,8 +83,8 @@ class PartialExchange:
         return line
 
     def may_have_new_drafts(self, exchange: ModelExchange) -> bool:
-        """Return whether drafts of its facts may have changed since the last call: not after a draft of its usage, and
-        not if the start of the response is the same.
+        """Return whether drafts of its facts may have changed since the last call. They cannot have if a draft of the
+        usage was written, or if the start of the response is the same.
         """
         start = exchange.answer.status, len(self.response.first_chunks)
         has_usage = self.state is not None and self.state[1]

@@ -56,8 +56,8 @@ from agentobs.records.facts import DECLARED
 
 KEPT_BODIES = 32
 KEPT_BYTES = 64 * 1024 * 1024
-"""How many rebuilt bodies are cached, and their total size: the next request is nearly always a difference from one of
-the last few. Our choice.
+"""The maximum number and the maximum total size of cached rebuilt bodies: the next request is nearly always a
+difference from one of the last few. Our choice.
 """
 
 

@@ -236,7 +236,7 @@ def _expect_response(connection: Any, exchange: OpenExchange) -> None:
     protocol.set_response_params = set_response_params
 
     def released() -> None:
-        # Without a response, the request could not be sent.
+        # The request could not be sent, so there is no response.
         if process.state(State).sent.pop(connection, None) is not None:
             exchange.finish("cancelled")
 
@@ -546,7 +546,7 @@ async def _replace_body(req: Any, body: bytes) -> None:
 
 
 def _in_httpx(error: BaseException) -> BaseException:
-    """Return an error of aiohttp as the error of httpx2 for it; other errors unchanged."""
+    """Return the httpx2 error that corresponds to an aiohttp error; other errors unchanged."""
     kinds: tuple[tuple[Any, type[httpx2.TransportError]], ...] = (
         (getattr(aiohttp, "ConnectionTimeoutError", ()), httpx2.ConnectTimeout),
         (aiohttp.ClientProxyConnectionError, httpx2.ProxyError),
@@ -563,7 +563,7 @@ def _in_httpx(error: BaseException) -> BaseException:
 
 
 def _native(error: BaseException, req: Any, *, has_head: bool) -> BaseException:
-    """Return a recorded error of httpx2 as the error of aiohttp for it; other errors unchanged."""
+    """Return the aiohttp error that corresponds to a recorded httpx2 error; other errors unchanged."""
     message = str(error)
     match error:
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():

@@ -13,13 +13,13 @@ from agentobs.runtime import process
 
 
 class State:
-    """How many `record_all` are active in this process, and what they saw."""
+    """The number of active `record_all` calls in this process, and the requests that they saw."""
 
     def __init__(self) -> None:
         self.seen = 0
-        """How many requests to the provider the hooks have seen, whether or not they recorded them."""
+        """The number of requests to the provider that the hooks have seen, recorded or not."""
         self.active = 0
-        """How many `record_all` are active."""
+        """The number of active `record_all` calls."""
         self.place_of: PlaceOf | None = None
         """Returns the place of an exchange if there is no current place."""
         self.seen_hosts: set[str] = set()

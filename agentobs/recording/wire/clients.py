@@ -65,7 +65,9 @@ langchain-anthropic 1.7, strands 1.62, instructor 1.17, crewai 1.15, llama-index
 inspect-ai 0.3).
 """
 DEPTH_MAX = 3
-"""How deep clients are searched for: an agent has a model, which has a provider, which has a client. Our choice."""
+"""The maximum depth at which clients are searched for: an agent has a model, which has a provider, which has a client.
+Our choice.
+"""
 
 
 FACTORY = "_http_client_factory"
@@ -79,10 +81,10 @@ SDK_AIOHTTP = "anthropic._vendor.httpx_aiohttp"
 all versions.
 """
 AIOHTTP = "aiohttp"
-"""The import name of a library whose sessions are recorded, too; it is an optional dependency."""
+"""The import name of a library whose sessions are also recorded; it is an optional dependency."""
 URLLIB3 = "urllib3.connection"
-"""The module with the connections of urllib3, which requests and boto3 use; they are subclasses of those of
-`http.client` that connect by themselves.
+"""The module with the connections of urllib3, which requests and boto3 use; they subclass the connections of
+`http.client` and connect themselves.
 """
 OTHER_SDKS = frozenset(
     ("openai", "groq", "mistralai", "cohere", "google", "together", "cerebras", "xai_sdk")
@@ -219,7 +221,9 @@ class AllClients:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the recording; after an exception, do not warn, because the program may not have got to its requests."""
+        """Stop the recording; after an exception, do not warn, because the program may not have reached its
+        requests.
+        """
         if error is None:
             self.stop()
         elif self._is_on:

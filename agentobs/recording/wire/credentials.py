@@ -12,7 +12,9 @@ from collections.abc import Iterable
 SESSIONS_MAX = 1_000
 """The maximum number of open sessions whose credentials are kept. Our choice."""
 SECRETS_MAX = 64
-"""How many credentials are kept for one session; if there are more, the oldest are forgotten. Our choice."""
+"""The maximum number of credentials that are kept for one session; if there are more, the oldest are forgotten. Our
+choice.
+"""
 STARTS_BYTES = 16 * 1024 * 1024
 """The total size of the start lines of open sessions that are kept until their ends. Our choice."""
 

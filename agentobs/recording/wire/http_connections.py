@@ -446,7 +446,7 @@ def _framed(response: httpx2.Response) -> Iterator[bytes]:
 
 
 def _in_httpx(error: BaseException, *, is_connected: bool = True) -> BaseException:
-    """Return an error of a connection as the error of httpx2 for it; other errors unchanged."""
+    """Return the httpx2 error that corresponds to an error of a connection; other errors unchanged."""
     message = str(error)
     match error:
         case TimeoutError():
@@ -462,7 +462,7 @@ def _in_httpx(error: BaseException, *, is_connected: bool = True) -> BaseExcepti
 
 
 def _native(error: BaseException) -> BaseException:
-    """Return a recorded error of httpx2 as the error of a connection for it; other errors unchanged."""
+    """Return the connection error that corresponds to a recorded httpx2 error; other errors unchanged."""
     message = str(error)
     match error:
         case httpx2.TimeoutException():

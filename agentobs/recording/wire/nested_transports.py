@@ -1,4 +1,4 @@
-"""Nested transports: transports of httpx that send with another library, whose requests are recorded otherwise."""
+"""Nested transports: transports of httpx that send with another library, whose requests are recorded in another way."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def below_recorded() -> Iterator[None]:
 def is_below_recorded() -> bool:
     """Return whether the current code is a transport that sends a request which is already recorded.
 
-    Transports of httpx may use other libraries, such as aiohttp, whose requests are recorded otherwise.
+    Transports of httpx may use other libraries, such as aiohttp, whose requests are recorded in another way.
     """
     return _is_below.get()

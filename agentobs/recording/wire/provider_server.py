@@ -115,9 +115,11 @@ class Script:
         self._digests = [_digest(e.question) for e in self.exchanges] if match == "strict" else []
         self._redactor = Redactor(world.random_bytes(32))
         self.request_count = 0
-        """How many requests were received."""
+        """The number of requests that were received."""
         self.missed = self.rejected = 0
-        """How many requests were not recorded, and how many the real provider would have rejected."""
+        """The numbers of requests that were not recorded, and of requests that the real provider would have
+        rejected.
+        """
 
     def take(self, question: Question) -> ModelExchange | None:
         """Return the exchange to answer a request from, and mark it as used; None if there is none."""
@@ -198,7 +200,7 @@ class Script:
 
     @property
     def unused(self) -> int:
-        """How many exchanges were not used yet."""
+        """The number of exchanges that were not used yet."""
         return len(self._unused)
 
 
@@ -269,7 +271,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 LINE_BYTES_MAX = 4096
 """The longest line between the chunks of a body. Our choice."""
 TRAILERS_MAX = 100
-"""How many header fields may follow a body. Our choice, as for the fields before it (`http.client`)."""
+"""The maximum number of trailer fields. Our choice: the limit that `http.client` has for header fields."""
 _DECIMAL = re.compile(r"[0-9]{1,15}")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,15}")
 
@@ -505,7 +507,7 @@ def _numbered(text: str) -> str:
 _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::[0-9a-f]{1,16})?\]")
 """A placeholder of a secret, with its tag; see `agentobs.redaction`."""
 COMPARED_MAX = 1000
-"""How many unused exchanges are compared to find the most similar one. Our choice."""
+"""The maximum number of unused exchanges that are compared to find the most similar one. Our choice."""
 
 
 def _value(question: Question) -> Any:

@@ -12,7 +12,7 @@ from agentobs.provider.content_encoding import StreamDecoder
 from agentobs.records.exchanges import Answer, Chunk
 
 FIRST_BYTES = 64 * 1024
-"""How many bytes at the start of a response are searched for usage. Our choice."""
+"""The maximum number of bytes at the start of a response that are searched for usage. Our choice."""
 
 
 @dataclass(slots=True)
@@ -22,12 +22,12 @@ class ResponseProgress:
     keeps_body: bool = True
     """Whether the bytes are kept; otherwise, only the first chunks and the size are kept."""
     size: int = 0
-    """How many bytes have arrived."""
+    """The number of bytes that have arrived."""
     first_chunks: list[Chunk] = field(default_factory=list, repr=False)
     """The first chunks of the response, at most `FIRST_BYTES`."""
     _has_first_chunks: bool = False
     _received: int = 0
-    """How many chunks of the response were added, as they arrived."""
+    """The number of chunks that were added on arrival."""
     _first: int = 0
     """The offset of the bytes in memory."""
     _held: bytearray = field(default_factory=bytearray, repr=False)

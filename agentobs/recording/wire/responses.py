@@ -22,7 +22,7 @@ Our choice: the wait ends when the client stops.
 """
 
 REPLAYED = "agentobs.replayed"
-"""The extension of a response that comes from a recording, so that it costs nothing."""
+"""The extension that marks a response from a recording. Such a response costs nothing."""
 SENT = "agentobs.sent"
 """The extension of a request with the request that is sent in its place, if a transport closer to the network decides
 what is sent; None until it has decided. Nothing of the exchange is written before that.

@@ -61,7 +61,9 @@ from agentobs.tracing import ambient
 PlaceOf = Callable[[], Place]
 
 KEPT_BYTES = 32 * 1024 * 1024
-"""How many bytes of one body are kept. The rest passes through and is counted, and the session is incomplete."""
+"""The maximum number of bytes of one body that are kept. The rest passes through and is counted, and the session is
+incomplete.
+"""
 
 RECORDED = "agentobs.request"
 """The extension that marks a recorded request with its identity. A redirected request has a copy of it, but is a
@@ -71,7 +73,7 @@ separate request.
 PROXY_VARIABLE = "AGENTOBS_PROXY_URL"
 """The environment variable with the URL of the recording proxy that a program was started with."""
 RECORDED_HEADER = "x-agentobs-recorded"
-"""The header of requests to that proxy that this process records itself. The proxy does not forward it."""
+"""The header that marks requests to that proxy that this process records itself. The proxy does not forward it."""
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
@@ -351,7 +353,7 @@ def forget_open() -> None:
 
 
 IN_FLIGHT_MAX = 8
-"""How many requests in flight are kept with an exchange. Our choice."""
+"""The maximum number of requests in flight that are kept with an exchange. Our choice."""
 
 
 def _in_flight(place: Place, question: Question) -> tuple[bytes, ...]:

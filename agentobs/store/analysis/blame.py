@@ -34,7 +34,9 @@ from agentobs.store.session_texts import prompt_of, prompt_title
 BYTES_MAX = 50 * 1024 * 1024
 """Larger files have no recorded content, see docs/workspaces.md."""
 BINARY_BYTES = 8000
-"""How many bytes are searched for a NUL byte, which text does not contain. Source: buffer_is_binary of git 2.39."""
+"""The maximum number of bytes that are searched for a NUL byte, which text does not contain. Source: buffer_is_binary
+of git 2.39.
+"""
 BEFORE = "before the first recorded state"
 AFTER = "not by a recorded session: changed after the last recorded state"
 BETWEEN = "not by a recorded session: changed between two sessions"
@@ -110,7 +112,7 @@ def blame_file(store: Store, path: Path, first: int, last: int) -> Blame:
         store: the store.
         path: the file.
         first: the first line, from 1.
-        last: the last line; it may be behind the end of the file.
+        last: the last line; it may be after the end of the file.
 
     Raises:
         UsageError: the file cannot be read, is not text, is in no recorded workspace, or has fewer lines.
@@ -415,7 +417,9 @@ class _Origins:
     def _of_another_session(
         self, rows: Sequence[Mapping[str, Any]], here: _State, blob: str
     ) -> Mapping[str, Any] | None:
-        """Return the change by a session that recorded the same workspace at the time; None if several may be it."""
+        """Return the change by a session that recorded the same workspace at the time; None if there are several
+        candidates.
+        """
         found = [
             row
             for row in rows

@@ -36,9 +36,9 @@ KINDS = {
 }
 """The name of each kind of node."""
 OPEN_MAX = 5
-"""How many open calls are listed. Our choice."""
+"""The maximum number of open calls that are listed. Our choice."""
 CONTENT_LINES_MAX = 20
-"""How many lines of the content of a step are shown. Our choice."""
+"""The maximum number of lines of the content of a step that are shown. Our choice."""
 CONTENT_BYTES_MAX = 2 * 1024 * 1024
 """Larger files are not compared line by line. Our choice."""
 
@@ -178,7 +178,7 @@ class CauseTexts:
         changes = tree_changes(shadow, before.tree, after.tree)
         change = next((each for each in changes if path_text(each.path) == path), None)
         if change is None:
-            return ["the path is not known any more"]
+            return ["the path is no longer known"]
         paths = [each for each in (change.old_path, change.path) if each is not None]
         found = patch(shadow, before.tree, after.tree, paths)
         lines = found.decode("utf-8", "backslashreplace").splitlines()

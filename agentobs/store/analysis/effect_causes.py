@@ -70,7 +70,7 @@ class CauseGraph:
     nodes: tuple[CauseNode, ...]
     edges: tuple[CauseEdge, ...]
     wanted: frozenset[str]
-    """The nodes that were asked for."""
+    """The requested nodes."""
 
     def outline(self) -> list[OutlineStep]:
         """Return the nodes in the order of a tree, each below its nearest cause.
@@ -223,7 +223,7 @@ class SessionCauses:
         return self.graph([f"command:{self.commands[number - 1].row['effect_id']}"])
 
     def of_path(self, path: str) -> CauseGraph:
-        """Return the causes of all changes of a file, also under its former names.
+        """Return the causes of all changes of a file, including changes under its former names.
 
         Args:
             path: the path as the facts contain it: a digest.
@@ -257,7 +257,7 @@ class SessionCauses:
         return self.graph(found)
 
     def graph(self, wanted: Collection[str]) -> CauseGraph:
-        """Return the nodes with all that caused them, what they caused, and the requests with the results.
+        """Return the nodes with all of their causes, their effects, and the requests that contain the results.
 
         Raises:
             UsageError: there is no such node.
@@ -288,7 +288,7 @@ class SessionCauses:
                 if each.source in nodes
                 and each.target in nodes
                 and (each.rule == RESULT or each.target in causes)
-                # A wanted request is not shown as the result of the turn before.
+                # A requested node is not shown as the result of the turn before.
                 and not (each.rule == RESULT and each.target in wanted)
             ),
             frozenset(wanted),

@@ -11,12 +11,14 @@ from agentobs.store.port import Store
 Row = Mapping[str, Any]
 
 STEPS_BEFORE = 5
-"""How many steps before the failed step are shown. Our choice: a request, its calls, and the step before them."""
+"""The maximum number of steps before the failed step that are shown. Our choice: a request, its calls, and the step
+before them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of one session. Its texts are labels; digests stand for other texts."""
+    """The failure of one session. Its texts are labels; other texts are replaced by digests."""
 
     row: Row
     """The row of the session in the view `failures`."""

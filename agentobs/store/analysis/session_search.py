@@ -90,7 +90,7 @@ class SessionTexts:
 
         Args:
             text: the text. White space matches exactly.
-            all_text: whether to search prompts, responses, and inputs and results of tools, too.
+            all_text: whether to also search prompts, responses, and inputs and results of tools.
             seconds: how long sessions that are not in the index yet may be read; None for no limit.
             progress: is called while such sessions are read.
 
@@ -227,7 +227,7 @@ class SessionTexts:
 
 
 def _few(listed: Sequence[_Listed]) -> list[str] | None:
-    """Return the IDs of sessions if they are so few that they are looked up one by one; None for all sessions."""
+    """Return the IDs of sessions if there are few enough to look them up one by one; None for all sessions."""
     return [each.session_id for each in listed] if len(listed) <= FEW else None
 
 

@@ -143,7 +143,7 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
         parent = each.parent_id if each.parent_id in known else whole.id
         children.setdefault(str(parent), []).append(each)
     for under in children.values():
-        # A child without an end lasts as long as its parent, so it comes first.
+        # A child without an end lasts as long as its parent, so it is processed first.
         under.sort(
             key=lambda each: (each.ended_ns is not None, -(each.ended_ns or 0), each.started_ns)
         )

@@ -59,7 +59,9 @@ class Row:
         return "cost" if "amount" in self.values else "usage"
 
     def group(self, *, with_components: bool = True) -> str:
-        """Return its dimensions as one text; without components, all parts of a group's money have the same text."""
+        """Return its dimensions as one text. Without the dimension of the component, all parts of a group's money have
+        the same text.
+        """
         omitted = _MEASURES if with_components else _MEASURES | _COMPONENTS
         named = {name: value for name, value in self.values.items() if name not in omitted}
         return json.dumps(named, sort_keys=True, default=str)

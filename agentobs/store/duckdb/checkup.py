@@ -79,7 +79,7 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
             return [*found, _unreadable(error, home)]
     with connection:
         found += _newer([str(each.message) for each in warned])
-        found += _lately(connection, now_ns, since_ns)
+        found += _recent_findings(connection, now_ns, since_ns)
         found += _empty(connection, since_ns)
         found += _damaged(connection)
         found += _lost(connection, since_ns)
@@ -192,7 +192,9 @@ def _newer(warned: list[str]) -> Iterator[Finding]:
         yield Finding("versions", "wrong", text, _some(newer), todo)
 
 
-def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -> Iterator[Finding]:
+def _recent_findings(
+    connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int
+) -> Iterator[Finding]:
     [row] = _rows(connection, "recorded_lately", since_ns=since_ns) or [_NOTHING]
     if not row["sessions"]:
         days = (now_ns - (row["last_ns"] or now_ns)) / 86_400e9

@@ -41,8 +41,8 @@ SECONDS_SIZE = 64 * 1024 * 1024
 tenth of a second.
 """
 TRIES = 3
-"""How many times the opening of a store is tried. It fails if another process replaces the store and deletes its
-archives in the meantime.
+"""The maximum number of times that the opening of a store is tried. It fails if another process replaces the store and
+deletes its archives in the meantime.
 """
 
 
@@ -78,7 +78,7 @@ def connected(
 ) -> duckdb.DuckDBPyConnection:
     """Return the connection of `connect`, with a limit on the memory that DuckDB counts."""
     if ingest:
-        _freshen(place)
+        _ingest_if_due(place)
     connection = duckdb.connect(config=SETTINGS)
     try:
         for _ in range(TRIES):
@@ -143,7 +143,7 @@ def select(
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or not _is_select(connection, statements[0]):
         raise UsageError(
-            "not exactly one SELECT statement",
+            "expected exactly one SELECT statement",
             where="sql",
             todo="Pass one statement that starts with SELECT, WITH, FROM, EXPLAIN, DESCRIBE, SUMMARIZE or SHOW",
         )
@@ -174,7 +174,7 @@ def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
     return is_old or new_bytes >= max(NEW_BYTES, generation.bytes // SHARE)
 
 
-def _freshen(home: Home) -> None:
+def _ingest_if_due(home: Home) -> None:
     """Ingest if it is due and no other process ingests. Otherwise, the new records are read as the tail."""
     generation = generations.quick_current(home)
     if generation is None:

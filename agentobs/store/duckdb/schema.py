@@ -2,7 +2,7 @@
 
 The SQL is in `migrations/` and `views/`, both applied in the order of their file names. A released migration is never
 edited; changes go into the next migration. The views do not name a schema, so that the same text can create them in the
-published file and in a live connection, where the fact tables are views, too. Changes to views need no migration.
+published file and in a live connection, where the fact tables are views as well. Changes to views need no migration.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def without(
 
 
 def restored(segment_id: str, known: Mapping[int, tuple[str, bytes]], last: int) -> Rewritten:
-    """Return the contents of a missing file with the records 1 to `last`, of which only `known` still exist."""
+    """Return the contents of a missing file with the records 1 to `last`. Only the records in `known` still exist."""
     result = Rewritten()
     _lose(result, zlib.crc32(segment_id.encode()), 1, last, known)
     return result

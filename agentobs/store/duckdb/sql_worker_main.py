@@ -183,7 +183,7 @@ def _run(
 def _send_result(
     connection: duckdb.DuckDBPyConnection, query: dict[str, Any], limits: Limits, out: IO[bytes]
 ) -> None:
-    """Run a query, and send its columns and rows as far as the limits allow."""
+    """Run a query, and send its columns and as many rows as the limits allow."""
     parameters = unpack(query["parameters"])
     _check_names(query["sql"])
     # Statements that only look like a query (WITH a AS (DELETE ...)) must not change the tail.
@@ -203,7 +203,7 @@ def _send_result(
 
 
 _CALL = r"\"?\s*(?:\(|/\*|--)"
-"""What follows the name of a function: its arguments, or a comment before them. Comments are not parsed, because a
+"""The text after the name of a function: its arguments, or a comment before them. Comments are not parsed, because a
 pattern for many of them takes exponential time.
 """
 _MACHINE = re.compile(

@@ -246,7 +246,7 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
 
 
 def _finding(path: Path, damage: Damage) -> Finding:
-    """Describe damage, and the loss as far as it is known."""
+    """Describe the damage and, if known, the loss."""
     place = _place(path)
     summary = damage.summary
     if summary is None:

@@ -3,7 +3,7 @@
 -- $since_ns: only sessions that started at or after this time, or NULL. $now_ns: the current time, or NULL. what is the
 -- kind of jump: `backwards` if the time of a later record is more than a second earlier; `end_before_start`; or
 -- `future` if a session starts more than a minute after the current time. A jump forward within a session cannot be
--- distinguished from a wait. Interactions without a span of their own were derived from requests, and may be wrong in
+-- distinguished from a wait. Interactions without their own span were derived from requests, and may be wrong in
 -- recordings of older versions, so they say nothing about the clock.
 WITH chosen AS (
     SELECT session_id, min(started_ns) AS started_ns

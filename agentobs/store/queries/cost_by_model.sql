@@ -1,7 +1,7 @@
 -- What did each model cost?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
--- second, or NULL. Each iteration of a response counts as a call of its own model.
+-- second, or NULL. Each iteration of a response counts as a call of the iteration's own model.
 SELECT
     canonical_model AS model,
     count(*) AS calls,

@@ -2,7 +2,7 @@
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only attempts that were sent from the first time on and
 -- before the second, or NULL. $limit_name: only this limit, or NULL. The latest hour comes first. A row without a limit
--- counts rejected requests whose limit is unknown. Limits of which only the time of the reset is known are left out.
+-- counts rejected requests whose limit is unknown. Limits with only a known reset time are left out.
 WITH seen AS (
     SELECT
         time_bucket(INTERVAL 1 HOUR, make_timestamp_ns(at_ns)::TIMESTAMP) AS hour, model, limit_name, limit_value,

@@ -1,7 +1,7 @@
 -- How long did the agent wait for approval?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only waits that ended from the first time on and
--- before the second, or NULL. One row for each tool and resolver; the tool `budget` stands for requests to continue
+-- before the second, or NULL. One row for each tool and resolver; the tool `budget` means requests to continue
 -- beyond a budget. unanswered is the number of waits that had not ended when the process ended; they have no duration.
 -- Percentiles are exact. The last five columns count the answers by duration.
 WITH waits AS (

@@ -32,7 +32,7 @@ State = Literal["running", "done", "diverged", "failed", "canceled", "timed out"
 
 
 class Output(Protocol):
-    """An output of a program, of which the last bytes are kept."""
+    """An output of a program. Only its last bytes are kept."""
 
     def text(self) -> str:
         """Return the kept output as text."""
@@ -80,7 +80,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What session pages need to offer commands."""
+    """The objects with which session pages offer commands."""
 
     home: Path
     directory: Path

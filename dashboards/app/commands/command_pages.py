@@ -31,7 +31,7 @@ from dashboards.panels.trace_tree import TraceTree
 from dashboards.report.path_reports import divergence_facts
 
 SHOWN_CHARACTERS = 200_000
-"""The maximum number of characters of each output that a page shows: the last ones. Our choice."""
+"""The maximum number of characters that a page shows at the end of each output. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def _shown_path(commands: Commands, path: Path) -> str:
 
 
 def _fork_turn(tree: TraceTree, about: Row, requested: str | None) -> int:
-    """Return the turn to fork at: the requested one, that of the failed step, or the last one."""
+    """Return the turn to fork at: the requested turn, the turn of the failed step, or the last turn."""
     if requested and requested.isascii() and requested.isdigit() and len(requested) <= 9:
         return max(int(requested), 1)
     failing = None if tree.failing is None else tree.node(tree.failing)

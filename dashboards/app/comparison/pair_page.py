@@ -26,7 +26,7 @@ PAGE_SIZE = 100
 MOST_LISTED = 8
 """The number of differences that are listed at the top. Our choice."""
 MOST_COMPARISONS = 4
-"""The number of cached comparisons; that of two sessions of 1,000 turns takes about 5 MB. Our choice."""
+"""The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
 MOST_OFFERED = 100
 """The number of sessions that the form suggests; others are selected by ID. Our choice."""
 
@@ -200,7 +200,7 @@ def _selected_step(
 
 
 def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None, int | None]:
-    """Return the numbers of the different steps before and after a step."""
+    """Return the numbers of the closest steps before and after a step that differ."""
     if number is None:
         return None, None
     before = [each for each in different if each < number]

@@ -33,7 +33,7 @@ def json_download(name: str, value: Any) -> Response:
 def csv_cell(value: Any) -> Any:
     """Return a value for a CSV file; lists are words, and a text that looks like a formula is quoted."""
     text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    # Spreadsheets run texts that start with these signs, some also after white space, or in their full width.
+    # Spreadsheets run texts that start with these signs; some of them even after white space, or in full width.
     is_formula = isinstance(text, str) and text.lstrip().startswith(FORMULA_SIGNS)
     return f"'{text}" if is_formula else text
 

@@ -40,7 +40,7 @@ EXPORT_LIMITS = replace(LIMITS, rows=MOST_EXPORTED)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a query, as they came from its process."""
+    """The rows of a query, as its process returned them."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -61,7 +61,7 @@ class QueryResult:
     numbers: Sequence[bool] = ()
     """Whether each column contains numbers."""
     links: Sequence[Sequence[str]] = ()
-    """The path of the page that each value names, such as the page of a session; empty if it names none."""
+    """For each value, the path of the page that it refers to, such as a session page; empty if there is none."""
     note: str = ""
     """The reason why rows are missing, or why the query failed."""
     failed: bool = False

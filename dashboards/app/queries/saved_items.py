@@ -1,6 +1,6 @@
 """Saved views of the list and saved queries. They are kept in the home, so that everyone who opens it sees them.
 
-The file `saved.json` has mode 0600 and contains what people saved: names, filters and SQL statements. It is written
+The file `saved.json` has mode 0600 and contains what users saved: names, filters and SQL statements. It is written
 only on request, and replaced as a whole, so a reader never sees a part of it. A damaged file is never replaced.
 """
 

@@ -137,9 +137,7 @@ def test_a_summary_is_requested_last() -> None:
 
 
 def test_recent_files_are_attached_again() -> None:
-    """After a summary, the contents of the files that were read before it are attached again, as far as there
-    is space.
-    """
+    """After a summary, the contents of the files that were read before it are attached again if there is space."""
 
     @tool(read_only=True, paths=("where",))
     def read(where: str) -> str:

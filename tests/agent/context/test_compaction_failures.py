@@ -186,7 +186,7 @@ def test_a_truncated_summary_is_requested_again() -> None:
 
 
 def test_a_summary_that_is_truncated_twice_is_a_failure() -> None:
-    """If the second summary is truncated, too, the failure is reported and the conversation continues unchanged."""
+    """If the second summary is also truncated, the failure is reported and the conversation continues unchanged."""
     *replies, final_reply = long_responses(2)
     conversation = Conversation()
     with recorded() as records:

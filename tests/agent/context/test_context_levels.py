@@ -38,7 +38,7 @@ OVERLOADED = error(529, "overloaded_error", retry="false")
 
 
 def looks(*tokens: int) -> list[Reply]:
-    """Return responses that read a long file; their usage says how long the conversation is."""
+    """Return responses that read a long file; their usage states how long the conversation is."""
     return [
         response_of(count, THOUGHT, call(f"toolu_{n}", "look", where=f"{n}.txt"))
         for n, count in enumerate(tokens, 1)
@@ -117,7 +117,7 @@ def test_a_share_is_reported_again_after_the_conversation_was_shorter() -> None:
 
 
 def test_compaction_that_is_off() -> None:
-    """If automatic compaction is off, the event says so, and the request is sent unchanged."""
+    """If automatic compaction is off, the event reports this, and the request is sent unchanged."""
     with Provider([*looks(8000, 9500), DONE]) as provider:
         events = play(provider, Asking(OFF))
     assert levels(events) == [(2, 80, "off"), (3, 95, "off")]

@@ -86,7 +86,7 @@ def test_a_failing_summary_is_not_requested_without_end() -> None:
 
 
 def test_each_reason_is_recorded() -> None:
-    """A refusal, and a summary that is cut twice, are failures, too; a summary that is used resets the count."""
+    """A refusal, and a summary that is cut twice, also count as failures; a summary that is used resets the count."""
     conversation = Conversation()
     with recorded() as records:
         events, requests = run_agent(

@@ -201,7 +201,7 @@ def test_private_addresses_are_rejected(host: str) -> None:
 
 
 def test_a_gate_whose_server_cannot_be_reached_is_a_veto() -> None:
-    """A host without an address, and one that does not answer within half of the timeout of the hook."""
+    """A host without an address, and a host that does not respond within half of the hook's timeout."""
 
     async def unknown(host: str, port: int) -> list[str]:
         raise OSError("no such host")

@@ -213,7 +213,7 @@ HOSTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("annotation", "value"), HOSTS)
 def test_an_unreadable_host_counts_as_blocked(annotation: Any, value: Any, tmp_path: Path) -> None:
-    """If any host is blocked, a value from which no host can be read counts as blocked, too."""
+    """If any host is blocked, a value from which no host can be read also counts as blocked."""
     tested_tool = tool_with(annotation, hosts=("x",))
     blocked = permissions_for("bypassPermissions", blocked=("evil.example",))
     assert outcome(tested_tool, value, blocked, tmp_path) == "denied"
@@ -221,7 +221,7 @@ def test_an_unreadable_host_counts_as_blocked(annotation: Any, value: Any, tmp_p
 
 
 def test_the_reason_reports_an_unreadable_host() -> None:
-    """The reason of the denial says that the host cannot be parsed; if the host is not blocked, a rule for hosts
+    """The reason of the denial states that the host cannot be parsed; if the host is not blocked, a rule for hosts
     requires approval instead of allowing the call.
     """
     tested_tool = tool_with(Any, hosts=("x",))

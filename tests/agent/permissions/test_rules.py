@@ -100,8 +100,8 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "where", "found", "todo"),
     [
-        ('{"alow": []}', "", "'alow' is unknown", "Did you mean 'allow'?"),
-        ('{"permissions": {}}', "", "'permissions' is unknown", "Write {"),
+        ('{"alow": []}', "", "unknown key 'alow'", "Did you mean 'allow'?"),
+        ('{"permissions": {}}', "", "unknown key 'permissions'", "Write {"),
         ('{"deny": "shell"}', "", "'deny' is not a list", "Write {"),
         ('{"deny": null}', "", "'deny' is not a list", "Write {"),
         (

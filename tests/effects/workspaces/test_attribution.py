@@ -56,7 +56,7 @@ EDIT = {"old_string": "two", "new_string": "2"}
         (DELETED, [{"command": "rm ./a.py"}], (0, "inferred", "path")),
         (DELETED, [{"path": "../src/a.py"}, {"path": "/home/ada/project/other.py"}], (0, "inferred", "path")),
         (RENAMED, [{"from": "a.py", "to": "b.py"}], (0, "inferred", "path")),
-        # Another call may have done it.
+        # Another call may have made the change.
         (DELETED, [{"path": "a.py"}, {"command": "rm *.py"}], NONE),
         (DELETED, [{"path": "a.py"}, {}], NONE),
         (DELETED, [{"path": "a.py"}, {"path": "other.py", "directory": "."}], NONE),
@@ -77,7 +77,7 @@ def test_rules(change: Change, inputs: list[Any], expected: tuple[Any, ...]) -> 
 
 
 def test_only_calls_that_were_open_are_candidates() -> None:
-    """Calls before and after, of reading tools and of sub-agents that have own calls are not candidates."""
+    """Calls before and after, of reading tools and of sub-agents that have their own calls are not candidates."""
     calls = [
         call(1, {}, opened=1, closed=5),
         call(2, {}, opened=1, closed=None),

@@ -93,7 +93,9 @@ def blame(shell: Shell, path: str, *arguments: str) -> list[tuple[Any, ...]]:
 
 
 def test_every_change_of_twelve_turns_has_its_call(release: Release) -> None:
-    """Each change is attributed to the call that made it, also those of concurrent sub-agents; none is wrong."""
+    """Each change is attributed to the call that made it, including changes by concurrent sub-agents; no attribution is
+    wrong.
+    """
     rows = queries.query(
         "SELECT path, change, lane, turn, certainty, rule FROM file_changes JOIN sessions USING (session_id) "
         "WHERE name = 'release' ORDER BY state, path",
@@ -147,7 +149,9 @@ def test_the_workspace_of_each_turn_is_restored(
     ],
 )  # fmt: skip
 def test_which_calls_changed_a_file(shell: Shell, path: str, expected: list[Any]) -> None:
-    """The chain of a file has the calls that changed it, also under a former name, and those that started them."""
+    """The chain of a file contains the calls that changed it, even under a former name, and the calls that started
+    those.
+    """
     graph = why(shell, "release", "--file", path)
     # Calls of concurrent agents are in no certain order.
     assert sorted(calls(graph), key=repr) == sorted(expected, key=repr)
@@ -212,7 +216,7 @@ def test_why_a_line_is_there(shell: Shell) -> None:
 
 
 def test_who_wrote_the_lines(shell: Shell) -> None:
-    """Lines name session, turn and prompt, also of a renamed file; lines of other people belong to nobody."""
+    """Lines name session, turn and prompt, even in a renamed file; lines that no session wrote have none."""
     by_call = "by a tool call"
     assert blame(shell, "src/sums.py") == [
         ("# Adds.", "main", 2, "edit", PROMPT, by_call),
@@ -378,7 +382,7 @@ def test_names_with_escapes_and_long_files(
 def test_two_sessions_record_one_directory_at_the_same_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line belongs to the session whose call wrote it, also if the other session saw it first."""
+    """Each line belongs to the session whose call wrote it, even if the other session saw it first."""
     agentobs.stop_recorder()
     root = tmp_path / "tree"
     write(root, {"start.txt": "start\n"})

@@ -184,7 +184,7 @@ LATE: Script = {
 def test_a_snapshot_that_ends_after_the_response_is_late(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may contain changes of the next turn, so that no change is attributed to one of several calls by its time."""
+    """It may contain changes of the next turn, so its time does not attribute any change to one of several calls."""
     home, block = tmp_path / "home", tmp_path / "block"
     fake_git(
         tmp_path / "bin",

@@ -126,7 +126,7 @@ def test_files_that_are_not_captured_are_noted(home: Home, root: Path) -> None:
     (root / "large").write_bytes(b"")
     os.truncate(
         root / "large", 5 * 1024**3
-    )  # sparse: reading it would take longer than this test may
+    )  # a sparse file: reading it would exceed the time limit of this test
     shadow = open_shadow(home, root)
     snapshots = Snapshots(shadow, skipped=root / ".agentobs", file_bytes_max=100)
     snapshot = snapshots.take()

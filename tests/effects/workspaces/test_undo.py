@@ -1,4 +1,4 @@
-"""Undo puts back exactly the files of a session, and loses no byte of anybody else."""
+"""Undo restores exactly the files of a session, and loses no other changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def planned(home: Home, root: Path, start: dict[str, str], session: Action) -> Undo:
-    """Return the plan that puts back what a session has done to some files."""
+    """Return the plan that undoes the changes of a session to some files."""
     write(root, start)
     shadow = open_shadow(home, root)
     snapshots = Snapshots(shadow)
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_copies_of_everything(
     assert files_of(tmp_path)[b"a"] == ("file", b"new\n")
     with monkeypatch.context() as patch:
         patch.setattr(undo_module, "_write", full)
-        with pytest.raises(UsageError, match="only a part of the files was put back") as caught:
+        with pytest.raises(UsageError, match="only some of the files were restored") as caught:
             undo(plan)
     copies = Path(str(caught.value).rpartition(" are in ")[2].rstrip("."))
     assert files_of(copies) == {b"a": ("file", b"new\n"), b"b": ("file", b"new\n")}

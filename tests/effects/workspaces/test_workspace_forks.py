@@ -1,4 +1,4 @@
-"""Forks of sessions with recorded files: they continue from the files of their turn, in a directory of their own."""
+"""Forks of sessions with recorded files: they continue from the files of their turn, in their own directory."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def compared(shell: Shell, *arguments: str) -> tuple[int, list[dict[str, Any]], 
 
 
 def test_a_comparison_shows_which_model_passes(session: Session, shell: Shell) -> None:
-    """One row for each fork, also if a provider is down in the middle; each fork has its own directory and session."""
+    """Each fork has a row, even if the provider is down in the meantime; each fork has its own directory and
+    session.
+    """
     code, rows, messages = compared(shell, "--models", f"{HALTING},{RECORDED}", "--yes")
     assert code == 1
     shown = [(row["model"], row["run"], row["verdict"], row["turns"]) for row in rows]
@@ -170,7 +172,7 @@ def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
         (("--models", "no-such-model"), "no price is known for the model no-such-model"),
         (("--models", OTHER, "--max-usd", "0.0001"), "the limit allows no fork"),
         (("--models", OTHER, "--max-usd", "x"), "expected an amount of dollars above 0"),
-        (("--models", ","), "names no model"),
+        (("--models", ","), "no models given"),
         (("--models", OTHER, "--link", "node_modules"), "not an existing path"),
     )
     for arguments, why in refusals:
@@ -206,7 +208,7 @@ def test_requests_in_flight_count_with_their_highest_cost() -> None:
 
 
 def test_a_request_whose_cost_is_not_known_stays_reserved() -> None:
-    """A response that was cut off or that nobody waited for may cost all that its request allows."""
+    """A response that was cut off or that the client did not wait for may cost all that its request allows."""
     body = {"model": OTHER, "max_tokens": 100}
     most = 500 * Decimal("0.00001") + 100 * Decimal("0.000025")
     for certainty, outcome, is_sent in (
@@ -265,7 +267,7 @@ def test_a_comparison_that_does_not_start_leaves_no_directory(
 
 
 def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
-    """The request that could exceed the limit is not sent; the command ends, and the error says what was spent."""
+    """The request that could exceed the limit is not sent; the command ends, and the error states what was spent."""
     out = tmp_path / "out"
     ended = shell(
         "fork", "fix", "--at", "5", "--model", OTHER, "-o", str(out), "--max-usd", "0.00001"
@@ -386,7 +388,7 @@ def test_a_python_agent_is_forked_from_the_files_of_its_turn(
 def test_a_terminated_comparison_ends_its_fork(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Otherwise the fork would go on and spend money after its terminal was closed."""
+    """Otherwise the fork would continue and spend money after its terminal was closed."""
 
     class Process:
         signals: ClassVar[list[int]] = []

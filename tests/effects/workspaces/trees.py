@@ -112,7 +112,7 @@ def hostile_repository(root: Path) -> None:
     git(root, "commit", "-qm", "first")
     git(root, "submodule", "--quiet", "add", str(library), "vendor/library")
     git(root, "commit", "-qm", "submodule")
-    # A repository in the workspace that is no submodule and has no commit.
+    # A repository in the workspace that is not a submodule and has no commit.
     (root / "plain" / "nested").mkdir(parents=True)
     git(root / "plain" / "nested", "init", "-q")
     write(
