@@ -115,6 +115,7 @@ def record(
     sign = aws_signer(is_wanted=signs_aws)
     found = client_variables.upstreams(environment, variables, redirects=node, signs_aws=signs_aws)
     turns = recorded_sessions.TurnCounter()
+    world.hold_clock()  # until the process ends, because effects come before the first session
     started_ns = world.now()
     home = _start(home_option(context), content, turns)
     names = [each.name for each in variables]

@@ -77,8 +77,8 @@ while (@ancestors < 24 && $ancestors[-1] > 1) {
 }
 my $directory = readlink '/proc/self/cwd';
 $directory = $ENV{PWD} if !defined $directory && defined $ENV{PWD};
-my ($wall, $started) = (clock_ns(0), clock_ns(1));
-$is_connected &&= report('S', 1, $name, $real, join(',', @ancestors), join(',', @kinds), $wall,
+my $started = clock_ns(1);
+$is_connected &&= report('S', 1, $name, $real, join(',', @ancestors), join(',', @kinds), $started,
     defined $directory ? $directory : '', @argv);
 if (!$is_connected) {
     close $connection if $connection;

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentobs import world
 from agentobs.effects.mcp.client_config import with_tees
 from agentobs.effects.mcp.http_traffic import HttpTraffic
 from agentobs.effects.mcp.json_rpc import Moment, RpcExchange, Sender, StdioTraffic
 from agentobs.effects.mcp.mcp_records import McpServer
 from agentobs.effects.mcp.process_clients import leave_clients, observe_clients
+from agentobs.effects.mcp.stdio_tee import VERSION
 from agentobs.effects.observation import Scope
 from agentobs.effects.report_socket import ReportSocket
 from agentobs.errors import UsageError
@@ -136,13 +138,14 @@ class _Tee:
         """Receive a message of the tee: its start, or data of one direction."""
         if kind == b"M":
             version, name = fields
-            if version != b"1":
+            if version != VERSION:
                 raise ValueError("another version")
             self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
         elif kind in (b"c", b"s"):
-            wall, clock, data = fields
+            clock, data = fields
             sender: Sender = "client" if kind == b"c" else "server"
-            self._traffic(sender, data, Moment(int(wall), int(clock)))
+            # The wall clock of another process may have jumped.
+            self._traffic(sender, data, Moment(world.at(int(clock)), int(clock)))
 
     def closed(self, *, by_sender: bool) -> None:
         """Receive the end of the connection."""

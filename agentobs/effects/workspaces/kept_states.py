@@ -1,7 +1,8 @@
 """States: the snapshots of a session that its shadow repository keeps, and what can be done with them.
 
 A state is a commit without parents: its tree has the files, and its message is the JSON of the snapshot. The reference
-`refs/sessions/<session id>/<number>` keeps it; numbers start at 1, and equal consecutive snapshots share a number.
+`refs/sessions/<session id>/<number>` keeps it; numbers start at 1, and equal consecutive snapshots share a number. The
+date of the commit is the number of the snapshot, which orders the states of all sessions.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def keep_state(shadow: ShadowGit, session_id: str, number: int, snapshot: Snapsh
         ShadowGitError: git failed, or the disk is full.
     """
     message = snapshot.to_json().encode()
-    commit = shadow.run("commit-tree", snapshot.tree, text=message).decode().strip()
+    date = {f"GIT_{who}_DATE": f"@{snapshot.number} +0000" for who in ("AUTHOR", "COMMITTER")}
+    commit = shadow.run("commit-tree", snapshot.tree, text=message, variables=date).decode().strip()
     shadow.run("update-ref", f"refs/sessions/{session_id}/{number}", commit)
 
 

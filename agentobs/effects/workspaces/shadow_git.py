@@ -6,6 +6,7 @@ Its attributes take precedence over all others and disable conversions and filte
 
 home/workspaces/<workspace id>/      mode 0700
   root                               the path of the workspace
+  last                               the number of the last snapshot
   lock                               held while the index is used
   git/                               the repository; refs/sessions/<session id>/<number> are the recorded states
   replaced/                          copies of the files that `agentobs restore` has replaced
@@ -130,6 +131,7 @@ class ShadowGit:
         work_tree: Path | None = None,
         index: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> bytes:
         """Return the output of a git command.
 
@@ -139,6 +141,7 @@ class ShadowGit:
             work_tree: the directory of the files, default the workspace.
             index: the index file, default the index of the workspace.
             settings: configuration for this command.
+            variables: environment variables for this command.
 
         Raises:
             ShadowGitError: the command failed, or git is missing.
@@ -153,7 +156,7 @@ class ShadowGit:
                 input=text,
                 capture_output=True,
                 cwd=tree if tree.is_dir() else self.path,
-                env=self._environment(tree, index),
+                env={**self._environment(tree, index), **(variables or {})},
                 timeout=COMMAND_SECONDS,
                 # Ctrl-C at the terminal is for the recorded program.
                 start_new_session=True,
@@ -213,6 +216,26 @@ class ShadowGit:
             yield
         finally:
             os.close(descriptor)
+
+    def next_number(self) -> int:
+        """Return a number for a new snapshot; the caller holds the lock.
+
+        It is higher than all earlier ones of the workspace, whatever the clock does. If it can be, it is the time in
+        seconds since 1970, so that numbers of a file that was lost are lower, too.
+
+        Raises:
+            OSError: the number cannot be stored.
+        """
+        path = self.path / "last"
+        try:
+            last = int(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            last = 0
+        number = max(last + 1, world.wall() // 1_000_000_000)
+        draft = path.with_name("last.new")
+        draft.write_text(str(number))
+        draft.replace(path)
+        return number
 
     @contextlib.contextmanager
     def derived(self) -> Iterator[ShadowGit]:

@@ -91,6 +91,10 @@ class Snapshot:
     """Files without content, at most `NOTED_MAX`, by path."""
     uncaptured_count: int = 0
     """The number of files without content."""
+    number: int = 0
+    """Orders the snapshots of a workspace; 0 if it is not known."""
+    wall_ns: int = 0
+    """When it started, by the clock that sets the times of files, in nanoseconds since 1970."""
 
     def is_same_state(self, other: Snapshot | None) -> bool:
         """Return whether another snapshot has the same files."""
@@ -111,6 +115,8 @@ class Snapshot:
                 "is_stable": self.is_stable,
                 "uncaptured": files,
                 "uncaptured_count": self.uncaptured_count,
+                "number": self.number,
+                "wall_ns": self.wall_ns,
             }
         )
 
@@ -134,6 +140,8 @@ class Snapshot:
                 value["is_stable"],
                 tuple(files),
                 value["uncaptured_count"],
+                value.get("number", 0),
+                value.get("wall_ns", value["started_ns"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError("not a snapshot") from error
@@ -197,7 +205,8 @@ class Snapshots:
             OSError: the workspace or the home cannot be read.
         """
         with self._shadow.locked():
-            started_ns = world.now()
+            started_ns, wall_ns = world.now(), world.wall()
+            number = self._shadow.next_number()
             self._unreadable = {}
             tree, is_stable, uncaptured = self._captured(
                 self._shadow.root, self._shadow.git_dir / "index", b"", 0
@@ -210,6 +219,8 @@ class Snapshots:
                 is_stable=is_stable,
                 uncaptured=tuple(noted[:NOTED_MAX]),
                 uncaptured_count=len(noted),
+                number=number,
+                wall_ns=wall_ns,
             )
 
     def _captured(

@@ -245,7 +245,7 @@ def _existed(root: Path, change: Change, before: Snapshot) -> bool:
     if change.kind != "deleted":
         return False
     try:
-        return (root / change.path).lstat().st_ctime_ns < before.started_ns
+        return (root / change.path).lstat().st_ctime_ns < before.wall_ns
     except OSError:
         return False
 
