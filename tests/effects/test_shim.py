@@ -360,7 +360,7 @@ def test_commands_that_still_run_at_the_end(tmp_path: Path) -> None:
 def test_problems_are_found_before_the_command_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without Perl or a shell, on a full disk, or if shims cannot be executed, there is one error, and nothing is left."""
+    """Without Perl or a shell, on a full disk, or if shims cannot be executed, there is one error."""
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(UsageError, match="Perl"):
         write_shims(dict(os.environ))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentobs.effects.workspaces.file_changes import Change, changes
+from agentobs.effects.workspaces.new_directory import complete_or_empty
 from agentobs.effects.workspaces.shadow_git import (
     ShadowGit,
     ShadowGitError,
@@ -96,6 +97,8 @@ def restore_state(
 ) -> RestoreReport:
     """Write the files of a state into a new directory, byte for byte, with links and executable bits.
 
+    If this fails, nothing is left in the directory.
+
     Args:
         home: the home in which the session was recorded.
         workspace_id: the ID of its workspace.
@@ -114,13 +117,14 @@ def restore_state(
             where=str(directory),
             todo="Choose a new directory",
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    directory = directory.resolve()
     index = shadow.temporary_index()
     try:
-        shadow.run("read-tree", snapshot.tree, index=index)
-        shadow.run("checkout-index", "--all", "--quiet", work_tree=directory, index=index)
-        files = shadow.run("ls-files", "-z", index=index).count(b"\0")
+        with complete_or_empty(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            shadow.run("read-tree", snapshot.tree, index=index)
+            checkout = ("checkout-index", "--all", "--quiet")
+            shadow.run(*checkout, work_tree=directory.resolve(), index=index)
+            files = shadow.run("ls-files", "-z", index=index).count(b"\0")
     finally:
         index.unlink(missing_ok=True)
     return RestoreReport(files, snapshot.uncaptured)

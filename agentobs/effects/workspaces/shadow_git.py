@@ -17,6 +17,7 @@ home/workspaces/<workspace id>/      mode 0700
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -45,8 +46,15 @@ PACK_FILES_MAX = 10_000
 """The maximum number of files that one command writes to a pack. Our choice: git 2.39 compares each new blob with all
 earlier ones of the pack, so that 100,000 files take a minute.
 """
-FULL_DISK = (b"No space left on device", b"Disk quota exceeded", b"unable to write file")
-"""Parts of git's messages if the disk is full. Source: strerror(3), and object-file.c of git 2.39."""
+FULL_DISK = (
+    *(b"No space left on device", b"Disk quota exceeded", b"unable to write file"),
+    b"Out of diskspace",
+)
+"""Parts of git's messages if the disk is full. Source: strerror(3), and object-file.c and csum-file.c of git 2.39."""
+FULL_DISK_NUMBERS = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of errors of the operating system if the disk is full."""
+FREE_BYTES_MIN = 64 * 1024
+"""If git failed without such a message, and the disk has less space, the disk is full. Our choice."""
 
 _CONFIG = """\
 [core]
@@ -108,6 +116,8 @@ class ShadowGitError(AgentobsError):
             "locked": "another process is using the workspace's snapshots",
             "timeout": "git did not end in time",
         }
+        if reason == "disk_full":
+            todo = "Free space in the home, in the output directory and in TMPDIR"
         super().__init__(texts.get(reason, "git failed"), where="workspace", todo=todo)
 
 
@@ -169,8 +179,8 @@ class ShadowGit:
         except OSError as error:
             raise ShadowGitError("git_failed", str(error).encode()) from error
         if ended.returncode:
-            full = any(each in ended.stderr for each in FULL_DISK)
-            raise ShadowGitError("disk_full" if full else "git_failed", ended.stderr)
+            is_full = any(each in ended.stderr for each in FULL_DISK) or _is_full(self.path)
+            raise ShadowGitError("disk_full" if is_full else "git_failed", ended.stderr)
         return ended.stdout
 
     def _environment(self, work_tree: Path, index: Path | None) -> dict[str, str]:
@@ -217,6 +227,14 @@ class ShadowGit:
         finally:
             os.close(descriptor)
 
+    def delete_drafts(self) -> None:
+        """Delete what git wrote before the disk was full, so that there is space for other recordings again."""
+        objects = self.git_dir / "objects"
+        for pattern in ("tmp_*", "*/tmp_*"):
+            for draft in objects.glob(pattern):
+                with contextlib.suppress(OSError):
+                    draft.unlink()
+
     def next_number(self) -> int:
         """Return a number for a new snapshot; the caller holds the lock.
 
@@ -224,6 +242,7 @@ class ShadowGit:
         seconds since 1970, so that numbers of a file that was lost are lower, too.
 
         Raises:
+            ShadowGitError: the disk is full.
             OSError: the number cannot be stored.
         """
         path = self.path / "last"
@@ -233,8 +252,13 @@ class ShadowGit:
             last = 0
         number = max(last + 1, world.wall() // 1_000_000_000)
         draft = path.with_name("last.new")
-        draft.write_text(str(number))
-        draft.replace(path)
+        try:
+            draft.write_text(str(number))
+            draft.replace(path)
+        except OSError as error:
+            if error.errno in FULL_DISK_NUMBERS:
+                raise ShadowGitError("disk_full") from error
+            raise
         return number
 
     @contextlib.contextmanager
@@ -408,6 +432,14 @@ def all_shadows(home: Home) -> Sequence[ShadowGit]:
     """Return all shadow repositories of a home."""
     found = sorted((home.path / DIRECTORY).glob("*/git/HEAD"))
     return [existing_shadow(home, each.parent.parent.name) for each in found]
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < FREE_BYTES_MIN
 
 
 def _repository(directory: Path) -> Repository | None:

@@ -208,9 +208,14 @@ class Snapshots:
             started_ns, wall_ns = world.now(), world.wall()
             number = self._shadow.next_number()
             self._unreadable = {}
-            tree, is_stable, uncaptured = self._captured(
-                self._shadow.root, self._shadow.git_dir / "index", b"", 0
-            )
+            try:
+                tree, is_stable, uncaptured = self._captured(
+                    self._shadow.root, self._shadow.git_dir / "index", b"", 0
+                )
+            except ShadowGitError as error:
+                if error.reason == "disk_full":
+                    self._shadow.delete_drafts()
+                raise
             noted = sorted((_uncaptured(*each) for each in uncaptured), key=lambda each: each.path)
             return Snapshot(
                 tree=tree,

@@ -201,7 +201,8 @@ def _lost(before: Snapshot, last: Snapshot, current: Snapshot) -> list[Uncapture
 
 
 def _reason(error: OSError) -> str:
-    return f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
+    text = error.strerror or str(error)
+    return f"{text} ({error.filename})" if error.filename else text
 
 
 def _relative(root: Path, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentobs import world
 from agentobs.effects import workspaces
 from agentobs.effects.workspaces.file_changes import changes, tree_size
 from agentobs.effects.workspaces.shadow_git import (
@@ -223,6 +225,72 @@ def test_a_full_disk_and_a_missing_git_are_told_apart(
     with pytest.raises(UsageError, match="`git` was not found"):
         workspaces.check_git()
     with pytest.raises(ShadowGitError, match="`git` was not found"):
+        Snapshots(shadow).take()
+
+
+def test_a_snapshot_that_fills_the_disk_leaves_space_for_other_recordings(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What git wrote before it failed is deleted; nothing else is."""
+    write(root, {"a": "1"})
+    shadow = open_shadow(home, root)
+    first = Snapshots(shadow).take()
+    objects = shadow.git_dir / "objects"
+    before = sorted(objects.rglob("*"))
+    leaves = f"for each in {objects}/tmp_obj_1 {objects}/pack/tmp_pack_1; do echo x > $each; done"
+    fails = 'echo "fatal: sha1 file write error. Out of diskspace" >&2; exit 128'
+    write(root, {"b": "2"})
+    fake_git(
+        tmp_path / "bin",
+        f'case "$*" in *update-index*) {leaves}; {fails};; esac\nexec "$real" "$@"',
+        monkeypatch,
+    )
+    with pytest.raises(ShadowGitError, match="the disk is full. Free space in the home"):
+        Snapshots(shadow).take()
+    assert sorted(objects.rglob("*")) == before
+    assert workspaces.file_content(home, shadow.workspace_id, first, "a") == b"1"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_full_disk_leaves_no_half_of_the_files(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Files that were cut off would look like those of the session, and the command could not be repeated."""
+    write(root, {"a": "1", "d/b": "2"})
+    shadow = open_shadow(home, root)
+    snapshot = Snapshots(shadow).take()
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    with monkeypatch.context() as patch:
+        fake_git(
+            tmp_path / "bin",
+            'case "$*" in checkout-index*) mkdir d; echo 1 > d/b; ln -s d link; '
+            'echo "error: unable to write file a" >&2; exit 1;; esac\nexec "$real" "$@"',
+            patch,
+        )
+        with pytest.raises(ShadowGitError, match="the disk is full"):
+            workspaces.restore_state(home, shadow.workspace_id, snapshot, out)
+    assert (out.exists(), list(out.glob("*"))) == (exists, [])
+    assert workspaces.restore_state(home, shadow.workspace_id, snapshot, out).files == 2
+
+
+def test_numbers_of_snapshots_never_go_back(
+    home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They order states of sessions whose clocks disagree; a full disk is an error of the snapshot."""
+    shadow = open_shadow(home, root)
+    numbers = []
+    for seconds in (5000, 10, 6000, 10):
+        monkeypatch.setattr(world, "wall", lambda seconds=seconds: seconds * 10**9)
+        numbers.append(Snapshots(shadow).take().number)
+    assert numbers == [5000, 5001, 6000, 6001]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ShadowGitError, match="the disk is full"):
         Snapshots(shadow).take()
 
 
