@@ -48,8 +48,8 @@ def wall() -> int:
 def at(clock_ns: int) -> int:
     """Return the wall clock, as `now` returns it, at a recent time of the monotonic clock.
 
-    The monotonic clock is the same in all processes of a machine. Times in the future, which only a process with another
-    clock can report, become the current time.
+    All processes of a machine have the same monotonic clock. A time in the future, which only a process with another
+    clock can report, becomes the current time.
     """
     return now() - max(0, monotonic() - clock_ns)
 

@@ -23,7 +23,6 @@ from agentobs.effects.observation import Scope
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import open_home
 
-
 STACK_HARD = resource.getrlimit(resource.RLIMIT_STACK)[1]
 STACK_BYTES = 64 * 1024 * 1024
 

@@ -142,6 +142,7 @@ class ShadowGit:
         index: Path | None = None,
         settings: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
+        messages: list[bytes] | None = None,
     ) -> bytes:
         """Return the output of a git command.
 
@@ -152,6 +153,7 @@ class ShadowGit:
             index: the index file, default the index of the workspace.
             settings: configuration for this command.
             variables: environment variables for this command.
+            messages: receives what the command printed to standard error.
 
         Raises:
             ShadowGitError: the command failed, or git is missing.
@@ -181,6 +183,8 @@ class ShadowGit:
         if ended.returncode:
             is_full = any(each in ended.stderr for each in FULL_DISK) or _is_full(self.path)
             raise ShadowGitError("disk_full" if is_full else "git_failed", ended.stderr)
+        if messages is not None:
+            messages.append(ended.stderr)
         return ended.stdout
 
     def _environment(self, work_tree: Path, index: Path | None) -> dict[str, str]:
@@ -221,14 +225,19 @@ class ShadowGit:
                     if world.monotonic() > deadline:
                         raise ShadowGitError("locked") from None
                     world.pause(0.02)
-            for stale in self.git_dir.glob("index*.lock"):
-                stale.unlink(missing_ok=True)
+            self._delete_locks()
             yield
         finally:
             os.close(descriptor)
 
+    def _delete_locks(self) -> None:
+        """Delete the locks of git commands that were killed; the caller holds the lock of the workspace."""
+        for stale in self.git_dir.glob("index*.lock"):
+            stale.unlink(missing_ok=True)
+
     def delete_drafts(self) -> None:
-        """Delete what git wrote before the disk was full, so that there is space for other recordings again."""
+        """Delete what a git command has left that was killed or found the disk full; the caller holds the lock."""
+        self._delete_locks()
         objects = self.git_dir / "objects"
         for pattern in ("tmp_*", "*/tmp_*"):
             for draft in objects.glob(pattern):

@@ -7,6 +7,7 @@ was added, the list is made again, so that a snapshot without remaining differen
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import hashlib
 import json
@@ -40,14 +41,17 @@ DEPTH_MAX = 10
 """How deep repositories may be nested. Our choice."""
 COMPOSED_MAX = 100
 """How many trees with nested repositories are remembered. Our choice."""
+UNNAMED_MAX = 100
+"""How many files git may fail to read in one snapshot, without naming them. Our choice."""
 NOTED_MAX = 1000
 """The maximum number of files of a snapshot that are noted as not captured; more are counted. Our choice."""
 
 Reason = Literal["too_large", "unreadable", "secret", "changing", "nested_limit"]
 """Why a file is not captured.
 
-`too_large`: above the size limit; `unreadable`: the operating system refused to open it; `secret`: its name is that of
-a file with credentials; `changing`: it changed each time it was read; `nested_limit`: a repository beyond the limit.
+`too_large`: above the size limit; `unreadable`: the operating system refused to open it, or its path is too long, also
+for a directory (its path ends with a slash); `secret`: its name is that of a file with credentials; `changing`: it
+changed each time it was read; `nested_limit`: a repository beyond the limit.
 """
 
 SECRET_NAMES = (
@@ -58,6 +62,12 @@ SECRET_NAMES = (
 SECRET_EXCEPTIONS = (".env.example", ".env.sample", ".env.template", ".env.dist")
 """Names that match a pattern of `SECRET_NAMES`, but are templates without values."""
 
+_UNOPENED = re.compile(rb"^warning: could not open directory '(.+?)/?(?:': .*)?$", re.MULTILINE)
+"""The message of `git ls-files` about a directory whose files it could not list; git cuts it off after 4,096 bytes.
+Source: dir.c and usage.c of git 2.39.
+"""
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
+"""Numbers of errors of the operating system if there is no such file."""
 _UNREADABLE = re.compile(rb"Unable to process path (.+)")
 """The message of `git update-index` about a file that it could not read. Source: builtin/update-index.c of git 2.39."""
 
@@ -269,12 +279,10 @@ class Snapshots:
 
     def _differences(self, directory: Path, index: Path) -> _Differences:
         """Return what differs between an index and the files."""
-        listed = self._shadow.run(
-            *("ls-files", "-z", "-t", "-m", "-d", "-o", "--exclude-standard"),
-            work_tree=directory,
-            index=index,
-        )
+        listed, messages = self._listed(directory, index)
         found, tags = _Differences(), dict[bytes, bytes]()
+        unopened = dict.fromkeys(_UNOPENED.findall(messages))
+        found.uncaptured += [(path + b"/", None, "unreadable") for path in unopened]
         for entry in listed.split(b"\0"):
             # A removed file is listed as changed, too.
             if entry and tags.get(entry[2:]) != b"R":
@@ -287,6 +295,25 @@ class Snapshots:
                 self._sort(found, path, root + b"/" + path, is_known=tag == b"C")
         return found
 
+    def _listed(self, directory: Path, index: Path) -> tuple[bytes, bytes]:
+        """Return the files that differ from an index, as git lists them, and the messages of git."""
+        for number in range(ROUNDS + 1):
+            messages: list[bytes] = []
+            try:
+                listed = self._shadow.run(
+                    *("ls-files", "-z", "-t", "-m", "-d", "-o", "--exclude-standard"),
+                    work_tree=directory,
+                    index=index,
+                    messages=messages,
+                )
+            except ShadowGitError as error:
+                # Git is killed by SIGBUS if a file shrinks while it is compared.
+                if error.reason != "git_failed" or number == ROUNDS:
+                    raise
+            else:
+                return listed, b"".join(messages)
+        raise AssertionError("unreachable")
+
     def _sort(self, found: _Differences, path: bytes, full: bytes, *, is_known: bool) -> None:
         """Add an existing file that differs from the index to the differences."""
         if self._skipped is not None and (full + b"/").startswith(self._skipped + b"/"):
@@ -296,7 +323,9 @@ class Snapshots:
             return
         try:
             status: os.stat_result | None = os.lstat(full)
-        except OSError:
+        except OSError as error:
+            if error.errno not in _MISSING:
+                found.uncaptured.append((path, None, "unreadable"))
             status = None
         is_file = status is not None and (
             stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
@@ -355,11 +384,36 @@ class Snapshots:
                 )
                 return
             except ShadowGitError as error:
-                named = _UNREADABLE.search(error.message)
-                if named is None or named[1] not in pending or error.reason != "git_failed":
+                if error.reason != "git_failed":
                     raise
+                named = _UNREADABLE.search(error.message)
+                if named is None or named[1] not in pending:
+                    self._add_halves(directory, index, pending, settings, error)
+                    return
                 self._unreadable[os.fsencode(directory) + b"/" + named[1]] = None
                 pending = [path for path in pending if path != named[1]]
+
+    def _add_halves(
+        self,
+        directory: Path,
+        index: Path,
+        pending: list[bytes],
+        settings: dict[str, str],
+        error: ShadowGitError,
+    ) -> None:
+        """Add files of which git cannot read one, without naming it.
+
+        Git is killed by SIGBUS if a file shrinks while it is mapped.
+        """
+        self._shadow.delete_drafts()
+        if len(pending) == 1:
+            self._unreadable[os.fsencode(directory) + b"/" + pending[0]] = None
+            if len(self._unreadable) > UNNAMED_MAX:
+                raise error
+            return
+        half = len(pending) // 2
+        self._add(directory, index, pending[:half], settings)
+        self._add(directory, index, pending[half:], settings)
 
     def _tree(self, directory: Path, index: Path) -> str:
         """Return the tree of an index."""
