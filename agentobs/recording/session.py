@@ -295,7 +295,7 @@ def session(
         title: a text that local commands and pages show to distinguish sessions; default the first prompt. It is
             content, and never exported.
         effects: the effects outside the requests that are observed: `commands`, `mcp`, `files`, or `all`; see
-            docs/effects.md. Default none. A replay observes none.
+            docs/effects.md. `files` stores the content of files unredacted. Default none. A replay observes none.
 
     Raises:
         UsageError: both `resume` and `fork` are set, or `content`, `patch`, `title` or `effects` is invalid.

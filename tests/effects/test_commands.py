@@ -60,6 +60,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **jumping_variables(home.with_name("clock")),
     )
     assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
+    assert "redacted" not in done.stderr  # only the effect `files` stores content without redaction
     return home
 
 

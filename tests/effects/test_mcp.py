@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.effects.mcp import config_copies, stdio_tee
+from agentobs.effects.mcp import stdio_tee
 from agentobs.effects.mcp.client_config import with_tees
 from agentobs.effects.mcp.config_copies import ConfigCopies
 from agentobs.effects.mcp.json_rpc import Lines, Moment, RpcExchange, StdioTraffic
@@ -230,7 +230,7 @@ def test_a_full_disk_is_found_before_the_command_starts(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(config_copies.json, "dumps", full)
+    monkeypatch.setattr(ConfigCopies, "write", full)
     with pytest.raises(UsageError, match="No space left on device"):
         McpObserver().start(scope)
     assert (command, environment) == (given, {"PATH": os.environ["PATH"]})
