@@ -204,9 +204,7 @@ def _with_uncaptured(
 ) -> Iterator[Change]:
     """Yield the changes that were found, and the changes of files whose content is missing in one or both states."""
     # What changed in a directory that could not be read in one of the states is unknown.
-    closed = tuple(
-        {e.path for e in (*before, *after) if e.reason == "unreadable" and e.path.endswith("/")}
-    )
+    closed = tuple({each.path for each in (*before, *after) if each.is_closed_directory})
     old, new = (
         {each.path: each for each in noted if not each.path.startswith(closed)}
         for noted in (before, after)

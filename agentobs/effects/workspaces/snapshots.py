@@ -84,6 +84,11 @@ class Uncaptured:
     """When it was last changed, in nanoseconds since 1970."""
     reason: Reason
 
+    @property
+    def is_closed_directory(self) -> bool:
+        """Whether it is a directory that could not be read, so that nothing is known about its files."""
+        return self.reason == "unreadable" and self.path.endswith("/")
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -226,13 +231,16 @@ class Snapshots:
                 if error.reason == "disk_full":
                     self._shadow.delete_drafts()
                 raise
-            noted = sorted((_uncaptured(*each) for each in uncaptured), key=lambda each: each.path)
+            noted = [_uncaptured(*each) for each in uncaptured]
+            # Directories are noted first, because nothing is known about their files.
+            noted.sort(key=lambda each: (not each.is_closed_directory, each.path))
+            listed = sorted(noted[:NOTED_MAX], key=lambda each: each.path)
             return Snapshot(
                 tree=tree,
                 started_ns=started_ns,
                 ended_ns=world.now(),
                 is_stable=is_stable,
-                uncaptured=tuple(noted[:NOTED_MAX]),
+                uncaptured=tuple(listed),
                 uncaptured_count=len(noted),
                 number=number,
                 wall_ns=wall_ns,
@@ -269,9 +277,15 @@ class Snapshots:
                 continue
             inner = Path(os.fsdecode(os.fsencode(directory) + b"/" + path))
             name = hashlib.sha256(prefix + path).hexdigest()[:16]
-            tree, inner_is_stable, noted = self._captured(
-                inner, self._shadow.git_dir / f"index-{name}", prefix + path, depth + 1
-            )
+            try:
+                tree, inner_is_stable, noted = self._captured(
+                    inner, self._shadow.git_dir / f"index-{name}", prefix + path, depth + 1
+                )
+            except ShadowGitError as error:
+                if error.reason != "git_failed" or inner.is_dir():
+                    raise
+                is_stable = False  # it was deleted meanwhile
+                continue
             trees.append((path.rstrip(b"/"), tree))
             uncaptured += noted
             is_stable &= inner_is_stable

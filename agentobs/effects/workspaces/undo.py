@@ -86,8 +86,11 @@ def plan_undo(
     still = {
         each.path: each for each in tree_changes(shadow, current.tree, before.tree, renames=False)
     }
+    closed = tuple(each.path for each in before.uncaptured if each.is_closed_directory)
     changes = [
-        still[each.path] for each in wanted if each.path in still and each.path not in missing
+        still[each.path]
+        for each in wanted
+        if each.path in still and each.path not in missing and not each.path.startswith(closed)
     ]
     has_ignored = any(path.rpartition("/")[2] == ".gitignore" for path in still)
     conflicts = [
