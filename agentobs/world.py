@@ -26,13 +26,109 @@ if TYPE_CHECKING:
 
 
 def now() -> int:
-    """Return the wall clock in nanoseconds since 1970 (UTC)."""
+    """Return the wall clock in nanoseconds since 1970 (UTC).
+
+    While the clock is held (`hold_clock`), this is the time at which it was held plus the monotonic time since, so that
+    a clock that is set changes neither the order of records nor durations.
+    """
+    held = _held
+    if held is None:
+        return time.time_ns()
+    found_ns = held.offset_ns + time.monotonic_ns()
+    if time.time_ns() - found_ns > _SUSPENSION_MIN_NS:
+        found_ns += _add_suspension(held)
+    return found_ns
+
+
+def wall() -> int:
+    """Return the wall clock in nanoseconds since 1970 (UTC), as the file system uses it; it may jump at any time."""
     return time.time_ns()
+
+
+def at(clock_ns: int) -> int:
+    """Return the wall clock, as `now` returns it, at a recent time of the monotonic clock.
+
+    All processes of a machine have the same monotonic clock. A time in the future, which only a process with another
+    clock can report, becomes the current time.
+    """
+    return now() - max(0, monotonic() - clock_ns)
 
 
 def monotonic() -> int:
     """Return a clock in nanoseconds that never goes backward; only differences are meaningful."""
     return time.monotonic_ns()
+
+
+_SUSPENSION_MIN_NS = 1_000_000_000
+"""Shorter suspensions are not noticed. Our choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldClock:
+    """The relation of the two clocks while the wall clock is held."""
+
+    offset_ns: int
+    """The wall clock minus the monotonic clock."""
+    suspended_ns: int
+    """How long the machine had been suspended since it started."""
+
+
+_held: _HeldClock | None = None
+_holders = 0
+_clock_lock = threading.RLock()  # a signal handler may read the clock at any time
+
+
+def _renew_clock_lock() -> None:
+    global _clock_lock
+    _clock_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_clock_lock)
+
+
+def hold_clock() -> None:
+    """Make `now` advance with the monotonic clock until as many calls of `release_clock` follow.
+
+    If it is held already, it is only set forward: to set it back would change the order of what others record.
+    """
+    global _held, _holders
+    with _clock_lock:
+        found = _HeldClock(time.time_ns() - time.monotonic_ns(), _suspended_ns())
+        if _held is None or time.time_ns() > now():
+            _held = found
+        _holders += 1
+
+
+def release_clock() -> None:
+    """Undo one call of `hold_clock`; after the last one, `now` is the wall clock again."""
+    global _held, _holders
+    with _clock_lock:
+        _holders = max(0, _holders - 1)
+        if not _holders:
+            _held = None
+
+
+def _add_suspension(held: _HeldClock) -> int:
+    """Set the held clock forward by the time for which the machine was suspended since; return it in nanoseconds.
+
+    The monotonic clock of Linux stands still during that time.
+    """
+    global _held
+    suspended_ns = _suspended_ns()
+    added_ns = suspended_ns - held.suspended_ns
+    if added_ns < _SUSPENSION_MIN_NS:
+        return 0
+    with _clock_lock:
+        if _held is held:
+            _held = _HeldClock(held.offset_ns + added_ns, suspended_ns)
+    return added_ns
+
+
+def _suspended_ns() -> int:
+    """Return how long the machine has been suspended since it started, in nanoseconds; 0 if that is unknown."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
 
 
 def process_cpu() -> int:

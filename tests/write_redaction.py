@@ -40,6 +40,10 @@ are derived with the home's own key (`<home>/key`), so that guesses of a passwor
 journal records the kind, the position and the length of each redaction. Bodies without secrets are stored byte for
 byte.
 
+There is one exception, which is off by default. `--effects files` (or `all`) stores the files of the workspace as they
+are, because they could not be restored otherwise: a secret in a source file is then in `<home>/workspaces/`, see
+[workspaces.md](workspaces.md#privacy).
+
 ## What is redacted
 
 1. **By construction.** Only a few named headers of requests and responses are recorded: `authorization`,
@@ -165,7 +169,8 @@ export AGENTOBS_CONTENT_KEY_FILE=~/.agentobs-key
 `Options(seal_key=PATH)` also names the file; `AGENTOBS_CONTENT_KEY` holds the key itself. Readers (`show`, `freeze`,
 `replay`, resuming) take the key from the environment. Without the key, or with a different key, they report which key
 is required; facts remain readable. If the key is invalid, no content is recorded. IDs, lengths, times and the links
-between lines are not encrypted.
+between lines are not encrypted. Recorded files (`--effects files`) cannot be encrypted, and are refused if a key is
+set, unless `AGENTOBS_PLAIN_FILES=1` allows them.
 
 ## What facts contain
 

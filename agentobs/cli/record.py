@@ -69,7 +69,7 @@ _variables = click.option(
     metavar="LIST",
     default="",
     help="Also observe effects of the command, separated by commas: `commands`, `mcp`, `files`, or "
-    "`all`. Default: none.",
+    "`all`. `files` stores the content of files in the home, without redaction. Default: none.",
 )
 @sign_aws_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -99,13 +99,15 @@ def record(
         from agentobs.proxy.recording_proxy import Proxy
     from agentobs.effects.observation import Scope
     from agentobs.effects.switches import effect_names, observation
+    from agentobs.effects.workspaces.shadow_git import DIRECTORY
     from agentobs.recording.options import Options, content_mode
     from agentobs.recording.session import stop_recorder
     from agentobs.recording.wire.transport import PROXY_VARIABLE
     from agentobs.runtime import replaced
 
     environment = dict(os.environ)
-    observers = observation(effect_names(effects))
+    names_of_effects = effect_names(effects)
+    observers = observation(names_of_effects)
     collector = _telemetry_receiver(environment) if receives_telemetry else None
     try:
         commands.check(command, environment)
@@ -115,6 +117,7 @@ def record(
     sign = aws_signer(is_wanted=signs_aws)
     found = client_variables.upstreams(environment, variables, redirects=node, signs_aws=signs_aws)
     turns = recorded_sessions.TurnCounter()
+    world.hold_clock()  # until the process ends, because effects come before the first session
     started_ns = world.now()
     home = _start(home_option(context), content, turns)
     names = [each.name for each in variables]
@@ -140,6 +143,8 @@ def record(
             keeps = content_mode(content, Options(content=content)) != "off"
             started = list(command)
             here, place = Path.cwd(), sessions.latest_place
+            if "files" in names_of_effects and not (home.path / DIRECTORY).exists():
+                click.echo(f"agentobs: {_notice(home.path / DIRECTORY)}", err=True)
             observers.start(
                 Scope(
                     home, here, place, environment, started, proxy.forward_mcp, keeps_content=keeps
@@ -383,6 +388,14 @@ def _print_exports(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
     sys.stdout.flush()
+
+
+def _notice(directory: Path) -> str:
+    """Return what a user must know before files are recorded in a home for the first time."""
+    return (
+        f"files are recorded into {printable(str(directory))} as they are: secrets in them are neither "
+        "redacted nor encrypted"
+    )
 
 
 def _exit_with(error: Any) -> None:

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from agentobs.errors import error_kind, warn_once
 
-MESSAGE_MAX = 4 * 1024 * 1024
-"""The longest message. Our choice: twice the longest list of arguments of Linux."""
+MESSAGE_MAX = 8 * 1024 * 1024
+"""The longest message, in bytes. Our choice: Linux accepts at most 6 MiB of arguments. Source: execve(2), 2026-11."""
 BACKLOG = 4096
 """The maximum number of connections that may wait to be accepted. Our choice: the default limit of Linux since 5.4."""
 _READ_BYTES = 1 << 18

@@ -295,7 +295,7 @@ def session(
         title: a text that local commands and pages show to distinguish sessions; default the first prompt. It is
             content, and never exported.
         effects: the effects outside the requests that are observed: `commands`, `mcp`, `files`, or `all`; see
-            docs/effects.md. Default none. A replay observes none.
+            docs/effects.md. `files` stores the content of files unredacted. Default none. A replay observes none.
 
     Raises:
         UsageError: both `resume` and `fork` are set, or `content`, `patch`, `title` or `effects` is invalid.
@@ -458,6 +458,7 @@ class Session:
             if (sources := ambient.ambient_of(self.session_id)) is not None:
                 sources.patch, sources.on_first_use = self._patch, note_read
             state.open[self.session_id] = self
+            world.hold_clock()
             return
         options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
@@ -470,6 +471,7 @@ class Session:
         process_history.note(self._entry.name)
         self.content = content_mode_or_off(self._content, options)
         state.open[self.session_id] = self
+        world.hold_clock()
         parent = lineage.take_parent()
         link: Link = self._link
         if parent is not None:
@@ -529,12 +531,14 @@ class Session:
         if process.state(State).open.pop(self.session_id, None) is None:
             return
         if self._joined is not None:
+            world.release_clock()
             flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
             return
         session_inheritance.forget(self.session_id)
         if self._observation is not None:
             self._observation.stop()
         end = session_end(self.session_id, error, self._failure, is_stopped=self._is_stopped)
+        world.release_clock()
         result, self._result = self._result if error is None else None, None
         raised = type(error).__name__ if error is not None and self._failure is not None else None
         is_plain = (

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agentobs.effects.workspaces.file_changes import Change, patch, tree_changes
+from agentobs.effects.workspaces.new_directory import complete_or_empty
 from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError, shadow_in
 from agentobs.effects.workspaces.snapshots import Snapshots
 from agentobs.errors import UsageError
@@ -109,25 +110,29 @@ class Scratch:
                 todo="Choose a new directory",
             )
         self.workspace = workspace
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"the directory cannot be created: {error.strerror}", where=str(root)
-            ) from error
-        self.root = root.resolve()
-        self._trees = TreeRepository(workspace, self.root)
-        self._snapshots = Snapshots(self._trees.shadow)
-        try:
-            with _readable(workspace.source):
-                self._trees.shadow.run("read-tree", workspace.start)
-                self._trees.shadow.run("checkout-index", "--all", "--quiet", "--index")
-            if workspace.has_repository:
-                create_repository(self.root, ignored_patterns(workspace))
-            self._add_links()
-        except BaseException:
-            self.close()
-            raise
+        with complete_or_empty(root):
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(
+                    f"the directory cannot be created: {error.strerror}", where=str(root)
+                ) from error
+            self.root = root.resolve()
+            self._trees = TreeRepository(workspace, self.root)
+            self._snapshots = Snapshots(self._trees.shadow)
+            try:
+                self._write_files()
+            except BaseException:
+                self.close()
+                raise
+
+    def _write_files(self) -> None:
+        with _readable(self.workspace.source):
+            self._trees.shadow.run("read-tree", self.workspace.start)
+            self._trees.shadow.run("checkout-index", "--all", "--quiet", "--index")
+        if self.workspace.has_repository:
+            create_repository(self.root, ignored_patterns(self.workspace))
+        self._add_links()
 
     def _add_links(self) -> None:
         for name, target in self.workspace.links.items():

@@ -14,6 +14,7 @@ from agentobs.recording.journal.home import open_home
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.exchanges import Answer
 from tests.cli.test_commands import Shell
+from tests.effects.jumping_clock import ABSURD_NS, jumping_variables
 from tests.effects.provider_answers import message
 from tests.provider_script import call, text
 from tests.queries import query
@@ -28,7 +29,7 @@ LONG = "head -c 200000 /dev/zero | tr '\\0' x"
 
 
 def recorded(
-    home: Path, *arguments: str, answers: list[Answer]
+    home: Path, *arguments: str, answers: list[Answer], **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Record the agent with these responses of the provider."""
     with raw_provider([play(each) for each in answers]) as provider:
@@ -37,7 +38,7 @@ def recorded(
                 sys.executable, "-m", "agentobs", "record", "--effects", "commands", *arguments, "--", sys.executable,
                 "-S", str(AGENT),
             ],
-            env={**os.environ, "AGENTOBS_HOME": str(home), "ANTHROPIC_BASE_URL": provider.url},
+            env={**os.environ, **variables, "AGENTOBS_HOME": str(home), "ANTHROPIC_BASE_URL": provider.url},
             capture_output=True,
             text=True,
             timeout=60,
@@ -46,7 +47,7 @@ def recorded(
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the home of an agent that ran five commands."""
+    """Return the home of an agent that ran five commands; the clock of the recorder jumps all the time."""
     home = tmp_path_factory.mktemp("effects") / "home"
     done = recorded(
         home,
@@ -56,8 +57,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             message(call(4, "Bash", command=LONG), number=3),
             message(text("done"), number=4),
         ],
+        **jumping_variables(home.with_name("clock")),
     )
     assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
+    assert "redacted" not in done.stderr  # only the effect `files` stores content without redaction
     return home
 
 
@@ -87,6 +90,8 @@ def test_each_command_has_its_facts_and_its_tool_call(home: Path) -> None:
         ("sh", "exited", 0, None, 6, 0, "toolu_3", 2, "main", "inferred", "parent_command"),
         ("bash", "exited", 0, None, 200_000, 0, "toolu_4", 3, "main", "inferred", "equal_command"),
     ]  # fmt: skip
+    times = query("SELECT duration_ns, ended_ns - started_ns FROM commands", home=home)
+    assert all(0 <= each == ended < ABSURD_NS for each, ended in times)
 
 
 def test_content_is_in_the_vault_without_secrets(home: Path) -> None:

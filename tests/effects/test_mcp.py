@@ -6,13 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from agentobs.effects.mcp import stdio_tee
 from agentobs.effects.mcp.client_config import with_tees
+from agentobs.effects.mcp.config_copies import ConfigCopies
 from agentobs.effects.mcp.json_rpc import Lines, Moment, RpcExchange, StdioTraffic
+from agentobs.effects.mcp.mcp_observer import McpObserver
+from agentobs.effects.observation import Scope
+from agentobs.errors import UsageError
+from agentobs.recording.journal.home import open_home
+from tests.cli.test_commands import Shell
+from tests.effects.jumping_clock import ABSURD_NS, jumping_variables
 from tests.effects.provider_answers import message
 from tests.provider_script import call, text
 from tests.queries import query
@@ -25,7 +33,7 @@ SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the home of an agent that called two MCP servers."""
+    """Return the home of an agent that called two MCP servers; the clocks of recorder and tees jump all the time."""
     folder = tmp_path_factory.mktemp("mcp")
     server = {"command": SERVER[0], "args": SERVER[1:]}
     config = {"mcpServers": {"named": server, "plain": server}}
@@ -43,7 +51,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 sys.executable, "-m", "agentobs", "record", "--effects", "mcp", "--", sys.executable, "-S",
                 str(HERE / "mcp_agent.py"), "--mcp-config", str(folder / "mcp.json"),
             ],
-            env={**os.environ, "AGENTOBS_HOME": str(folder / "home"), "ANTHROPIC_BASE_URL": provider.url},
+            env={
+                **os.environ, **jumping_variables(folder / "clock"), "AGENTOBS_HOME": str(folder / "home"),
+                "ANTHROPIC_BASE_URL": provider.url,
+            },
             capture_output=True,
             text=True,
             timeout=60,
@@ -80,6 +91,8 @@ def test_each_call_has_its_facts_and_its_tool_call(home: Path) -> None:
         for server in ("named", "plain")
         for method in ("initialize", "tools/list")
     ]
+    times = query("SELECT duration_ns, ended_ns - started_ns FROM mcp_calls", home=home)
+    assert all(each == ended and (each is None or 0 <= each < ABSURD_NS) for each, ended in times)
 
 
 def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
@@ -137,13 +150,13 @@ def test_copies_of_configurations(tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text(
         '{"mcpServers": {"yes": {"command": "p"}, "no": {"command": "q"}}}'
     )
-    copies = tmp_path / "copies"
-    copies.mkdir()
+    written = ConfigCopies(open_home(tmp_path / "home"))
+    copies = tmp_path / "home" / "mcp"
 
     def copied(*command: str) -> list[object]:
         changed = list(command)
         with_tees(
-            changed, tmp_path, {"HOME": str(tmp_path)}, copies,
+            changed, tmp_path, {"HOME": str(tmp_path)}, written.write,
             lambda name, server: {"tee": name} if "command" in server else None,
         )  # fmt: skip
         return [
@@ -167,6 +180,61 @@ def test_copies_of_configurations(tmp_path: Path) -> None:
     user = {name: {"tee": name} for name in ("user", "yes", "local")}
     assert copied("/bin/claude", "-p", "x") == ["/bin/claude", user, "-p", "x"]
     assert copied("claude", "--strict-mcp-config") == ["claude", "--strict-mcp-config"]
+    modes = {each.stat().st_mode & 0o777 for each in copies.rglob("*.json")}
+    assert (modes, next(copies.iterdir()).stat().st_mode & 0o777) == ({0o600}, 0o700)
+    written.remove()
+    assert list(copies.iterdir()) == []
+
+
+def test_copies_of_a_killed_recorder_are_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may contain credentials. The next recording and `prune` delete them, but not those that are in use."""
+    home = open_home(tmp_path / "home")
+    script = (
+        "import os, sys\nfrom agentobs.effects.mcp.config_copies import ConfigCopies\n"
+        "from agentobs.recording.journal.home import open_home\n"
+        "print(ConfigCopies(open_home(sys.argv[1])).write({'key': 'secret'}), flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+
+    def killed() -> Path:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(home.path)], capture_output=True, text=True
+        )
+        assert "secret" in Path(done.stdout.strip()).read_text()
+        return Path(done.stdout.strip())
+
+    first = killed()
+    used = ConfigCopies(home)
+    kept, second = used.write({}), killed()
+    assert [each.exists() for each in (first, second, kept)] == [False, True, True]
+    shell = Shell(home.path, capsys)
+    assert shell("prune", "--older-than", "1d", "--dry-run").code == 0
+    assert second.exists()
+    assert shell("prune", "--older-than", "1d").code == 0
+    assert [each.exists() for each in (second, kept)] == [False, True]
+    used.remove()
+    assert not kept.exists()
+
+
+def test_a_full_disk_is_found_before_the_command_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one error, the command keeps its arguments, and nothing is left."""
+    command = ["agent", '--mcp-config={"mcpServers": {"a": {"command": "x"}}}']
+    given, environment = list(command), {"PATH": os.environ["PATH"]}
+    home = open_home(tmp_path / "home")
+    scope = Scope(home, tmp_path, lambda: None, environment, command)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ConfigCopies, "write", full)
+    with pytest.raises(UsageError, match="No space left on device"):
+        McpObserver().start(scope)
+    assert (command, environment) == (given, {"PATH": os.environ["PATH"]})
+    assert [*tmp_path.glob("agentobs-*"), *(tmp_path / "home" / "mcp").iterdir()] == []
 
 
 def test_traffic_in_any_chunks() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
+import resource
 import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -15,11 +17,14 @@ from pathlib import Path
 import pytest
 
 from agentobs.effects.commands.command_observer import CommandObserver
-from agentobs.effects.commands.shim_files import ShimFiles, check_shims, write_shims
+from agentobs.effects.commands.shim_files import SHELLS, ShimFiles, check_shims, write_shims
 from agentobs.effects.commands.shim_reports import CommandReport, ShimReports, StartReport
 from agentobs.effects.observation import Scope
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import open_home
+
+STACK_HARD = resource.getrlimit(resource.RLIMIT_STACK)[1]
+STACK_BYTES = 64 * 1024 * 1024
 
 
 class Observed:
@@ -69,6 +74,8 @@ SCRIPTS = {
     "terminal": "test -t 0; echo $?; test -t 1; echo $?",
     "closed input": "sh -c 'cat 2>/dev/null; echo $?' <&-",
     "ignored": "trap '' PIPE; trap -p; ulimit -n",
+    "closed streams": "echo out; exec >&- 2>&-; exit 5",
+    "daemon": "setsid /bin/sh -c 'sleep 0.2; echo later' & exit 6",
 }
 
 
@@ -92,7 +99,10 @@ def test_a_command_gives_the_same(observed: Observed, tmp_path: Path, name: str)
     [report] = observed.take()
     assert report.end is not None
     assert (-report.end.signal or report.end.exit_code) == results[0][0]
-    if name != "background":  # what a child writes after the end of the command is not part of it
+    if name not in (
+        "background",
+        "daemon",
+    ):  # what a child writes after the end of the command is not part of it
         assert report.end.stdout.total == len(results[0][1])
         assert report.end.stderr.total == len(results[0][2])
     assert report.start.arguments[1:] == ("-c", SCRIPTS[name], "zero", "a b", "'\"\\\n")
@@ -237,6 +247,79 @@ def test_a_path_without_the_program(observed: Observed, tmp_path: Path) -> None:
     observed.take()
 
 
+def test_each_shell_runs_its_command(observed: Observed) -> None:
+    for name in (each for each in SHELLS if each in observed.files.programs):
+        done = subprocess.run(
+            [name, "-c", "echo from $0; exit 6"] if name != "fish" else [name, "-c", "exit 6"],
+            env=observed.environment,
+            capture_output=True,
+        )
+        assert (done.returncode, done.stderr) == (6, b"")
+        [report] = observed.take()
+        assert report.start.program == shutil.which(name, path=observed.plain["PATH"])
+
+
+SPELLINGS = {
+    "twice": "{shims}:{shims}:{path}",
+    "slash": "{shims}/:{path}",
+    "dots": "{shims}/../path:{path}",
+    "link": "{link}:{shims}:{path}",
+    "relative": "path:{path}",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_shim_does_not_run_itself(observed: Observed, tmp_path: Path, spelling: str) -> None:
+    """However PATH names the directory of the shims, and however often, the program behind them runs once."""
+    shims = observed.files.directory / "path"
+    (tmp_path / "link").symlink_to(shims)
+    path = SPELLINGS[spelling].format(
+        shims=shims, link=tmp_path / "link", path=observed.plain["PATH"]
+    )
+    command = [str(shims / "bash"), "-c", "echo ran; exit 3"]
+    done = subprocess.run(
+        command,
+        env={**observed.plain, "PATH": path},
+        cwd=observed.files.directory,
+        capture_output=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"ran\n", b"")
+    assert len(observed.take()) == 1
+
+
+def test_a_recording_in_a_recording_runs_each_command_once(observed: Observed) -> None:
+    """The shims of both are in PATH, and each passes on to the next one."""
+    inner = write_shims(observed.environment)
+    environment = dict(observed.environment)
+    inner.put_into(environment)
+    reports: list[CommandReport] = []
+    receiver = ShimReports(inner.socket, reports.append)
+    done = subprocess.run(
+        ["bash", "-c", "exit 3"], env=environment, capture_output=True, timeout=30
+    )
+    receiver.stop()
+    inner.remove()
+    [outer] = observed.take()
+    assert (done.returncode, len(reports)) == (3, 1)
+    assert outer.start.program == shutil.which("bash", path=observed.plain["PATH"])
+
+
+def test_the_longest_list_of_arguments(observed: Observed) -> None:
+    """Linux accepts 6 MiB of arguments if the stack may grow; all of them are reported."""
+    arguments = ["x" * 20] * 190_000
+    done = subprocess.run(
+        ["bash", "-c", "echo $#", "name", *arguments],
+        env=observed.environment,
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_HARD)),
+    )
+    assert (done.returncode, done.stdout) == (0, b"190000\n")
+    [report] = observed.take()
+    assert report.start.arguments[4:] == tuple(arguments)
+
+
 def test_the_shell_variable_leads_to_a_shim(tmp_path: Path) -> None:
     """Agents that run the value of SHELL are observed; the shell has its own path as its name."""
     environment = {**os.environ, "SHELL": "/bin/bash"}
@@ -273,14 +356,29 @@ def test_commands_that_still_run_at_the_end(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_problems_are_found_before_the_command_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Perl, or if shims cannot be executed, there is one error."""
+def test_problems_are_found_before_the_command_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without Perl or a shell, on a full disk, or if shims cannot be executed, there is one error."""
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(UsageError, match="Perl"):
         write_shims(dict(os.environ))
     monkeypatch.undo()
     with pytest.raises(UsageError, match="not the name of a program"):
         write_shims(dict(os.environ), ["/bin/ls"])
+    with pytest.raises(UsageError, match="no shell"):
+        write_shims({"PATH": str(tmp_path), "SHELL": "/bin/false"})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        patch.setattr(Path, "chmod", full)
+        scope = Scope(open_home(tmp_path / "home"), tmp_path, lambda: None, dict(os.environ))
+        with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+            CommandObserver().start(scope)
+        assert list(tmp_path.glob("agentobs-*")) == []
     files = write_shims(dict(os.environ))
     (files.directory / "path" / "sh").write_text("#!/no/such/interpreter\n")
     with pytest.raises(UsageError, match="does not work"):

@@ -109,6 +109,7 @@ def prune(
 
     The deletion is permanent. Running sessions and frozen fixtures are kept.
     """
+    from agentobs.effects.mcp.config_copies import remove_leftovers
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.backend import open_store
     from agentobs.store.maintenance import prune as delete
@@ -132,6 +133,8 @@ def prune(
             what="content" if content_only else "all",
             dry_run=dry_run,
         )
+    if not dry_run:
+        remove_leftovers(home)
     for line in report.lines():
         click.echo(line)
     if named and report.running:

@@ -38,7 +38,7 @@ class CommandObserver:
         """Put the shims in front of the PATH of a recorded command, or patch subprocess in this process.
 
         Raises:
-            UsageError: there is no Perl, or shims cannot be executed.
+            UsageError: there is no Perl or no shell, or shims cannot be written or executed.
         """
         self._scope = scope
         if scope.environment is None:
@@ -46,7 +46,14 @@ class CommandObserver:
             return
         listed = scope.environment.get(PROGRAMS_VARIABLE, "").split(",")
         further = [each.strip() for each in listed if each.strip()]
-        files = write_shims(scope.environment, further, keeps_content=scope.keeps_content)
+        try:
+            files = write_shims(scope.environment, further, keeps_content=scope.keeps_content)
+        except OSError as error:
+            raise UsageError(
+                f"the shims of commands cannot be written: {error.strerror or error}",
+                where="TMPDIR",
+                todo="Set TMPDIR to a directory that can be written, or leave out `commands`",
+            ) from error
         try:
             check_shims(files, scope.environment)
             self._reports = ShimReports(files.socket, self._ended)

@@ -13,10 +13,14 @@ my $real = '';
 if ($dir eq "$bin/shell") {
     $real = $shell;
 } else {
+    # The next program behind the last place of this directory, however PATH spells it: the shims of an outer recording may
+    # be there, too, and each would otherwise find the other one again.
+    my @own = stat "$bin/path/$name";
     for my $each (split /:/, defined $ENV{PATH} ? $ENV{PATH} : '', -1) {
-        next if $each eq "$bin/path";
         my $file = ($each eq '' ? '.' : $each) . "/$name";
-        if (-f $file && -x _) { $real = $file; last }
+        my @found = stat $file or next;
+        if (@own && "@found[0,1]" eq "@own[0,1]") { $real = '' }
+        elsif ($real eq '' && -f _ && -x _) { $real = $file }
     }
     $real = $known{$name} if $real eq '' && defined $known{$name};
 }
@@ -77,8 +81,8 @@ while (@ancestors < 24 && $ancestors[-1] > 1) {
 }
 my $directory = readlink '/proc/self/cwd';
 $directory = $ENV{PWD} if !defined $directory && defined $ENV{PWD};
-my ($wall, $started) = (clock_ns(0), clock_ns(1));
-$is_connected &&= report('S', 1, $name, $real, join(',', @ancestors), join(',', @kinds), $wall,
+my $started = clock_ns(1);
+$is_connected &&= report('S', 1, $name, $real, join(',', @ancestors), join(',', @kinds), $started,
     defined $directory ? $directory : '', @argv);
 if (!$is_connected) {
     close $connection if $connection;

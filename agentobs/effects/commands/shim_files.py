@@ -78,7 +78,8 @@ def write_shims(
         keeps_content: whether the start and the end of each stream are kept.
 
     Raises:
-        UsageError: there is no Perl, or a name contains a slash.
+        UsageError: there is no Perl, PATH leads to none of the programs, or a name contains a slash.
+        OSError: the shims cannot be written; none is left.
     """
     path = environment.get("PATH", os.defpath)
     perl = shutil.which("perl", path=os.pathsep.join((path, os.defpath)))
@@ -98,18 +99,30 @@ def write_shims(
     names = dict.fromkeys((*SHELLS, *further))
     found = {name: shutil.which(name, path=path) for name in names}
     programs = {name: file for name, file in found.items() if file is not None}
-    directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
     shell = environment.get("SHELL", "")
-    text = _head(perl, directory, programs, shell, KEPT_BYTES if keeps_content else 0) + (
-        Path(__file__).with_name("shim.pl").read_text("utf-8")
-    )
-    for folder in ("path", "shell", "missed"):
-        (directory / folder).mkdir(mode=0o700)
-    for name in programs:
-        _write_program(directory / "path" / name, text)
-    if Path(shell).name in SHELLS and os.access(shell, os.X_OK):
-        _write_program(directory / "shell" / Path(shell).name, text)
-    return ShimFiles(directory, programs)
+    has_shell = Path(shell).name in SHELLS and os.access(shell, os.X_OK)
+    if not programs and not has_shell:
+        raise UsageError(
+            "PATH leads to no shell, so no command would be observed",
+            where="effects: commands",
+            todo="Add the directory of a shell to PATH, list programs in AGENTOBS_COMMANDS, or observe other effects",
+        )
+    directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
+    files = ShimFiles(directory, programs)
+    try:
+        text = _head(perl, directory, programs, shell, KEPT_BYTES if keeps_content else 0) + (
+            Path(__file__).with_name("shim.pl").read_text("utf-8")
+        )
+        for folder in ("path", "shell", "missed"):
+            (directory / folder).mkdir(mode=0o700)
+        for name in programs:
+            _write_program(directory / "path" / name, text)
+        if has_shell:
+            _write_program(directory / "shell" / Path(shell).name, text)
+    except OSError:
+        files.remove()
+        raise
+    return files
 
 
 def check_shims(files: ShimFiles, environment: Mapping[str, str]) -> None:

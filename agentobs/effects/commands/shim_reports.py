@@ -163,7 +163,7 @@ class _Shim:
 
 
 def _start(fields: list[bytes]) -> StartReport:
-    version, name, program, pids, streams, wall, directory, *arguments = fields
+    version, name, program, pids, streams, clock, directory, *arguments = fields
     if version != VERSION:
         raise ValueError("unknown version of the report")
     pid, *ancestors = (int(each) for each in pids.split(b","))
@@ -174,7 +174,7 @@ def _start(fields: list[bytes]) -> StartReport:
         pid,
         tuple(ancestors),
         (first, second, third),
-        int(wall) or world.now(),
+        world.at(int(clock)) if int(clock) else world.now(),
         _text(directory),
         tuple(_text(each) for each in arguments),
     )

@@ -20,13 +20,15 @@ SIZE_MAX = 32 * 1024 * 1024
 
 Wrap = Callable[[str, dict[str, Any]], dict[str, Any] | None]
 """Returns the configuration of a server with a tee, given its name and its configuration; None to leave it."""
+Write = Callable[[dict[str, Any]], Path]
+"""Stores a copy of a configuration, and returns its path."""
 
 
 def with_tees(
     command: list[str],
     directory: Path,
     environment: Mapping[str, str],
-    copies: Path,
+    write: Write,
     wrap: Wrap,
 ) -> int:
     """Replace the MCP configuration in the arguments of a command by copies with tees; return the number of tees.
@@ -35,10 +37,13 @@ def with_tees(
         command: the program and its arguments, which are changed.
         directory: its working directory.
         environment: its environment variables.
-        copies: the directory for the copies.
+        write: stores a copy.
         wrap: adds a tee to a server.
+
+    Raises:
+        OSError: a copy cannot be stored; the arguments of the command are unchanged then.
     """
-    count = 0
+    count, changed = 0, list(command)
     for at in _values_of_option(command):
         prefix = f"{OPTION}=" if command[at].startswith(f"{OPTION}=") else ""
         value = command[at].removeprefix(prefix)
@@ -47,15 +52,16 @@ def with_tees(
             continue  # the command reports what is wrong with it
         copy, tees = _wrapped(found, wrap)
         if tees:
-            command[at] = prefix + str(_written(copies, copy))
+            changed[at] = prefix + str(write(copy))
             count += tees
     if Path(command[0]).name == CLAUDE and STRICT not in command:
         servers = dict(_claude_servers(directory, environment))
         copy, tees = _wrapped({"mcpServers": servers}, wrap)
         if tees:
             # The option takes several values. With `=`, the arguments that follow are not values of it.
-            command[1:1] = [f"{OPTION}={_written(copies, copy)}"]
+            changed[1:1] = [f"{OPTION}={write(copy)}"]
             count += tees
+    command[:] = changed
     return count
 
 
@@ -100,13 +106,6 @@ def _wrapped(config: dict[str, Any], wrap: Wrap) -> tuple[dict[str, Any], int]:
         copies[name] = server if wrapped is None else wrapped
         count += wrapped is not None
     return {**config, "mcpServers": copies}, count
-
-
-def _written(copies: Path, config: dict[str, Any]) -> Path:
-    path = copies / f"mcp-{len(list(copies.glob('mcp-*.json'))) + 1}.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(config), "utf-8")
-    return path
 
 
 def _claude_servers(

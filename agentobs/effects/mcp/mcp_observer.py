@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentobs import world
 from agentobs.effects.mcp.client_config import with_tees
+from agentobs.effects.mcp.config_copies import ConfigCopies
 from agentobs.effects.mcp.http_traffic import HttpTraffic
 from agentobs.effects.mcp.json_rpc import Moment, RpcExchange, Sender, StdioTraffic
 from agentobs.effects.mcp.mcp_records import McpServer
 from agentobs.effects.mcp.process_clients import leave_clients, observe_clients
+from agentobs.effects.mcp.stdio_tee import VERSION
 from agentobs.effects.observation import Scope
 from agentobs.effects.report_socket import ReportSocket
 from agentobs.errors import UsageError
@@ -36,6 +39,8 @@ class McpObserver:
         """Prepare to observe."""
         self._scope: Scope | None = None
         self._directory: Path | None = None
+        """The directory of the socket."""
+        self._copies: ConfigCopies | None = None
         self._socket: ReportSocket | None = None
         self._waiting: list[tuple[McpServer, RpcExchange]] = []
         self._lock = threading.Lock()
@@ -45,29 +50,39 @@ class McpObserver:
         """Add tees to the servers of a recorded command.
 
         Raises:
-            UsageError: the socket that receives reports cannot be created.
+            UsageError: the socket that receives reports, or a copy of the configuration, cannot be created.
         """
         self._scope = scope
         if scope.environment is None or scope.command is None:
             observe_clients(scope)
             return
-        self._directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
-        path = self._directory / "socket"
         try:
+            self._directory = Path(tempfile.mkdtemp(prefix="agentobs-"))
+            path = self._directory / "socket"
             self._socket = ReportSocket(path, lambda: _Tee(self), "agentobs-mcp")
         except OSError as error:
             self._remove()
             raise UsageError(
                 f"the socket that receives MCP calls cannot be created: {error}",
-                where=str(path),
+                where="TMPDIR",
                 todo="Set TMPDIR to a directory with a short path that can be written",
             ) from error
-        scope.environment[SOCKET_VARIABLE] = str(path)
 
         def wrap(name: str, server: dict[str, Any]) -> dict[str, Any] | None:
             return _with_stdio_tee(name, server, path) or self._with_http_tee(name, server, scope)
 
-        with_tees(scope.command, scope.directory, scope.environment, self._directory, wrap)
+        try:
+            self._copies = ConfigCopies(scope.home)
+            with_tees(scope.command, scope.directory, scope.environment, self._copies.write, wrap)
+        except OSError as error:
+            self._socket.stop()
+            self._remove()
+            raise UsageError(
+                f"the MCP configuration cannot be copied: {error.strerror or error}",
+                where=str(scope.home.path),
+                todo="Check the disk and the permissions of the home, or leave out `mcp`",
+            ) from error
+        scope.environment[SOCKET_VARIABLE] = str(path)
 
     def stop(self) -> None:
         """Record what has arrived, and delete the copies of the configuration."""
@@ -120,6 +135,9 @@ class McpObserver:
             sink.emit(record)
 
     def _remove(self) -> None:
+        if self._copies is not None:
+            self._copies.remove()
+            self._copies = None
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -136,13 +154,14 @@ class _Tee:
         """Receive a message of the tee: its start, or data of one direction."""
         if kind == b"M":
             version, name = fields
-            if version != b"1":
+            if version != VERSION:
                 raise ValueError("another version")
             self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
         elif kind in (b"c", b"s"):
-            wall, clock, data = fields
+            clock, data = fields
             sender: Sender = "client" if kind == b"c" else "server"
-            self._traffic(sender, data, Moment(int(wall), int(clock)))
+            # The wall clock of another process may have jumped.
+            self._traffic(sender, data, Moment(world.at(int(clock)), int(clock)))
 
     def closed(self, *, by_sender: bool) -> None:
         """Receive the end of the connection."""

@@ -25,6 +25,8 @@ from agentobs.errors import error_kind, warn_once
 
 CHUNK_BYTES = 64 * 1024
 SEND_MILLISECONDS = 250
+VERSION = b"2"
+"""The version of the messages to a recorder."""
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 Report = Callable[[Sender, bytes, Moment], None]
@@ -44,12 +46,12 @@ class SocketReport:
             self._socket.connect(path)
         except OSError:
             self._socket = None
-        self._send(packed(b"M", b"1", server.encode("utf-8", "surrogateescape")))
+        self._send(packed(b"M", VERSION, server.encode("utf-8", "surrogateescape")))
 
     def __call__(self, sender: Sender, data: bytes, at: Moment) -> None:
         """Report data of one direction."""
         kind = b"c" if sender == "client" else b"s"
-        self._send(packed(kind, str(at.wall_ns).encode(), str(at.clock_ns).encode(), data))
+        self._send(packed(kind, str(at.clock_ns).encode(), data))
 
     def _send(self, message: bytes) -> None:
         with self._lock:

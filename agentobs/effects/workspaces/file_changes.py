@@ -203,9 +203,18 @@ def _with_uncaptured(
     found: Sequence[Change], before: Sequence[Uncaptured], after: Sequence[Uncaptured]
 ) -> Iterator[Change]:
     """Yield the changes that were found, and the changes of files whose content is missing in one or both states."""
-    old, new = {each.path: each for each in before}, {each.path: each for each in after}
+    # What changed in a directory that could not be read in one of the states is unknown.
+    closed = tuple({each.path for each in (*before, *after) if each.is_closed_directory})
+    old, new = (
+        {each.path: each for each in noted if not each.path.startswith(closed)}
+        for noted in (before, after)
+    )
     for each in found:
-        if each.kind == "deleted" and (noted := new.pop(each.path, None)) is not None:
+        if each.path.startswith(closed):
+            continue
+        if each.old_path is not None and each.old_path.startswith(closed):
+            yield _added(each)
+        elif each.kind == "deleted" and (noted := new.pop(each.path, None)) is not None:
             old.pop(each.path, None)
             yield replace(each, kind="modified", new_bytes=noted.size, lines_removed=None)
         elif each.kind == "added" and (noted := old.pop(each.path, None)) is not None:
@@ -221,6 +230,21 @@ def _with_uncaptured(
             yield Change("modified", path, old_bytes=noted.size, new_bytes=later.size)
     for path, noted in new.items():
         yield Change("added", path, new_bytes=noted.size)
+
+
+def _added(renamed: Change) -> Change:
+    """Return a renamed file as a new one, because it is unknown whether the earlier file still exists."""
+    return Change(
+        "added",
+        renamed.path,
+        None,
+        None,
+        renamed.new_blob,
+        None,
+        renamed.new_mode,
+        None,
+        renamed.new_bytes,
+    )
 
 
 __all__ = ["EMPTY_TREE", "Change", "ChangeKind", "changes", "patch", "tree_changes", "tree_size"]

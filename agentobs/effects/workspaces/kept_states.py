@@ -1,7 +1,8 @@
 """States: read and restore the snapshots of a session in its shadow repository.
 
 A state is a commit without parents: its tree has the files, and its message is the JSON of the snapshot. The reference
-`refs/sessions/<session id>/<number>` keeps it; numbers start at 1, and equal consecutive snapshots share a number.
+`refs/sessions/<session id>/<number>` keeps it; numbers start at 1, and equal consecutive snapshots share a number. The
+date of the commit is the number of the snapshot, which orders the states of all sessions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentobs.effects.workspaces.file_changes import Change, changes
+from agentobs.effects.workspaces.new_directory import complete_or_empty
 from agentobs.effects.workspaces.shadow_git import (
     ShadowGit,
     ShadowGitError,
@@ -40,7 +42,8 @@ def keep_state(shadow: ShadowGit, session_id: str, number: int, snapshot: Snapsh
         ShadowGitError: git failed, or the disk is full.
     """
     message = snapshot.to_json().encode()
-    commit = shadow.run("commit-tree", snapshot.tree, text=message).decode().strip()
+    date = {f"GIT_{who}_DATE": f"@{snapshot.number} +0000" for who in ("AUTHOR", "COMMITTER")}
+    commit = shadow.run("commit-tree", snapshot.tree, text=message, variables=date).decode().strip()
     shadow.run("update-ref", f"refs/sessions/{session_id}/{number}", commit)
 
 
@@ -94,6 +97,8 @@ def restore_state(
 ) -> RestoreReport:
     """Write the files of a state into a new directory, byte for byte, with links and executable bits.
 
+    If this fails, nothing is left in the directory.
+
     Args:
         home: the home in which the session was recorded.
         workspace_id: the ID of its workspace.
@@ -112,13 +117,14 @@ def restore_state(
             where=str(directory),
             todo="Choose a new directory",
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    directory = directory.resolve()
     index = shadow.temporary_index()
     try:
-        shadow.run("read-tree", snapshot.tree, index=index)
-        shadow.run("checkout-index", "--all", "--quiet", work_tree=directory, index=index)
-        files = shadow.run("ls-files", "-z", index=index).count(b"\0")
+        with complete_or_empty(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            shadow.run("read-tree", snapshot.tree, index=index)
+            checkout = ("checkout-index", "--all", "--quiet")
+            shadow.run(*checkout, work_tree=directory.resolve(), index=index)
+            files = shadow.run("ls-files", "-z", index=index).count(b"\0")
     finally:
         index.unlink(missing_ok=True)
     return RestoreReport(files, snapshot.uncaptured)

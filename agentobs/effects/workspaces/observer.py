@@ -28,6 +28,7 @@ from agentobs.effects.workspaces.kept_states import keep_state
 from agentobs.effects.workspaces.known_calls import KnownCalls
 from agentobs.effects.workspaces.repository_states import RepositoryStates
 from agentobs.effects.workspaces.shadow_git import (
+    FULL_DISK_NUMBERS,
     ShadowGitError,
     check_git,
     open_shadow,
@@ -262,7 +263,7 @@ class FileObserver:
         except ShadowGitError as error:
             self._note_failure(error.reason)
         except OSError as error:
-            self._note_failure("disk_full" if error.errno == 28 else "unreadable")
+            self._note_failure("disk_full" if error.errno in FULL_DISK_NUMBERS else "unreadable")
         else:
             self._failures = 0
             return Taken(snapshot, self._repositories.read(snapshot.tree))

@@ -6,6 +6,7 @@ Its attributes take precedence over all others and disable conversions and filte
 
 home/workspaces/<workspace id>/      mode 0700
   root                               the path of the workspace
+  last                               the number of the last snapshot
   lock                               held while the index is used
   git/                               the repository; refs/sessions/<session id>/<number> are the recorded states
   replaced/                          copies of the files that `agentobs restore` has replaced
@@ -16,6 +17,7 @@ home/workspaces/<workspace id>/      mode 0700
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -44,8 +46,15 @@ PACK_FILES_MAX = 10_000
 """The maximum number of files that one command writes to a pack. Our choice: git 2.39 compares each new blob with all
 earlier ones of the pack, so that 100,000 files take a minute.
 """
-FULL_DISK = (b"No space left on device", b"Disk quota exceeded", b"unable to write file")
-"""Parts of git's messages if the disk is full. Source: strerror(3), and object-file.c of git 2.39."""
+FULL_DISK = (
+    *(b"No space left on device", b"Disk quota exceeded", b"unable to write file"),
+    b"Out of diskspace",
+)
+"""Parts of git's messages if the disk is full. Source: strerror(3), and object-file.c and csum-file.c of git 2.39."""
+FULL_DISK_NUMBERS = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of errors of the operating system if the disk is full."""
+FREE_BYTES_MIN = 64 * 1024
+"""If git failed without such a message, and the disk has less space, the disk is full. Our choice."""
 
 _CONFIG = """\
 [core]
@@ -107,6 +116,8 @@ class ShadowGitError(AgentobsError):
             "locked": "another process is using the workspace's snapshots",
             "timeout": "git did not end in time",
         }
+        if reason == "disk_full":
+            todo = "Free space in the home, in the output directory and in TMPDIR"
         super().__init__(texts.get(reason, "git failed"), where="workspace", todo=todo)
 
 
@@ -130,6 +141,8 @@ class ShadowGit:
         work_tree: Path | None = None,
         index: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        messages: list[bytes] | None = None,
     ) -> bytes:
         """Return the output of a git command.
 
@@ -139,6 +152,8 @@ class ShadowGit:
             work_tree: the directory of the files, default the workspace.
             index: the index file, default the index of the workspace.
             settings: configuration for this command.
+            variables: environment variables for this command.
+            messages: receives what the command printed to standard error.
 
         Raises:
             ShadowGitError: the command failed, or git is missing.
@@ -153,7 +168,7 @@ class ShadowGit:
                 input=text,
                 capture_output=True,
                 cwd=tree if tree.is_dir() else self.path,
-                env=self._environment(tree, index),
+                env={**self._environment(tree, index), **(variables or {})},
                 timeout=COMMAND_SECONDS,
                 # Ctrl-C at the terminal is for the recorded program.
                 start_new_session=True,
@@ -166,8 +181,10 @@ class ShadowGit:
         except OSError as error:
             raise ShadowGitError("git_failed", str(error).encode()) from error
         if ended.returncode:
-            full = any(each in ended.stderr for each in FULL_DISK)
-            raise ShadowGitError("disk_full" if full else "git_failed", ended.stderr)
+            is_full = any(each in ended.stderr for each in FULL_DISK) or _is_full(self.path)
+            raise ShadowGitError("disk_full" if is_full else "git_failed", ended.stderr)
+        if messages is not None:
+            messages.append(ended.stderr)
         return ended.stdout
 
     def _environment(self, work_tree: Path, index: Path | None) -> dict[str, str]:
@@ -208,11 +225,50 @@ class ShadowGit:
                     if world.monotonic() > deadline:
                         raise ShadowGitError("locked") from None
                     world.pause(0.02)
-            for stale in self.git_dir.glob("index*.lock"):
-                stale.unlink(missing_ok=True)
+            self._delete_locks()
             yield
         finally:
             os.close(descriptor)
+
+    def _delete_locks(self) -> None:
+        """Delete the locks of git commands that were killed; the caller holds the lock of the workspace."""
+        for stale in self.git_dir.glob("index*.lock"):
+            stale.unlink(missing_ok=True)
+
+    def delete_drafts(self) -> None:
+        """Delete what a git command has left that was killed or found the disk full; the caller holds the lock."""
+        self._delete_locks()
+        objects = self.git_dir / "objects"
+        for pattern in ("tmp_*", "*/tmp_*"):
+            for draft in objects.glob(pattern):
+                with contextlib.suppress(OSError):
+                    draft.unlink()
+
+    def next_number(self) -> int:
+        """Return a number for a new snapshot; the caller holds the lock.
+
+        It is higher than all earlier ones of the workspace, whatever the clock does. If it can be, it is the time in
+        seconds since 1970, so that numbers of a file that was lost are lower, too.
+
+        Raises:
+            ShadowGitError: the disk is full.
+            OSError: the number cannot be stored.
+        """
+        path = self.path / "last"
+        try:
+            last = int(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            last = 0
+        number = max(last + 1, world.wall() // 1_000_000_000)
+        draft = path.with_name("last.new")
+        try:
+            draft.write_text(str(number))
+            draft.replace(path)
+        except OSError as error:
+            if error.errno in FULL_DISK_NUMBERS:
+                raise ShadowGitError("disk_full") from error
+            raise
+        return number
 
     @contextlib.contextmanager
     def derived(self) -> Iterator[ShadowGit]:
@@ -385,6 +441,14 @@ def all_shadows(home: Home) -> Sequence[ShadowGit]:
     """Return all shadow repositories of a home."""
     found = sorted((home.path / DIRECTORY).glob("*/git/HEAD"))
     return [existing_shadow(home, each.parent.parent.name) for each in found]
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < FREE_BYTES_MIN
 
 
 def _repository(directory: Path) -> Repository | None:

@@ -7,6 +7,7 @@ was added, the list is made again, so that a snapshot without remaining differen
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import hashlib
 import json
@@ -40,14 +41,17 @@ DEPTH_MAX = 10
 """The maximum depth of nested repositories. Our choice."""
 COMPOSED_MAX = 100
 """The maximum number of trees with nested repositories that are remembered. Our choice."""
+UNNAMED_MAX = 100
+"""The maximum number of files that git may fail to read in one snapshot without naming them. Our choice."""
 NOTED_MAX = 1000
 """The maximum number of files of a snapshot that are noted as not captured; more are counted. Our choice."""
 
 Reason = Literal["too_large", "unreadable", "secret", "changing", "nested_limit"]
 """Why a file is not captured.
 
-`too_large`: above the size limit; `unreadable`: the operating system refused to open it; `secret`: its name is that of
-a file with credentials; `changing`: it changed each time it was read; `nested_limit`: a repository beyond the limit.
+`too_large`: above the size limit; `unreadable`: the operating system refused to open it, or its path is too long, also
+for a directory (its path ends with a slash); `secret`: its name is that of a file with credentials; `changing`: it
+changed each time it was read; `nested_limit`: a repository beyond the limit.
 """
 
 SECRET_NAMES = (
@@ -58,6 +62,12 @@ SECRET_NAMES = (
 SECRET_EXCEPTIONS = (".env.example", ".env.sample", ".env.template", ".env.dist")
 """Names that match a pattern of `SECRET_NAMES`, but are templates without values."""
 
+_UNOPENED = re.compile(rb"^warning: could not open directory '(.+?)/?(?:': .*)?$", re.MULTILINE)
+"""The message of `git ls-files` about a directory whose files it could not list; git cuts it off after 4,096 bytes.
+Source: dir.c and usage.c of git 2.39.
+"""
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
+"""Numbers of errors of the operating system if there is no such file."""
 _UNREADABLE = re.compile(rb"Unable to process path (.+)")
 """The message of `git update-index` about a file that it could not read. Source: builtin/update-index.c of git 2.39."""
 
@@ -73,6 +83,11 @@ class Uncaptured:
     mtime_ns: int
     """When it was last changed, in nanoseconds since 1970."""
     reason: Reason
+
+    @property
+    def is_closed_directory(self) -> bool:
+        """Whether it is a directory that could not be read, so that nothing is known about its files."""
+        return self.reason == "unreadable" and self.path.endswith("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,10 @@ class Snapshot:
     """Files without content, at most `NOTED_MAX`, by path."""
     uncaptured_count: int = 0
     """The number of files without content."""
+    number: int = 0
+    """Orders the snapshots of a workspace; 0 if it is not known."""
+    wall_ns: int = 0
+    """When it started, by the clock that sets the times of files, in nanoseconds since 1970."""
 
     def is_same_state(self, other: Snapshot | None) -> bool:
         """Return whether another snapshot has the same files."""
@@ -111,6 +130,8 @@ class Snapshot:
                 "is_stable": self.is_stable,
                 "uncaptured": files,
                 "uncaptured_count": self.uncaptured_count,
+                "number": self.number,
+                "wall_ns": self.wall_ns,
             }
         )
 
@@ -134,6 +155,8 @@ class Snapshot:
                 value["is_stable"],
                 tuple(files),
                 value["uncaptured_count"],
+                value.get("number", 0),
+                value.get("wall_ns", value["started_ns"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError("not a snapshot") from error
@@ -197,19 +220,30 @@ class Snapshots:
             OSError: the workspace or the home cannot be read.
         """
         with self._shadow.locked():
-            started_ns = world.now()
+            started_ns, wall_ns = world.now(), world.wall()
+            number = self._shadow.next_number()
             self._unreadable = {}
-            tree, is_stable, uncaptured = self._captured(
-                self._shadow.root, self._shadow.git_dir / "index", b"", 0
-            )
-            noted = sorted((_uncaptured(*each) for each in uncaptured), key=lambda each: each.path)
+            try:
+                tree, is_stable, uncaptured = self._captured(
+                    self._shadow.root, self._shadow.git_dir / "index", b"", 0
+                )
+            except ShadowGitError as error:
+                if error.reason == "disk_full":
+                    self._shadow.delete_drafts()
+                raise
+            noted = [_uncaptured(*each) for each in uncaptured]
+            # Directories are noted first, because nothing is known about their files.
+            noted.sort(key=lambda each: (not each.is_closed_directory, each.path))
+            listed = sorted(noted[:NOTED_MAX], key=lambda each: each.path)
             return Snapshot(
                 tree=tree,
                 started_ns=started_ns,
                 ended_ns=world.now(),
                 is_stable=is_stable,
-                uncaptured=tuple(noted[:NOTED_MAX]),
+                uncaptured=tuple(listed),
                 uncaptured_count=len(noted),
+                number=number,
+                wall_ns=wall_ns,
             )
 
     def _captured(
@@ -243,9 +277,15 @@ class Snapshots:
                 continue
             inner = Path(os.fsdecode(os.fsencode(directory) + b"/" + path))
             name = hashlib.sha256(prefix + path).hexdigest()[:16]
-            tree, inner_is_stable, noted = self._captured(
-                inner, self._shadow.git_dir / f"index-{name}", prefix + path, depth + 1
-            )
+            try:
+                tree, inner_is_stable, noted = self._captured(
+                    inner, self._shadow.git_dir / f"index-{name}", prefix + path, depth + 1
+                )
+            except ShadowGitError as error:
+                if error.reason != "git_failed" or inner.is_dir():
+                    raise
+                is_stable = False  # it was deleted meanwhile
+                continue
             trees.append((path.rstrip(b"/"), tree))
             uncaptured += noted
             is_stable &= inner_is_stable
@@ -253,12 +293,10 @@ class Snapshots:
 
     def _differences(self, directory: Path, index: Path) -> _Differences:
         """Return what differs between an index and the files."""
-        listed = self._shadow.run(
-            *("ls-files", "-z", "-t", "-m", "-d", "-o", "--exclude-standard"),
-            work_tree=directory,
-            index=index,
-        )
+        listed, messages = self._listed(directory, index)
         found, tags = _Differences(), dict[bytes, bytes]()
+        unopened = dict.fromkeys(_UNOPENED.findall(messages))
+        found.uncaptured += [(path + b"/", None, "unreadable") for path in unopened]
         for entry in listed.split(b"\0"):
             # A removed file is also listed as changed.
             if entry and tags.get(entry[2:]) != b"R":
@@ -271,6 +309,25 @@ class Snapshots:
                 self._sort(found, path, root + b"/" + path, is_known=tag == b"C")
         return found
 
+    def _listed(self, directory: Path, index: Path) -> tuple[bytes, bytes]:
+        """Return the files that differ from an index, as git lists them, and the messages of git."""
+        for number in range(ROUNDS + 1):
+            messages: list[bytes] = []
+            try:
+                listed = self._shadow.run(
+                    *("ls-files", "-z", "-t", "-m", "-d", "-o", "--exclude-standard"),
+                    work_tree=directory,
+                    index=index,
+                    messages=messages,
+                )
+            except ShadowGitError as error:
+                # Git is killed by SIGBUS if a file shrinks while it is compared.
+                if error.reason != "git_failed" or number == ROUNDS:
+                    raise
+            else:
+                return listed, b"".join(messages)
+        raise AssertionError("unreachable")
+
     def _sort(self, found: _Differences, path: bytes, full: bytes, *, is_known: bool) -> None:
         """Add an existing file that differs from the index to the differences."""
         if self._skipped is not None and (full + b"/").startswith(self._skipped + b"/"):
@@ -280,7 +337,9 @@ class Snapshots:
             return
         try:
             status: os.stat_result | None = os.lstat(full)
-        except OSError:
+        except OSError as error:
+            if error.errno not in _MISSING:
+                found.uncaptured.append((path, None, "unreadable"))
             status = None
         is_file = status is not None and (
             stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
@@ -339,11 +398,36 @@ class Snapshots:
                 )
                 return
             except ShadowGitError as error:
-                named = _UNREADABLE.search(error.message)
-                if named is None or named[1] not in pending or error.reason != "git_failed":
+                if error.reason != "git_failed":
                     raise
+                named = _UNREADABLE.search(error.message)
+                if named is None or named[1] not in pending:
+                    self._add_halves(directory, index, pending, settings, error)
+                    return
                 self._unreadable[os.fsencode(directory) + b"/" + named[1]] = None
                 pending = [path for path in pending if path != named[1]]
+
+    def _add_halves(
+        self,
+        directory: Path,
+        index: Path,
+        pending: list[bytes],
+        settings: dict[str, str],
+        error: ShadowGitError,
+    ) -> None:
+        """Add files of which git cannot read one, without naming it.
+
+        Git is killed by SIGBUS if a file shrinks while it is mapped.
+        """
+        self._shadow.delete_drafts()
+        if len(pending) == 1:
+            self._unreadable[os.fsencode(directory) + b"/" + pending[0]] = None
+            if len(self._unreadable) > UNNAMED_MAX:
+                raise error
+            return
+        half = len(pending) // 2
+        self._add(directory, index, pending[:half], settings)
+        self._add(directory, index, pending[half:], settings)
 
     def _tree(self, directory: Path, index: Path) -> str:
         """Return the tree of an index."""

@@ -86,8 +86,11 @@ def plan_undo(
     still = {
         each.path: each for each in tree_changes(shadow, current.tree, before.tree, renames=False)
     }
+    closed = tuple(each.path for each in before.uncaptured if each.is_closed_directory)
     changes = [
-        still[each.path] for each in wanted if each.path in still and each.path not in missing
+        still[each.path]
+        for each in wanted
+        if each.path in still and each.path not in missing and not each.path.startswith(closed)
     ]
     has_ignored = any(path.rpartition("/")[2] == ".gitignore" for path in still)
     conflicts = [
@@ -201,7 +204,8 @@ def _lost(before: Snapshot, last: Snapshot, current: Snapshot) -> list[Uncapture
 
 
 def _reason(error: OSError) -> str:
-    return f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
+    text = error.strerror or str(error)
+    return f"{text} ({error.filename})" if error.filename else text
 
 
 def _relative(root: Path, path: Path) -> str:
@@ -245,7 +249,7 @@ def _existed(root: Path, change: Change, before: Snapshot) -> bool:
     if change.kind != "deleted":
         return False
     try:
-        return (root / change.path).lstat().st_ctime_ns < before.started_ns
+        return (root / change.path).lstat().st_ctime_ns < before.wall_ns
     except OSError:
         return False
 

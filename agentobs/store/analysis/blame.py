@@ -232,15 +232,19 @@ def _workspace_of(store: Store, path: Path) -> tuple[ShadowGit, str]:
 
 
 def _states(store: Store, shadow: ShadowGit) -> list[_State]:
-    """Return the states of a workspace that are kept, oldest first."""
-    listed = shadow.run("for-each-ref", "--format=%(refname) %(tree)", "refs/sessions/").decode()
-    trees = dict(line.split(" ") for line in listed.splitlines())
+    """Return the states of a workspace that are kept, oldest first; see `ShadowGit.next_number`."""
+    listed = shadow.run(
+        "for-each-ref", "--format=%(refname) %(tree) %(committerdate:unix)", "refs/sessions/"
+    )
+    lines = (line.split(" ") for line in listed.decode().splitlines())
+    kept = {name: (tree, int(number)) for name, tree, number in lines}
     rows = store.rows("internal/workspace_history", workspace_id=shadow.workspace_id).dicts()
-    return [
-        _State(str(row["session_id"]), int(row["state"]), int(row["at_ns"]), tree)
+    found = [
+        (known[1], _State(str(row["session_id"]), int(row["state"]), int(row["at_ns"]), known[0]))
         for row in rows
-        if (tree := trees.get(f"refs/sessions/{row['session_id']}/{row['state']}")) is not None
+        if (known := kept.get(f"refs/sessions/{row['session_id']}/{row['state']}")) is not None
     ]
+    return [each for _, each in sorted(found, key=lambda each: each[0])]
 
 
 def _blamed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from tests import queries
 from tests.cli.test_commands import Shell
+from tests.effects.jumping_clock import jumping
 from tests.effects.workspaces.release_agent import (
     MESS,
     PROMPT,
@@ -28,17 +30,23 @@ from tests.effects.workspaces.release_agent import (
 )
 from tests.effects.workspaces.scripted_agent import Agent, Provider, call_id, observed
 from tests.effects.workspaces.trees import files_of, write
+from tests.marks import mark_all_but_first
 from tests.shared_stores import shared_store
 
 DOCS_LANE = f"main/{call_id(PROMPT.replace(' ', '-'), 8, 0)}"
 TESTS_LANE = f"main/{call_id(PROMPT.replace(' ', '-'), 8, 1)}"
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """Record both sessions, and one without effects, once."""
-    recorded = record_release(tmp_path_factory.mktemp("release"))
-    record_mess(recorded)
+@pytest.fixture(scope="module", params=mark_all_but_first(["steady", "jumps"], pytest.mark.crash))
+def release(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
+    """Record both sessions, and one without effects, once; also with a wall clock that jumps all the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "jumps":
+            patch.setattr(time, "time_ns", jumping())
+        recorded = record_release(tmp_path_factory.mktemp("release"))
+        record_mess(recorded)
     agentobs.start(str(recorded.home))
     with agentobs.session("plain"):
         pass
@@ -120,7 +128,9 @@ def test_every_change_of_twelve_turns_has_its_call(release: Release) -> None:
     }  # fmt: skip
     assert len(rows) == 13
     commands = queries.query(
-        "SELECT program, turn, exit_code FROM commands ORDER BY started_ns", home=release.home
+        "SELECT program, turn, exit_code FROM commands JOIN sessions USING (session_id) "
+        "ORDER BY sessions.name DESC, commands.started_ns",
+        home=release.home,
     )
     assert commands == [("sh", 3, 1), ("sh", 5, 0), ("sh", 10, 0), *([("sh", 1, 0)] * 2)]
 

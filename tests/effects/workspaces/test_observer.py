@@ -356,6 +356,10 @@ def test_a_recorded_command(root: Path, tmp_path: Path) -> None:
             check=False,
         )
     assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.splitlines()[0] == (
+        f"agentobs: files are recorded into {home}/workspaces as they are: secrets in them are neither redacted nor "
+        "encrypted"
+    )
     made = {row[0]: (row[7], row[4]) for row in readable(home, CHANGES)}
     assert made == {"1.txt": ("toolu_1", "observed"), "2.txt": ("toolu_2", "observed")}
     states = queries.query(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentobs import world
 from agentobs.effects import workspaces
 from agentobs.effects.workspaces.file_changes import changes, tree_size
 from agentobs.effects.workspaces.shadow_git import (
@@ -226,6 +229,72 @@ def test_a_full_disk_and_a_missing_git_are_told_apart(
         Snapshots(shadow).take()
 
 
+def test_a_snapshot_that_fills_the_disk_leaves_space_for_other_recordings(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What git wrote before it failed is deleted; nothing else is."""
+    write(root, {"a": "1"})
+    shadow = open_shadow(home, root)
+    first = Snapshots(shadow).take()
+    objects = shadow.git_dir / "objects"
+    before = sorted(objects.rglob("*"))
+    leaves = f"for each in {objects}/tmp_obj_1 {objects}/pack/tmp_pack_1; do echo x > $each; done"
+    fails = 'echo "fatal: sha1 file write error. Out of diskspace" >&2; exit 128'
+    write(root, {"b": "2"})
+    fake_git(
+        tmp_path / "bin",
+        f'case "$*" in *update-index*) {leaves}; {fails};; esac\nexec "$real" "$@"',
+        monkeypatch,
+    )
+    with pytest.raises(ShadowGitError, match=r"the disk is full\. Free space in the home"):
+        Snapshots(shadow).take()
+    assert sorted(objects.rglob("*")) == before
+    assert workspaces.file_content(home, shadow.workspace_id, first, "a") == b"1"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_full_disk_leaves_no_half_of_the_files(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Files that were cut off would look like those of the session, and the command could not be repeated."""
+    write(root, {"a": "1", "d/b": "2"})
+    shadow = open_shadow(home, root)
+    snapshot = Snapshots(shadow).take()
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    with monkeypatch.context() as patch:
+        fake_git(
+            tmp_path / "bin",
+            'case "$*" in checkout-index*) mkdir d; echo 1 > d/b; ln -s d link; '
+            'echo "error: unable to write file a" >&2; exit 1;; esac\nexec "$real" "$@"',
+            patch,
+        )
+        with pytest.raises(ShadowGitError, match="the disk is full"):
+            workspaces.restore_state(home, shadow.workspace_id, snapshot, out)
+    assert (out.exists(), list(out.glob("*"))) == (exists, [])
+    assert workspaces.restore_state(home, shadow.workspace_id, snapshot, out).files == 2
+
+
+def test_numbers_of_snapshots_never_go_back(
+    home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They order states of sessions whose clocks disagree; a full disk is an error of the snapshot."""
+    shadow = open_shadow(home, root)
+    numbers = []
+    for seconds in (5000, 10, 6000, 10):
+        monkeypatch.setattr(world, "wall", lambda seconds=seconds: seconds * 10**9)
+        numbers.append(Snapshots(shadow).take().number)
+    assert numbers == [5000, 5001, 6000, 6001]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ShadowGitError, match="the disk is full"):
+        Snapshots(shadow).take()
+
+
 def test_a_file_that_git_cannot_read_does_not_stop_the_others(
     tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +311,94 @@ def test_a_file_that_git_cannot_read_does_not_stop_the_others(
     snapshot = Snapshots(shadow).take()
     assert [(each.path, each.reason) for each in snapshot.uncaptured] == [("b", "changing")]
     assert workspaces.file_content(home, shadow.workspace_id, snapshot, "c") == b"3"
+
+
+def test_a_file_that_kills_git_does_not_stop_the_others(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that shrinks while git has mapped it kills git, which does not name the file and leaves its lock."""
+    write(root, {f"{n}.txt": str(n) for n in range(9)} | {"shrinks": "x"})
+    shadow, text = open_shadow(home, root), tmp_path / "text"
+    kills = f'if grep -aq shrinks {text}; then touch "$GIT_INDEX_FILE.lock"; kill -BUS $$; fi'
+    fake_git(
+        tmp_path / "bin",
+        f'case "$*" in *update-index*) cat > {text}; {kills}; exec "$real" "$@" < {text};; esac\nexec "$real" "$@"',
+        monkeypatch,
+    )
+    snapshot = Snapshots(shadow).take()
+    assert [(each.path, each.reason) for each in snapshot.uncaptured] == [("shrinks", "changing")]
+    listed = shadow.run("ls-tree", "-r", "--name-only", snapshot.tree).decode().split()
+    assert listed == [f"{n}.txt" for n in range(9)]
+
+
+def test_a_comparison_that_kills_git_is_repeated(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, {"a": "1"})
+    flag = tmp_path / "flag"
+    flag.touch()
+    fake_git(
+        tmp_path / "bin",
+        f'case "$*" in *ls-files*) if [ -e {flag} ]; then rm {flag}; kill -BUS $$; fi;; esac\nexec "$real" "$@"',
+        monkeypatch,
+    )
+    shadow = open_shadow(home, root)
+    assert workspaces.file_content(home, shadow.workspace_id, Snapshots(shadow).take(), "a") == b"1"
+    assert not flag.exists()
+
+
+def test_directories_that_cannot_be_read_are_noted(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files are neither missing without a note, nor deleted; what a file was renamed to is new."""
+    write(root, {"open/a": "1", "closed/b": "2\n" * 9, "closed/c": "3"})
+    shadow = open_shadow(home, root)
+    snapshots = Snapshots(shadow)
+    first = snapshots.take()
+    (root / "closed").rename(tmp_path / "closed")  # as git sees a directory that it must not open
+    write(root, {"open/moved": "2\n" * 9})
+    warning = "warning: could not open directory 'closed/': Permission denied"
+    with monkeypatch.context() as patch:
+        fake_git(
+            tmp_path / "bin",
+            f'case "$*" in *ls-files*) echo "{warning}" >&2;; esac\nexec "$real" "$@"',
+            patch,
+        )
+        second = snapshots.take()
+    assert [(e.path, e.reason) for e in second.uncaptured] == [("closed/", "unreadable")]
+    found = [(each.kind, each.path, each.old_path) for each in changes(shadow, first, second)]
+    assert found == [("added", "open/moved", None)]
+    (tmp_path / "closed").rename(root / "closed")
+    assert changes(shadow, second, snapshots.take()) == []
+
+
+def test_special_files_and_the_longest_names(
+    tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pipes, sockets and loops of links do not block; a path that is too long for the system is noted."""
+    name = "n" * 255
+    write(root, {name: "long"})
+    os.mkfifo(root / "pipe")
+    listener = socket.socket(socket.AF_UNIX)
+    monkeypatch.chdir(root)
+    listener.bind("socket")
+    (root / "loop").symlink_to("loop")
+    for _ in range(25):
+        Path("d" * 200).mkdir()
+        monkeypatch.chdir("d" * 200)
+    Path("deep").write_text("x")
+    monkeypatch.chdir(root)
+    shadow = open_shadow(home, root)
+    snapshot = Snapshots(shadow).take()
+    listener.close()
+    listed = shadow.run("ls-tree", "-r", "--name-only", snapshot.tree).decode().split()
+    assert listed == ["loop", name]
+    [noted] = snapshot.uncaptured
+    assert (noted.path.strip("d/"), noted.reason) == ("", "unreadable")
+    workspaces.keep_state(shadow, "a1", 1, snapshot)
+    out = tmp_path / "out"
+    assert workspaces.restore_state(home, shadow.workspace_id, snapshot, out).files == 2
+    assert (out / name).read_text() == "long"
 
 
 def test_the_index_of_a_killed_process_does_not_block(home: Home, root: Path) -> None:

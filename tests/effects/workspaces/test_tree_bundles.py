@@ -174,7 +174,7 @@ def test_a_bundle_that_expands_to_too_many_files_is_refused(tmp_path: Path) -> N
     hostile = RecordedWorkspace(bundle, tree, tree, {1: tree})
     with pytest.raises(UsageError, match="more than 500,000 files"):
         Scratch(hostile, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
     with pytest.raises(UsageError, match="cannot be created"):
         file = dataclasses.replace(recorded, directory="a.txt")
         _ = Scratch(file, tmp_path / "file").directory

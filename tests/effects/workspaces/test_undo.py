@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agentobs.effects.workspaces import Snapshots, open_shadow
+from agentobs.effects.workspaces import Snapshots, Uncaptured, open_shadow
 from agentobs.effects.workspaces import undo as undo_module
 from agentobs.effects.workspaces.undo import Undo, plan_undo, undo
 from agentobs.errors import UsageError
@@ -110,6 +111,21 @@ def test_a_file_that_was_ignored_before_is_a_conflict(home: Home, tmp_path: Path
     plan = planned(home, tmp_path, {".gitignore": "*.log\n", "mine.log": "mine\n"}, session)
     assert {each.path for each in plan.changes} == {".gitignore", "mine.log", "new.log"}
     assert plan.conflicts == ("mine.log",)
+
+
+def test_files_of_a_directory_that_could_not_be_read_before_stay(
+    home: Home, tmp_path: Path
+) -> None:
+    """They are not files of the session, although they are not in the earlier state."""
+    write(tmp_path, {"a": "old\n"})
+    shadow = open_shadow(home, tmp_path)
+    snapshots = Snapshots(shadow)
+    closed = Uncaptured("closed/", 0, 0, "unreadable")
+    before = dataclasses.replace(snapshots.take(), uncaptured=(closed,), uncaptured_count=1)
+    write(tmp_path, {"a": "new\n", "closed/mine": "mine\n"})
+    plan = plan_undo(home, shadow.workspace_id, before, snapshots.take())
+    assert [each.path for each in plan.changes] == ["a"]
+    assert [each.path for each in plan.unrestorable] == ["closed/"]
 
 
 def test_a_deleted_file_without_content_is_named(home: Home, tmp_path: Path) -> None:
