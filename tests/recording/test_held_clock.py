@@ -81,7 +81,7 @@ def test_a_second_holder_sets_the_clock_forward_only(machine: Machine) -> None:
 
 
 def test_a_suspended_machine(machine: Machine) -> None:
-    """The time of a suspension counts, also if the wall clock is set back afterwards."""
+    """The time of a suspension counts, even if the wall clock is set back afterwards."""
     world.hold_clock()
     start = machine.wall
     machine.suspend(8 * HOUR)

@@ -248,7 +248,7 @@ class ShadowGit:
         """Return a number for a new snapshot; the caller holds the lock.
 
         It is higher than all earlier ones of the workspace, whatever the clock does. If it can be, it is the time in
-        seconds since 1970, so that numbers of a file that was lost are lower, too.
+        seconds since 1970, so that numbers of a file that was lost are also lower.
 
         Raises:
             ShadowGitError: the disk is full.
