@@ -84,6 +84,7 @@ def _workspace(home: Home, recording: Recording, states: list[RecordedState]) ->
         name=shadow.root.name,
         directory=_relative(directory, shadow.root),
         has_repository=states[0].has_repository,
+        commit=states[0].commit,
         uncaptured=tuple(
             f"{shown_path(each.path)} ({each.reason.replace('_', ' ')})"
             for each in snapshot_of(home, states[0]).uncaptured

@@ -24,6 +24,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
@@ -126,7 +127,8 @@ class ShadowGit:
     def run(
         self,
         *arguments: str | os.PathLike[str],
-        text: bytes = b"",
+        text: bytes | BinaryIO = b"",
+        output: BinaryIO | None = None,
         work_tree: Path | None = None,
         index: Path | None = None,
         settings: Mapping[str, str] | None = None,
@@ -135,7 +137,8 @@ class ShadowGit:
 
         Args:
             arguments: the command and its arguments.
-            text: its standard input.
+            text: its standard input; an open file is read from its position.
+            output: an open file for its output; None to return it.
             work_tree: the directory of the files, default the workspace.
             index: the index file, default the index of the workspace.
             settings: configuration for this command.
@@ -150,8 +153,10 @@ class ShadowGit:
         try:
             ended = subprocess.run(
                 ["git", *options, *arguments],
-                input=text,
-                capture_output=True,
+                input=text if isinstance(text, bytes) else None,
+                stdin=None if isinstance(text, bytes) else text,
+                stdout=output or subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 cwd=tree if tree.is_dir() else self.path,
                 env=self._environment(tree, index),
                 timeout=COMMAND_SECONDS,
@@ -168,7 +173,7 @@ class ShadowGit:
         if ended.returncode:
             full = any(each in ended.stderr for each in FULL_DISK)
             raise ShadowGitError("disk_full" if full else "git_failed", ended.stderr)
-        return ended.stdout
+        return ended.stdout or b""
 
     def _environment(self, work_tree: Path, index: Path | None) -> dict[str, str]:
         """Return an environment without the user's settings of git."""
