@@ -8,15 +8,13 @@ from pathlib import Path
 
 from agentobs.effects.workspaces.shadow_git import ShadowGit
 from agentobs.effects.workspaces.snapshots import FILES_MAX, SNAPSHOT_BYTES_MAX
+from agentobs.effects.workspaces.tree_objects import tree_entries
 from agentobs.errors import UsageError
 
 TREE_BYTES_MAX = 256 * 1024 * 1024
 """The maximum size of all directory listings, in bytes. Our choice: 500,000 files have about 20 MB."""
 DEPTH_MAX = 500
 """The maximum depth of directories. Our choice: a path of 4,096 bytes can have more, but no project does."""
-_ID_BYTES = 20
-_TREE_MODE = b"40000"
-_SUBMODULE_MODE = b"160000"
 
 
 @dataclass(slots=True)
@@ -135,22 +133,8 @@ def _children(
     for tree in trees:
         start = output.index(b"\n", at) + 1
         at = start + int(output[at:start].split()[2])
-        yield tree, list(_entries(output[start:at]))
+        yield tree, list(tree_entries(output[start:at]))
         at += 1
-
-
-def _entries(listing: bytes) -> Iterator[tuple[bool, str]]:
-    """Yield the entries of a tree object: `MODE NAME`, a NUL byte, and 20 bytes of the object ID.
-
-    Submodules are left out, because their commits are in another repository.
-    """
-    at = 0
-    while at < len(listing):
-        end = listing.index(b"\0", at) + 1
-        mode = listing[at:end].partition(b" ")[0].lstrip(b"0")
-        if mode != _SUBMODULE_MODE:
-            yield mode == _TREE_MODE, listing[end : end + _ID_BYTES].hex()
-        at = end + _ID_BYTES
 
 
 def _too_large(where: Path) -> UsageError:

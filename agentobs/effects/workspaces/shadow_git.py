@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -174,6 +174,45 @@ class ShadowGit:
             full = any(each in ended.stderr for each in FULL_DISK)
             raise ShadowGitError("disk_full" if full else "git_failed", ended.stderr)
         return ended.stdout or b""
+
+    @contextlib.contextmanager
+    def object_contents(self) -> Iterator[Callable[[str], bytes]]:
+        """Yield a function that returns the content of an object by its ID, with one process for all objects.
+
+        The function raises `ShadowGitError` if there is no such object, and `OSError` if git has ended.
+
+        Raises:
+            ShadowGitError: git is missing.
+        """
+        try:
+            process = subprocess.Popen(
+                ["git", "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=self.path,
+                env=self._environment(self.root, None),
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise ShadowGitError("no_git", todo="Install git") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        questions, answers = process.stdin, process.stdout
+
+        def content(name: str) -> bytes:
+            questions.write(f"{name}\n".encode())
+            questions.flush()
+            about = answers.readline().split()
+            if len(about) != 3:
+                raise ShadowGitError("git_failed", b"no such object")
+            return answers.read(int(about[2]) + 1)[:-1]
+
+        try:
+            yield content
+        finally:
+            process.kill()
+            process.communicate()
 
     def _environment(self, work_tree: Path, index: Path | None) -> dict[str, str]:
         """Return an environment without the user's settings of git."""

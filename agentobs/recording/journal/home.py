@@ -10,6 +10,7 @@
   saved.json          views and queries that people saved in the dashboard
   logs/               session logs of other programs that were archived, without their secrets
   workspaces/         <workspace id>/: a shadow git repository with the recorded states of a workspace
+  forks/              <ID>.json: a temporary directory in which forks have worked, and the sessions of these forks
   ingest.lock         held by the one process that publishes
   views-*.duckdb      the views of the store, prepared for the next reader; can be deleted at any time
 """
@@ -158,7 +159,10 @@ def is_home(home: Home) -> bool:
 
 
 _NAMES = frozenset(
-    ("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs", "workspaces")
+    (
+        *("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs"),
+        *("workspaces", "forks"),
+    )
 )
 """Other entries of a home besides its key and the published file."""
 _DRAFTS = (
