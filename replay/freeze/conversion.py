@@ -91,12 +91,15 @@ class FrozenWorkspace:
         if self.is_standalone or recorded.commit is None:
             return write_bundle(recorded, bundle, self.left_out, self.bytes_max), "all"
         base = find_base(recorded.commit, bundle.parent.absolute())
-        found = None if isinstance(base, str) else base
-        written = write_bundle(recorded, bundle, self.left_out, self.bytes_max, found)
-        if written.base is not None:
-            return written, f"those that differ from the git commit {written.base}"
-        why = base if isinstance(base, str) else "the commit has none of them, or not all here"
-        return written, f"all, because {why}"
+        if isinstance(base, str):
+            written = write_bundle(recorded, bundle, self.left_out, self.bytes_max)
+            return written, f"all, because {base}"
+        written = write_bundle(recorded, bundle, self.left_out, self.bytes_max, base)
+        if written.base is None:
+            why = "has none of them, or this clone lacks some of its files"
+            return written, f"all, because the commit {base.commit} {why}"
+        local = ", which only local branches contain" if base.is_local else ""
+        return written, f"those that differ from the git commit {base.commit}{local}"
 
 
 def freeze(

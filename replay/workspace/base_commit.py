@@ -21,7 +21,7 @@ from agentobs.errors import UsageError
 from agentobs.recording.git.repository import (
     Repository,
     containing_repositories,
-    is_on_a_branch,
+    references_with,
 )
 from replay.workspace.bundle_limits import checked_objects, object_sizes
 
@@ -40,6 +40,8 @@ class Base:
     """The IDs of its files and directories."""
     directory: Path
     """The directory with the objects of its repository."""
+    is_local: bool = False
+    """Whether only local branches contain it, so that other clones may not have it."""
 
     def has_all(self, names: Collection[str]) -> bool:
         """Return whether its repository has all of these files; a partial clone may have only some of them.
@@ -65,14 +67,15 @@ def find_base(commit: str, folder: Path) -> Base | str:
         return "the repository of the session does not use SHA-1"
     repositories = _repositories(folder)
     for each in repositories:
-        if is_on_a_branch(each, commit):
-            return _base(each, commit)
+        if references := references_with(each, commit):
+            return _base(each, commit, references)
     if not repositories:
         return "the fixture is not in a git repository"
     return f"no branch or tag of the repository of the fixture contains the commit {commit}"
 
 
-def _base(repository: Repository, commit: str) -> Base | str:
+def _base(repository: Repository, commit: str, references: Sequence[str]) -> Base | str:
+    is_local = all(each.startswith("refs/heads/") for each in references)
     try:
         directory = repository.objects.resolve()
         with object_reader(directory) as reader:
@@ -83,7 +86,8 @@ def _base(repository: Repository, commit: str) -> Base | str:
             tree = reader.run("cat-file", "--batch-check", text=f"{commit}^{{tree}}\n".encode())
     except (ShadowGitError, OSError, ValueError):
         return f"the files of the commit {commit} cannot be read"
-    return Base(commit, frozenset([*names, tree.decode().split(" ")[0]]), directory)
+    objects = frozenset([*names, tree.decode().split(" ")[0]])
+    return Base(commit, objects, directory, is_local)
 
 
 def add_base_files(shadow: ShadowGit, commit: str, trees: Sequence[str], fixture: Path) -> None:

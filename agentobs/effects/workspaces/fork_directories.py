@@ -2,12 +2,11 @@
 these are pruned. They are not in the home, because programs would find the files of a project around it.
 
     home/forks/ID.json    {"directory": PATH, "created_ns": N, "sessions": [ID, ...]}
-    PATH/owner            the ID, so that no other directory with this path is deleted
+    PATH/.agentobs-owner  the ID, so that no other directory with this path is deleted
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ from agentobs.recording.journal.home import Home
 
 DIRECTORY = "forks"
 """The directory in a home that lists the directories of forks."""
-_OWNER = "owner"
+_OWNER = ".agentobs-owner"
 _WITHOUT_SESSION_NS = 7 * 24 * 3600 * 10**9
 """After this time, the next pruning deletes a directory that belongs to no session, because its fork was killed. Our
 choice.
@@ -55,7 +54,7 @@ class ForkDirectory:
             OSError: a file cannot be deleted.
         """
         if _is_owned(self.path, self.record.stem):
-            shutil.rmtree(self.path)
+            _delete(self.path)
         self.record.unlink(missing_ok=True)
 
 
@@ -73,8 +72,12 @@ def create_fork_directory(home: Home, prefix: str) -> ForkDirectory:
     record = home.path / DIRECTORY / f"{name}.json"
     record.parent.mkdir(mode=0o700, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    (path / _OWNER).write_text(name)
-    _write(record, {"directory": os.fspath(path), "created_ns": world.now(), "sessions": []})
+    try:
+        (path / _OWNER).write_text(name)
+        _write(record, {"directory": os.fspath(path), "created_ns": world.now(), "sessions": []})
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     return ForkDirectory(path, record)
 
 
@@ -86,28 +89,43 @@ def forget_forks(home: Home, session_ids: Collection[str]) -> None:
         session_ids: the sessions that are pruned now.
     """
     for record in sorted((home.path / DIRECTORY).glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        try:
             value = json.loads(record.read_text("utf-8"))
             before, directory = set(value["sessions"]), Path(value["directory"])
             left = before - set(session_ids)
             is_old = world.now() - value["created_ns"] > _WITHOUT_SESSION_NS
-            if left or not (before or is_old):
-                if left != before:
-                    _write(record, {**value, "sessions": sorted(left)})
+            if left == before and (left or not is_old):
                 continue
-            _write(record, {**value, "sessions": [], "created_ns": 0})
-            _delete(ForkDirectory(directory, record))
+            # What cannot be deleted now is deleted by the next pruning.
+            created_ns = value["created_ns"] if left else 0
+            _write(record, {**value, "sessions": sorted(left), "created_ns": created_ns})
+            if not left:
+                ForkDirectory(directory, record).delete()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            warn_once(
+                f"the directory of a pruned fork was not deleted: {error_kind(error)}. {record} names it; the next "
+                "`agentobs prune` tries to delete it again.",
+                about=f"fork {record}",
+            )
 
 
-def _delete(directory: ForkDirectory) -> None:
-    try:
-        directory.delete()
-    except OSError as error:
-        warn_once(
-            f"files of a pruned fork are still in {directory.path}: {error_kind(error)}. The next `agentobs prune` "
-            "tries to delete them again.",
-            about=f"fork {directory.path}",
-        )
+def _delete(path: Path) -> None:
+    """Delete a directory, with the file of its owner last. Links are not followed.
+
+    Raises:
+        OSError: a file cannot be deleted.
+    """
+    for folder, names, _ in os.walk(path):
+        # Package managers leave directories that cannot be written.
+        for each in (Path(folder, name) for name in names):
+            if not each.is_symlink():
+                each.chmod(0o700)
+    for each in path.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != _OWNER:
+            each.unlink()
+    shutil.rmtree(path)
 
 
 def _is_owned(path: Path, name: str) -> bool:

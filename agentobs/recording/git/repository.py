@@ -177,8 +177,8 @@ def is_dirty(repository: Repository) -> bool | None:
     return None if status is None else bool(status.strip())
 
 
-def is_on_a_branch(repository: Repository, commit: str) -> bool:
-    """Return whether a branch, a remote branch or a tag contains a commit; False if this is not known.
+def references_with(repository: Repository, commit: str) -> list[str]:
+    """Return the branches, remote branches and tags that contain a commit; an empty list if they are not known.
 
     Args:
         repository: the repository.
@@ -186,12 +186,12 @@ def is_on_a_branch(repository: Repository, commit: str) -> bool:
     """
     found = _git(
         repository,
-        *("for-each-ref", "--count=1", "--format=%(objectname)", f"--contains={commit}"),
+        *("for-each-ref", "--format=%(refname)", f"--contains={commit}"),
         *("refs/heads", "refs/remotes", "refs/tags"),
         environment=_NO_SETTINGS,
         seconds=HISTORY_SECONDS,
     )
-    return bool(found and found.strip())
+    return (found or "").splitlines()
 
 
 def ignored_patterns(repository: Repository) -> str:
