@@ -71,7 +71,9 @@ def find_base(commit: str, folder: Path) -> Base | str:
             return _base(each, commit, references)
     if not repositories:
         return "the fixture is not in a git repository"
-    return f"no branch or tag of the repository of the fixture contains the commit {commit}"
+    return (
+        f"no branch or tag of the repository of the fixture is known to contain the commit {commit}"
+    )
 
 
 def _base(repository: Repository, commit: str, references: Sequence[str]) -> Base | str:

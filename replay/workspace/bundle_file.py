@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError
 
@@ -27,15 +28,24 @@ def read_bundle(shadow: ShadowGit, file: Path) -> None:
     """
     try:
         with file.open("rb") as opened:
-            is_bundle = opened.readline(_LINE_BYTES_MAX) == _SIGNATURE
-            header = (opened.readline(_LINE_BYTES_MAX) for _ in range(_LINES_MAX))
-            if not is_bundle or not any(each == b"\n" for each in header):
-                raise ShadowGitError("git_failed", b"not a bundle")
             # A child reads from the position of the descriptor, which the buffer has passed.
-            os.lseek(opened.fileno(), opened.tell(), os.SEEK_SET)
+            os.lseek(opened.fileno(), pack_position(opened), os.SEEK_SET)
             shadow.run("index-pack", "--stdin", text=opened)
     except OSError as error:
         raise ShadowGitError("git_failed", str(error).encode()) from error
+
+
+def pack_position(opened: BinaryIO) -> int:
+    """Return the position of the pack in an open bundle.
+
+    Raises:
+        ShadowGitError: it is not a bundle.
+    """
+    is_bundle = opened.readline(_LINE_BYTES_MAX) == _SIGNATURE
+    header = (opened.readline(_LINE_BYTES_MAX) for _ in range(_LINES_MAX))
+    if not is_bundle or not any(each == b"\n" for each in header):
+        raise ShadowGitError("git_failed", b"not a bundle")
+    return opened.tell()
 
 
 def bundle_bytes(
@@ -70,4 +80,4 @@ def _one_line(path: bytes) -> bytes:
     return path.replace(b"\n", b" ")
 
 
-__all__ = ["bundle_bytes", "read_bundle"]
+__all__ = ["bundle_bytes", "pack_position", "read_bundle"]

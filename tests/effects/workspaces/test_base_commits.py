@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.effects.workspaces.shadow_git import open_shadow, workspace_root
+import agentobs
+from agentobs.effects.workspaces.shadow_git import existing_shadow, open_shadow, workspace_root
 from agentobs.effects.workspaces.snapshots import Snapshots
 from agentobs.errors import RecordingError, UsageError
 from agentobs.recording.journal.home import open_home
+from agentobs.store.backend import open_store
+from agentobs.store.recorded_workspaces import recorded_states, snapshot_of
 from replay import load
 from replay.fixture.line_check import HEADER
 from replay.freeze.conversion import FrozenWorkspace
@@ -523,6 +526,81 @@ def test_the_bundle_is_one_that_git_reads(tmp_path: Path, home: Path) -> None:
     git(tmp_path, "init", "-q", "empty")
     git(tmp_path / "empty", "fetch", "-q", str(whole.source), "refs/trees/*:refs/trees/*")
     git(tmp_path / "empty", "fsck", "--strict")
+
+
+def _rebasing(root: Path) -> Path:
+    for branch, start, text in (("topic", "main", "topic\n"), ("other", "main", "other\n")):
+        git(root, "checkout", "-qb", branch, start)
+        write(root, {"docs/a.md": text})
+        git(root, "commit", "-qam", branch)
+    git(root, "rebase", "topic", check=False)  # stops with a conflict
+    assert (root / ".git" / "rebase-merge").is_dir()
+    return root
+
+
+def _detached(root: Path) -> Path:
+    git(root, "checkout", "-q", "--detach")
+    return root
+
+
+def _unborn(root: Path) -> Path:
+    git(root, "checkout", "-q", "--orphan", "new")
+    return root
+
+
+def _linked(root: Path) -> Path:
+    working_tree(root, root.parent / "linked")
+    return root.parent / "linked"
+
+
+def _without_git(root: Path) -> Path:
+    shutil.rmtree(root / ".git")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("prepared", "has_commit"),
+    [
+        (lambda root: root, True),
+        (lambda root: root / "src" / "7", True),
+        (_detached, True),
+        (_rebasing, True),
+        (_linked, True),
+        (_unborn, False),
+        (_without_git, False),
+    ],
+)
+def test_the_commit_is_that_of_the_start_of_the_session(
+    prepared: Callable[[Path], Path],
+    has_commit: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session in a subdirectory, a detached HEAD, a rebase, a working tree; later commits do not matter."""
+    root = tmp_path / "root"
+    repository(root)
+    directory = prepared(root)
+    expected = git(directory, "rev-parse", "HEAD").strip() if has_commit else None
+    monkeypatch.chdir(directory)
+    agentobs.stop_recorder()
+    agentobs.start(str(tmp_path / "home"))
+    with agentobs.session("fix", effects=["files"]) as found:
+        write(directory, {"later.txt": "later\n"})
+        git(directory, "add", "later.txt", check=False)
+        git(directory, "commit", "-qm", "later", check=False)
+    agentobs.stop_recorder()
+    with open_store(str(tmp_path / "home")) as store:
+        states = recorded_states(store, found.session_id)
+        snapshot = snapshot_of(store.home, states[0])
+        objects = existing_shadow(store.home, states[0].workspace_id).git_dir / "objects"
+    assert states[0].commit == expected
+    recorded = RecordedWorkspace(objects, snapshot.tree, None, commit=states[0].commit)
+    workspace, stored = frozen(recorded, directory / "fixture")
+    assert workspace.base == expected
+    assert stored.startswith("those that differ" if has_commit else "all")
+    files = restored(workspace, tmp_path / "out")
+    assert len(files) == 43
+    assert b"later.txt" not in files
 
 
 @pytest.fixture(scope="module")
