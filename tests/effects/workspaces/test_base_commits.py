@@ -127,7 +127,14 @@ def working_tree(origin: Path, clone: Path) -> None:
     git(origin, "worktree", "add", "-q", "-b", "topic", str(clone))
 
 
-@pytest.mark.parametrize("cloned", [whole_clone, shallow_clone, borrowing_clone, working_tree])
+def submodule(origin: Path, clone: Path) -> None:
+    git(clone.parent, "init", "-q")
+    git(clone.parent, "submodule", "--quiet", "add", str(origin), clone.name)
+
+
+@pytest.mark.parametrize(
+    "cloned", [whole_clone, shallow_clone, borrowing_clone, working_tree, submodule]
+)
 def test_any_clone_with_the_commit_supplies_the_files(
     cloned: Callable[[Path, Path], None], tmp_path: Path, home: Path
 ) -> None:
