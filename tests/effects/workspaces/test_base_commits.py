@@ -624,8 +624,9 @@ def test_a_fixture_replays_in_a_clone_and_nowhere_else(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    pytester: pytest.Pytester,
 ) -> None:
-    """The check of `freeze` and the replay use the repository of the fixture."""
+    """The check of `freeze`, the replay and the test use the repository of the fixture."""
     shell, clone = Shell(session / "home", capsys), tmp_path / "clone"
     start = git(session / "project", "rev-parse", "HEAD").strip()
     shallow_clone(session / "project", clone)
@@ -641,6 +642,9 @@ def test_a_fixture_replays_in_a_clone_and_nowhere_else(
     ended = shell("replay", str(clone / "fixtures" / "fix"))
     assert ended.code == 0, ended.out
     assert "files at the end: equal to the recorded ones" in ended.out
+    options = ("-p", "no:cacheprovider", "--replay-no-fork", f"--rootdir={clone}")
+    ran = pytester.runpytest_inprocess(*options, str(clone / "fixtures"))
+    ran.assert_outcomes(passed=1)
     outside = Path(shutil.copytree(clone / "fixtures" / "fix", tmp_path / "outside"))
     ended = shell("replay", str(outside))
     assert ended.code == 1
