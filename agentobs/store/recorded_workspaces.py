@@ -44,6 +44,8 @@ class RecordedState:
     """Why the files could not be read."""
     has_repository: bool = False
     """Whether the workspace is in a git repository of the user."""
+    commit: str | None = None
+    """The commit that was checked out in this repository; None if there was none, or if it is unknown."""
 
 
 def recorded_states(store: Store, session_id: str) -> list[RecordedState]:

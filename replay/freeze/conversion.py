@@ -19,6 +19,7 @@ from replay.fixture.format import FILE, Fixture, load, parse
 from replay.fixture.writer import redacted_in, with_key, write
 from replay.freeze.line_stability import stabilized
 from replay.freeze.pytest_template import generated_test
+from replay.workspace.base_commit import find_base
 from replay.workspace.recorded_workspace import BUNDLE, KEY, RecordedWorkspace
 from replay.workspace.tree_bundle import BYTES_MAX, write_bundle
 
@@ -54,6 +55,8 @@ class Frozen:
     """The turn up to which the session was frozen; None if it was frozen completely."""
     normalizers: tuple[str, ...] = ()
     """The names of the rules that are applied in each replay."""
+    stored_files: str | None = None
+    """Which of the recorded files are stored, as a text; None for a fixture without files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,18 @@ class FrozenWorkspace:
     left_out: tuple[str, ...] = ()
     """Patterns of files to leave out."""
     bytes_max: int = BYTES_MAX
-    """The maximum size of the files, in bytes."""
+    """The maximum size of the stored files, in bytes."""
+    is_standalone: bool = False
+    """Whether to store also the files that the commit of the session contains."""
 
-    def written(self, bundle: Path, until: int | None) -> RecordedWorkspace:
+    def written(self, bundle: Path, until: int | None) -> tuple[RecordedWorkspace, str]:
         """Write the files into a bundle: all of them, or only those up to a turn.
+
+        The files of the commit that was checked out at the start are left out if a branch or tag of the repository that
+        contains the bundle has this commit.
+
+        Returns:
+            The files as the bundle has them, and a text that says which files it contains.
 
         Raises:
             RecordingError: they contain a possible secret.
@@ -77,7 +88,18 @@ class FrozenWorkspace:
         if until is not None:
             turns = {turn: tree for turn, tree in recorded.turns.items() if turn <= until}
             recorded = replace(recorded, end=None, turns=turns)
-        return write_bundle(recorded, bundle, self.left_out, self.bytes_max)
+        if self.is_standalone or recorded.commit is None:
+            return write_bundle(recorded, bundle, self.left_out, self.bytes_max), "all"
+        base = find_base(recorded.commit, bundle.parent.absolute())
+        if isinstance(base, str):
+            written = write_bundle(recorded, bundle, self.left_out, self.bytes_max)
+            return written, f"all, because {base}"
+        written = write_bundle(recorded, bundle, self.left_out, self.bytes_max, base)
+        if written.base is None:
+            why = "has none of them, or this clone lacks some of its files"
+            return written, f"all, because the commit {base.commit} {why}"
+        local = ", which only local branches contain" if base.is_local else ""
+        return written, f"those that differ from the git commit {base.commit}{local}"
 
 
 def freeze(
@@ -119,9 +141,10 @@ def freeze(
         found = failed_call(parse(file, write(part, versions, rules)))
         failing_turn = found.turn if found else None
     data = write(part, versions, rules, failing_turn)
-    bundle = folder / BUNDLE
+    bundle, stored = folder / BUNDLE, None
     if workspace is not None:
-        data = with_key(data, KEY, workspace.written(bundle, part.until_turn).to_header())
+        written, stored = workspace.written(bundle, part.until_turn)
+        data = with_key(data, KEY, written.to_header())
     failure = failure_of(parse(file, data))
     existing = _existing(folder)
     try:
@@ -154,6 +177,7 @@ def freeze(
         failure=failure,
         until=part.until_turn,
         normalizers=tuple(each if isinstance(each, str) else each["name"] for each in rules),
+        stored_files=stored,
     )
 
 

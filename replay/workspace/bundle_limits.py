@@ -4,26 +4,43 @@ huge tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentobs.effects.workspaces.shadow_git import ShadowGit
 from agentobs.effects.workspaces.snapshots import FILES_MAX, SNAPSHOT_BYTES_MAX
+from agentobs.effects.workspaces.tree_objects import tree_entries
 from agentobs.errors import UsageError
 
 TREE_BYTES_MAX = 256 * 1024 * 1024
 """The maximum size of all directory listings, in bytes. Our choice: 500,000 files have about 20 MB."""
 DEPTH_MAX = 500
 """The maximum depth of directories. Our choice: a path of 4,096 bytes can have more, but no project does."""
-_ID_BYTES = 20
-_TREE_MODE = b"40000"
 
 
-def check_limits(shadow: ShadowGit, trees: Sequence[str], where: Path) -> None:
-    """Check that trees are not larger than a snapshot may be. Nothing is written.
+@dataclass(slots=True)
+class Reached:
+    """The directory listings and files that some trees consist of."""
+
+    children: dict[str, Sequence[tuple[bool, str]]] = field(default_factory=dict)
+    """The entries of each listing: whether the entry is a directory, and its object ID."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The size of each file, in bytes."""
+    missing: dict[str, None] = field(default_factory=dict)
+    """The IDs of the objects that cannot be read."""
+
+    @property
+    def objects(self) -> list[str]:
+        """The IDs of all objects that can be read."""
+        return [*self.children, *self.sizes]
+
+
+def checked_objects(shadow: ShadowGit, trees: Sequence[str], where: Path) -> Reached:
+    """Return the objects of trees, after a check that no tree is larger than a snapshot may be. Nothing is written.
 
     Args:
-        shadow: the repository that contains all objects of the bundle.
+        shadow: a repository that can read the objects.
         trees: the trees to check.
         where: the bundle, for the error.
 
@@ -31,22 +48,56 @@ def check_limits(shadow: ShadowGit, trees: Sequence[str], where: Path) -> None:
         UsageError: a tree has too many files, too many bytes, or too many nested directories.
         ShadowGitError: git failed.
     """
-    sizes: dict[str, int] = {}
-    listings: dict[str, int] = {}
-    objects = shadow.run(
-        "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype) %(objectsize)"
-    )
-    for line in objects.decode().splitlines():
-        name, kind, size = line.split(" ")
-        (listings if kind == "tree" else sizes)[name] = int(size)
-    if sum(listings.values()) > TREE_BYTES_MAX:
-        raise _too_large(where)
-    children = dict(_children(shadow, list(listings)))
+    reached = _listings(shadow, trees, where)
+    files = {
+        name for entries in reached.children.values() for is_tree, name in entries if not is_tree
+    }
+    reached.sizes = object_sizes(shadow, files, "blob")
+    reached.missing |= dict.fromkeys(files - reached.sizes.keys())
     known: dict[str, tuple[int, int]] = {}
     for each in trees:
-        files, total = _expanded(each, children, sizes, known, where)
-        if files > FILES_MAX or total > SNAPSHOT_BYTES_MAX:
+        count, total = _expanded(each, reached.children, reached.sizes, known, where)
+        if count > FILES_MAX or total > SNAPSHOT_BYTES_MAX:
             raise _too_large(where)
+    return reached
+
+
+def object_sizes(shadow: ShadowGit, names: Collection[str], *kinds: str) -> dict[str, int]:
+    """Return the sizes of the objects that a repository has, in bytes, by their IDs.
+
+    Args:
+        shadow: the repository.
+        names: the IDs.
+        kinds: `tree`, `blob` or `commit`; objects of other kinds count as missing.
+
+    Raises:
+        ShadowGitError: git failed.
+    """
+    if not names:
+        return {}
+    text = "".join(f"{each}\n" for each in sorted(names)).encode()
+    lines = shadow.run("cat-file", "--batch-check", text=text).decode().splitlines()
+    found = (each.split(" ") for each in lines)
+    return {each[0]: int(each[2]) for each in found if each[1] in kinds}
+
+
+def _listings(shadow: ShadowGit, trees: Sequence[str], where: Path) -> Reached:
+    """Return all directory listings of some trees, one level of directories after another."""
+    reached, listed, pending = Reached(), 0, dict.fromkeys(trees)
+    for _ in range(DEPTH_MAX + 1):
+        if not pending:
+            return reached
+        sizes = object_sizes(shadow, pending, "tree")
+        reached.missing |= dict.fromkeys(each for each in pending if each not in sizes)
+        listed += sum(sizes.values())
+        if listed > TREE_BYTES_MAX:
+            break
+        found = dict(_children(shadow, list(sizes)))
+        reached.children |= found
+        inner = (name for entries in found.values() for is_tree, name in entries if is_tree)
+        seen = reached.children.keys() | reached.missing.keys()
+        pending = dict.fromkeys(each for each in inner if each not in seen)
+    raise _too_large(where)
 
 
 def _expanded(
@@ -84,18 +135,8 @@ def _children(
     for tree in trees:
         start = output.index(b"\n", at) + 1
         at = start + int(output[at:start].split()[2])
-        yield tree, list(_entries(output[start:at]))
+        yield tree, list(tree_entries(output[start:at]))
         at += 1
-
-
-def _entries(listing: bytes) -> Iterator[tuple[bool, str]]:
-    """Yield the entries of a tree object: `MODE NAME`, a NUL byte, and 20 bytes of the object ID."""
-    at = 0
-    while at < len(listing):
-        end = listing.index(b"\0", at) + 1
-        name = listing[end : end + _ID_BYTES].hex()
-        yield listing[at:end].partition(b" ")[0].lstrip(b"0") == _TREE_MODE, name
-        at = end + _ID_BYTES
 
 
 def _too_large(where: Path) -> UsageError:
@@ -107,4 +148,4 @@ def _too_large(where: Path) -> UsageError:
     )
 
 
-__all__ = ["check_limits"]
+__all__ = ["Reached", "checked_objects", "object_sizes"]

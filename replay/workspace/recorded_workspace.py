@@ -4,7 +4,10 @@ They are git trees, identified by their content. The trees of a session are in t
 Those of a fixture are in a git bundle next to its recording, and the key `workspace` of the fixture names them:
 
     {"bundle": "workspace.bundle", "name": "project", "directory": ".", "start": ID, "end": ID, "turns": {"1": ID},
-     "left_out": ["*.bin"], "ignored": ["*.log"], "has_repository": true}
+     "left_out": ["*.bin"], "ignored": ["*.log"], "has_repository": true, "base": COMMIT}
+
+With the key `base`, the bundle contains only the files that this git commit does not contain; see
+`replay.workspace.base_commit`.
 """
 
 from __future__ import annotations
@@ -50,6 +53,10 @@ class RecordedWorkspace:
     """Whether the files were in a git repository; then a directory with them gets a new one, with one commit of the
     files at the start.
     """
+    commit: str | None = None
+    """The commit that was checked out in this repository at the start; None if there is none, or if it is unknown."""
+    base: str | None = None
+    """The commit that contains the files that a bundle leaves out; None if the source has all files."""
     uncaptured: tuple[str, ...] = ()
     """Files at the start whose content was not recorded, each with the reason, for messages."""
     links: Mapping[str, Path] = field(default_factory=dict)
@@ -90,6 +97,7 @@ class RecordedWorkspace:
             **({"left_out": list(self.left_out)} if self.left_out else {}),
             **({"ignored": list(self.ignored)} if self.ignored else {}),
             **({"has_repository": True} if self.has_repository else {}),
+            **({"base": self.base} if self.base is not None else {}),
         }
 
 
@@ -119,6 +127,7 @@ def workspace_of(fixture: Fixture) -> RecordedWorkspace | None:
         left_out=tuple(value.get("left_out", ())),
         ignored=tuple(value.get("ignored", ())),
         has_repository=value.get("has_repository", False),
+        base=value.get("base"),
     )
 
 

@@ -17,7 +17,9 @@ from agentobs.effects.workspaces.new_directory import complete_or_empty
 from agentobs.effects.workspaces.shadow_git import ShadowGit, ShadowGitError, shadow_in
 from agentobs.effects.workspaces.snapshots import Snapshots
 from agentobs.errors import UsageError
-from replay.workspace.bundle_limits import check_limits
+from replay.workspace.base_commit import add_base_files
+from replay.workspace.bundle_file import read_bundle
+from replay.workspace.bundle_limits import checked_objects
 from replay.workspace.file_difference import PATCH_BYTES, FileDifference
 from replay.workspace.new_repository import create_repository
 from replay.workspace.recorded_workspace import RecordedWorkspace, is_left_out
@@ -32,15 +34,19 @@ _REMOVE = ("update-index", "-z", "--force-remove", "--stdin")
 class TreeRepository:
     """A temporary git repository that can read the trees of a recorded workspace; its source is never changed."""
 
-    def __init__(self, workspace: RecordedWorkspace, root: Path) -> None:
-        """Create it, for files in the directory `root`.
+    def __init__(self, workspace: RecordedWorkspace, root: Path | None = None) -> None:
+        """Create it.
+
+        Args:
+            workspace: the recorded files.
+            root: the existing directory with the files of a run; None if there is none.
 
         Raises:
             UsageError: the trees cannot be read, or git is missing.
         """
         self._path = Path(tempfile.mkdtemp(prefix="agentobs-trees-")).resolve()
         try:
-            self.shadow: ShadowGit = shadow_in(self._path, root)
+            self.shadow: ShadowGit = shadow_in(self._path, root or self._path)
             self._connect(workspace)
             exclude = self.shadow.git_dir / "info" / "exclude"
             exclude.write_text(ignored_patterns(workspace), "utf-8", "surrogateescape")
@@ -62,9 +68,13 @@ class TreeRepository:
             if source.is_dir():
                 alternates = self.shadow.git_dir / "objects" / "info" / "alternates"
                 alternates.write_bytes(os.fsencode(source) + b"\n")
-            else:
-                self.shadow.run("bundle", "unbundle", source)
-                check_limits(self.shadow, workspace.trees, source)
+                return
+            read_bundle(self.shadow, source)
+            if workspace.base is None:
+                if checked_objects(self.shadow, workspace.trees, source).missing:
+                    raise ShadowGitError("git_failed", b"the bundle is incomplete")
+                return
+        add_base_files(self.shadow, workspace.base, workspace.trees, source)
 
     def close(self) -> None:
         """Delete the repository."""

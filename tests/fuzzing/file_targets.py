@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from agentobs.effects.workspaces.tree_objects import tree_entries
 from agentobs.errors import ForeignError
 from agentobs.importers.bundle import bundle_import, container
 from agentobs.importers.exchange_sessions import session_start, without_first_chunk_time
@@ -47,6 +48,7 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from exporters.bundles import pack
 from replay.fixture.format import as_recording, parse
+from replay.workspace.bundle_file import pack_position
 from tests.fuzzing.runner import Opened
 from tests.importers.recorded_agent import (
     Pair,
@@ -75,6 +77,23 @@ def fixtures(folder: Path) -> Iterator[Opened]:
         as_recording(parse(folder / "recording.jsonl", data))
 
     yield Opened([path.read_bytes() for path in paths], run, _sealed_fixture)
+
+
+@contextlib.contextmanager
+def recorded_files(_: Path) -> Iterator[Opened]:
+    """The parts of the files of a fixture that are not read by git: the header of a bundle, and directory listings."""
+    name = b"0123456789abcdef0123"
+    listing = b"40000 src\0" + name + b"100644 a.py\0" + name + b"160000 vendor\0" + name
+    commit = b"a" * 40
+    header = b"# v2 git bundle\n-" + commit + b"\n" + commit + b" refs/trees/x\n\nPACK"
+
+    def run(data: bytes) -> None:
+        if data.startswith(b"#"):
+            pack_position(io.BytesIO(data))
+        else:
+            list(tree_entries(data))
+
+    yield Opened([listing, header], run)
 
 
 def _sealed_fixture(data: bytes) -> bytes:

@@ -9,6 +9,7 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target("fixture", file_targets.fixtures, 40),
+        Target("recorded-files", file_targets.recorded_files, 100),
         Target("segment", file_targets.segments, 60),
         Target("compressed-segment", file_targets.compressed_segments, 60),
         Target("segment-index", file_targets.segment_indexes, 40),

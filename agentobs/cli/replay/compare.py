@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
-import tempfile
 from decimal import ROUND_UP, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,14 @@ import click
 
 from agentobs.cli.replay.fork import fork_source
 from agentobs.cli.replay.live_options import at_option, system_option
-from agentobs.cli.replay.workspace_choice import dollars, new_directory, print_exactness, with_links
+from agentobs.cli.replay.workspace_choice import (
+    dollars,
+    keep_with,
+    kept_directory,
+    new_directory,
+    print_exactness,
+    with_links,
+)
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
 from agentobs.records.display import COST_MARKS, money, printable, seconds
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agentobs.cli.replay.fork_runs import Row, Verification
+    from agentobs.effects.workspaces.fork_directories import ForkDirectory
     from replay.fixture.format import Fixture
     from replay.scenario.live_meter import LiveUse
     from replay.workspace.recorded_workspace import RecordedWorkspace
@@ -84,7 +92,8 @@ RUNS_MAX = 20
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The new directory for the directories of the forks. Default: a temporary directory, which is kept.",
+    help="The new directory for the directories of the forks. Default: a temporary directory, which is deleted "
+    "when all of its forks are pruned.",
 )
 @click.option(
     "--verify-timeout",
@@ -141,7 +150,12 @@ def compare(
     maxima = _maxima(fixture, turn, names)
     _check_limit(limit, maxima)
     context.with_resource(stopped_by_signals())
-    folder = _folder(output)
+    kept: ForkDirectory | None = None
+    if output is None:
+        kept = kept_directory(home_option(context), "agentobs-compare-")
+        folder = kept.path
+    else:
+        folder = _folder(output)
     verification = Verification(verify, verify_timeout)
     has_started = False
     try:
@@ -155,7 +169,7 @@ def compare(
         has_started = yes or (sys.stdin.isatty() and click.confirm("start?", err=True))
     finally:
         if not has_started:
-            shutil.rmtree(folder, ignore_errors=True)
+            _delete(folder, kept)
     if not has_started:
         click.echo("not started: pass --yes to start without confirmation", err=True)
         sys.exit(1)
@@ -163,6 +177,8 @@ def compare(
     rows, is_interrupted = _run_all(
         names, runs, maxima, limit, arguments, workspace, verification, folder
     )
+    if kept is not None:
+        keep_with(kept, [name for each in rows for name in each.session_ids])
     _print(fixture, turn, [first, *rows], folder, as_json=as_json)
     sys.exit(130 if is_interrupted else int(any(each.problem for each in rows)))
 
@@ -211,10 +227,17 @@ def _check_limit(limit: Decimal | None, maxima: Mapping[str, Decimal]) -> None:
         )
 
 
-def _folder(output: Path | None) -> Path:
-    if output is None:
-        return Path(tempfile.mkdtemp(prefix="agentobs-compare-")).resolve()
-    folder = new_directory(output, output.name)
+def _delete(folder: Path, kept: ForkDirectory | None) -> None:
+    """Delete the directory of a comparison that has not started."""
+    if kept is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        kept.delete()
+
+
+def _folder(output: Path) -> Path:
+    folder = new_directory(output)
     if folder.exists():
         raise UsageError("this directory exists", where=str(output), todo="Choose a new directory")
     folder.mkdir(parents=True)

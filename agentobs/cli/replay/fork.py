@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.replay.live_options import at_option, system_option
-from agentobs.cli.replay.workspace_choice import dollars, new_directory, print_exactness, with_links
+from agentobs.cli.replay.workspace_choice import (
+    dollars,
+    kept_directory,
+    new_directory,
+    print_exactness,
+    with_links,
+)
 from agentobs.cli.terminal.api_key import has_api_key
 from agentobs.cli.terminal.aws_option import aws_signer, sign_aws_option
 from agentobs.cli.terminal.home_option import home_option
@@ -54,7 +60,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="For a session with recorded files: the new directory in which the fork works. Default: a temporary "
-    "directory, which is kept.",
+    "directory, which is deleted when the fork is pruned.",
 )
 @click.option(
     "--link",
@@ -127,7 +133,12 @@ def fork(
         workspace.at_turn(turn)
         print_exactness(workspace, turn)
         workspace = with_links(workspace, links)
-        result.directory = output = new_directory(output, workspace.name)
+        if output is None:
+            result.kept = kept_directory(home_option(context), "agentobs-fork-")
+            output = result.kept.path / workspace.name
+        else:
+            output = new_directory(output)
+        result.directory = output
     with result.written():
         if is_command(loaded.header["entry"]):
             from agentobs.cli.replay.command_output import fork_command

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs import world
+from agentobs.cli.replay.workspace_choice import keep_with
 from agentobs.errors import AgentobsError
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
+    from agentobs.effects.workspaces.fork_directories import ForkDirectory
     from replay.scenario.live_meter import LiveMeter
 
 
@@ -29,6 +31,8 @@ class ForkResult:
     meter: LiveMeter
     directory: Path | None = None
     """The directory with its files."""
+    kept: ForkDirectory | None = None
+    """The temporary directory around it, if the user has chosen none."""
     session_ids: list[str] = field(default_factory=list)
     restored: int | None = None
     """The number of files that were changed to the recorded ones before it went live; None if the session has no
@@ -63,10 +67,20 @@ class ForkResult:
             self.problem = "interrupted"
             raise
         finally:
+            self._keep()
             if self.file is not None:
                 value = self._as_json() | {"duration_ns": world.monotonic() - started_ns}
                 self.file.write_text(json.dumps(value), encoding="utf-8")
             sys.stdout.flush()
+
+    def _keep(self) -> None:
+        """Keep the temporary directory as long as its sessions; delete it if the fork failed before it had one."""
+        sessions = self.session_ids or list(self.meter.session_ids)
+        if self.kept is not None and sessions:
+            keep_with(self.kept, sessions)
+        elif self.kept is not None and self.problem is not None:
+            with contextlib.suppress(OSError):
+                self.kept.delete()
 
     def _as_json(self) -> dict[str, Any]:
         return {

@@ -82,7 +82,13 @@ MATCHES_MAX = 50
     "with_files",
     is_flag=True,
     help="Store the recorded files with the fixture (`--effects files`): at the start, at each turn and at the end. "
-    "Replays start from them, and compare the files at the end. Files with possible secrets are refused.",
+    "Replays start from them, and compare the files at the end. Files with possible secrets are refused. Files of the "
+    "git commit at the start are left out if a branch or tag of the repository with the fixture contains this commit.",
+)
+@click.option(
+    "--standalone",
+    is_flag=True,
+    help="With --workspace: store all files, so that the fixture can be replayed without the git repository.",
 )
 @click.option(
     "--leave-out",
@@ -98,7 +104,7 @@ MATCHES_MAX = 50
     default=20.0,
     show_default=True,
     metavar="N",
-    help="With --workspace: the maximum size of the files, in MiB. Each version of a file counts.",
+    help="With --workspace: the maximum size of the stored files, in MiB. Each version of a file counts.",
 )
 @click.option(
     "--apply",
@@ -132,6 +138,7 @@ def freeze(
     entry: str | None,
     arguments: str | None,
     with_files: bool,
+    standalone: bool,
     left_out: tuple[str, ...],
     workspace_mib: float,
     apply: bool,
@@ -156,8 +163,9 @@ def freeze(
             where="--apply",
             todo="Leave out --no-check",
         )
-    if left_out and not with_files:
-        raise UsageError("requires --workspace", where="--leave-out", todo="Add --workspace")
+    for name, is_given in (("--leave-out", bool(left_out)), ("--standalone", standalone)):
+        if is_given and not with_files:
+            raise UsageError("requires --workspace", where=name, todo="Add --workspace")
     from agentobs.cli.replay.workspace_choice import needed_workspace, print_uncaptured
     from replay.fixture.fixture_redaction import without_secrets
     from replay.freeze.conversion import FrozenWorkspace
@@ -175,7 +183,10 @@ def freeze(
             )
             files = (
                 FrozenWorkspace(
-                    needed_workspace(home, recording), left_out, int(workspace_mib * 2**20)
+                    needed_workspace(home, recording),
+                    left_out,
+                    int(workspace_mib * 2**20),
+                    standalone,
                 )
                 if with_files
                 else None
@@ -240,6 +251,8 @@ def _freeze(
         click.echo(
             f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (use --turn N to choose another turn)"
         )
+    if frozen.stored_files is not None:
+        click.echo(f"files  stored: {printable(frozen.stored_files)}")
     if frozen.normalizers:
         rules = printable(", ".join(frozen.normalizers))
         click.echo(f"normalizes  {rules}, in each replay")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +12,12 @@ import click
 
 from agentobs.errors import UsageError
 from agentobs.recording.git.repository import find_repository
+from agentobs.records.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agentobs.effects.workspaces.fork_directories import ForkDirectory
     from agentobs.recording.journal.home import Home
     from agentobs.records.exchanges import Recording
     from agentobs.store.recorded_workspaces import RecordedState
@@ -84,6 +85,7 @@ def _workspace(home: Home, recording: Recording, states: list[RecordedState]) ->
         name=shadow.root.name,
         directory=_relative(directory, shadow.root),
         has_repository=states[0].has_repository,
+        commit=states[0].commit,
         uncaptured=tuple(
             f"{shown_path(each.path)} ({each.reason.replace('_', ' ')})"
             for each in snapshot_of(home, states[0]).uncaptured
@@ -132,14 +134,12 @@ def with_links(workspace: RecordedWorkspace, links: Sequence[Path]) -> RecordedW
     return dataclasses.replace(workspace, links=found) if found else workspace
 
 
-def new_directory(output: Path | None, name: str) -> Path:
-    """Return the new directory in which a fork works; without `output`, one in the directory for temporary files.
+def new_directory(output: Path) -> Path:
+    """Return the new directory that a user has chosen for a fork.
 
     Raises:
         UsageError: the directory is inside a git repository, on which the git commands of the agent would act.
     """
-    if output is None:
-        return Path(tempfile.mkdtemp(prefix="agentobs-fork-")).resolve() / name
     full = output.absolute()
     parent = next(each for each in full.parents if each.is_dir())
     if find_repository(parent) is not None:
@@ -149,6 +149,34 @@ def new_directory(output: Path | None, name: str) -> Path:
             todo="Choose a directory outside of repositories",
         )
     return full
+
+
+def kept_directory(home: str | None, prefix: str) -> ForkDirectory:
+    """Return a new temporary directory that is deleted when the sessions of its forks are pruned.
+
+    Raises:
+        UsageError: it cannot be created.
+    """
+    from agentobs.effects.workspaces.fork_directories import create_fork_directory
+    from agentobs.recording.journal.home import open_home
+
+    try:
+        return create_fork_directory(open_home(home), prefix)
+    except OSError as error:
+        raise UsageError(
+            f"no directory can be created for the fork: {error.strerror}",
+            where=str(error.filename),
+            todo="Free some space, or choose a directory with --output",
+        ) from error
+
+
+def keep_with(kept: ForkDirectory, session_ids: Sequence[str]) -> None:
+    """Note the sessions with which a temporary directory is deleted; print a note if this is not possible."""
+    try:
+        kept.belongs_to(session_ids)
+    except (OSError, ValueError) as error:
+        path = printable(str(kept.path))
+        click.echo(f"note    {path} is not deleted by `agentobs prune`: {error}", err=True)
 
 
 def print_uncaptured(workspace: RecordedWorkspace) -> None:

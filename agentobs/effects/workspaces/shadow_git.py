@@ -24,8 +24,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
@@ -137,7 +138,8 @@ class ShadowGit:
     def run(
         self,
         *arguments: str | os.PathLike[str],
-        text: bytes = b"",
+        text: bytes | BinaryIO = b"",
+        output: BinaryIO | None = None,
         work_tree: Path | None = None,
         index: Path | None = None,
         settings: Mapping[str, str] | None = None,
@@ -148,7 +150,8 @@ class ShadowGit:
 
         Args:
             arguments: the command and its arguments.
-            text: its standard input.
+            text: its standard input; an open file is read from its position.
+            output: an open file for its output; None to return it.
             work_tree: the directory of the files, default the workspace.
             index: the index file, default the index of the workspace.
             settings: configuration for this command.
@@ -165,8 +168,10 @@ class ShadowGit:
         try:
             ended = subprocess.run(
                 ["git", *options, *arguments],
-                input=text,
-                capture_output=True,
+                input=text if isinstance(text, bytes) else None,
+                stdin=None if isinstance(text, bytes) else text,
+                stdout=output or subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 cwd=tree if tree.is_dir() else self.path,
                 env={**self._environment(tree, index), **(variables or {})},
                 timeout=COMMAND_SECONDS,
@@ -185,7 +190,46 @@ class ShadowGit:
             raise ShadowGitError("disk_full" if is_full else "git_failed", ended.stderr)
         if messages is not None:
             messages.append(ended.stderr)
-        return ended.stdout
+        return ended.stdout or b""
+
+    @contextlib.contextmanager
+    def object_contents(self) -> Iterator[Callable[[str], bytes]]:
+        """Yield a function that returns the content of an object by its ID, with one process for all objects.
+
+        The function raises `ShadowGitError` if there is no such object, and `OSError` if git has ended.
+
+        Raises:
+            ShadowGitError: git is missing.
+        """
+        try:
+            process = subprocess.Popen(
+                ["git", "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=self.path,
+                env=self._environment(self.root, None),
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise ShadowGitError("no_git", todo="Install git") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        questions, answers = process.stdin, process.stdout
+
+        def content(name: str) -> bytes:
+            questions.write(f"{name}\n".encode())
+            questions.flush()
+            about = answers.readline().split()
+            if len(about) != 3:
+                raise ShadowGitError("git_failed", b"no such object")
+            return answers.read(int(about[2]) + 1)[:-1]
+
+        try:
+            yield content
+        finally:
+            process.kill()
+            process.communicate()
 
     def _environment(self, work_tree: Path, index: Path | None) -> dict[str, str]:
         """Return an environment without the user's settings of git."""

@@ -7,8 +7,10 @@ git-pack-refs(1).
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +24,8 @@ LINKS_MAX = 5
 """The maximum number of symbolic references that are followed, as in git itself (SYMREF_MAXDEPTH)."""
 STATUS_SECONDS = 3.0
 """How long `git` may take, in seconds; then its result counts as unknown. Our choice."""
+HISTORY_SECONDS = 60.0
+"""How long `git` may search the history of a repository, in seconds. Our choice."""
 
 _COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
 _HEADS = "refs/heads/"
@@ -47,6 +51,11 @@ class Repository:
     is_complete: bool = True
     """Whether branch and commit were read; False if only `git` can read them."""
 
+    @property
+    def objects(self) -> Path:
+        """The directory with the objects of the repository, which all its working trees share."""
+        return _common(self.git_dir) / "objects"
+
 
 def find_repository(directory: Path) -> Repository | None:
     """Return the repository of a directory; None if it is not in one.
@@ -69,9 +78,32 @@ def find_repository(directory: Path) -> Repository | None:
     return None
 
 
+def containing_repositories(directory: Path) -> Iterator[Repository]:
+    """Yield the repositories that contain a directory, the innermost one first.
+
+    A repository that cannot be read is skipped.
+    """
+    for each in (directory, *directory.parents):
+        try:
+            found = find_repository(each) if os.path.lexists(each / ".git") else None
+        except (OSError, ValueError):
+            continue
+        if found is not None and found.tree == each:
+            yield found
+
+
+def _common(git_dir: Path) -> Path:
+    """Return the directory that all working trees of a repository share.
+
+    Raises:
+        OSError, ValueError: a file of the repository cannot be read.
+    """
+    file = git_dir / "commondir"
+    return git_dir / _text(file).strip() if file.is_file() else git_dir
+
+
 def _read(tree: Path, git_dir: Path) -> Repository:
-    common_file = git_dir / "commondir"
-    common = git_dir / _text(common_file).strip() if common_file.is_file() else git_dir
+    common = _common(git_dir)
     config = common / "config"
     found = Repository(tree, git_dir, _name(_text(config) if config.is_file() else "", common))
     if (common / "reftable").is_dir():
@@ -145,17 +177,31 @@ def is_dirty(repository: Repository) -> bool | None:
     return None if status is None else bool(status.strip())
 
 
+def references_with(repository: Repository, commit: str) -> list[str]:
+    """Return the branches, remote branches and tags that contain a commit; an empty list if they are not known.
+
+    Args:
+        repository: the repository.
+        commit: the ID of the commit, 40 hex digits.
+    """
+    found = _git(
+        repository,
+        *("for-each-ref", "--format=%(refname)", f"--contains={commit}"),
+        *("refs/heads", "refs/remotes", "refs/tags"),
+        environment=_NO_SETTINGS,
+        seconds=HISTORY_SECONDS,
+    )
+    return (found or "").splitlines()
+
+
 def ignored_patterns(repository: Repository) -> str:
     """Return the patterns of files that `git` ignores in addition to the files `.gitignore`: those of the repository
     (`info/exclude`) and of the user (`core.excludesFile`).
     """
-    common_file = repository.git_dir / "commondir"
     named = _git(repository, "config", "--path", "--get", "core.excludesFile")
     users = world.environ("XDG_CONFIG_HOME") or "~/.config"
     try:
-        common = repository.git_dir
-        if common_file.is_file():
-            common = repository.git_dir / _text(common_file).strip()
+        common = _common(repository.git_dir)
         chosen = Path(named.rstrip("\n")) if named else Path(users).expanduser() / "git" / "ignore"
         # The last pattern that matches decides, and those of the repository take precedence.
         files = (chosen, common / "info" / "exclude")
@@ -164,8 +210,33 @@ def ignored_patterns(repository: Repository) -> str:
         return ""
 
 
-def _git(repository: Repository, *arguments: str) -> str | None:
-    """Return the output of `git`; None if it fails or takes too long. It writes nothing and runs no hook."""
+_NO_SETTINGS = {
+    "LC_ALL": "C",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    # A partial clone would download missing objects.
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_TERMINAL_PROMPT": "0",
+}
+"""An environment without the user's settings of git, in which git sends nothing."""
+
+
+def _git(
+    repository: Repository,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = STATUS_SECONDS,
+) -> str | None:
+    """Return the output of `git`; None if it fails or takes too long. It writes nothing and runs no hook.
+
+    Args:
+        repository: the repository.
+        arguments: the command and its arguments.
+        environment: its variables, in addition to `PATH`; None for those of this process.
+        seconds: how long it may take.
+    """
     command = [
         "git",
         "--no-optional-locks",
@@ -180,14 +251,20 @@ def _git(repository: Repository, *arguments: str) -> str | None:
         ended = subprocess.run(
             command,
             cwd=repository.tree,
+            env=None if environment is None else {**_path(), **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=STATUS_SECONDS,
+            timeout=seconds,
             check=True,
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return ended.stdout.decode("utf-8", "replace")
+
+
+def _path() -> dict[str, str]:
+    """Return the variable `PATH`, in which `git` is found."""
+    return {"PATH": world.environ("PATH") or os.defpath}
 
 
 def _text(path: Path) -> str:

@@ -11,6 +11,7 @@
   logs/               session logs of other programs that were archived, without their secrets
   workspaces/         <workspace id>/: a shadow git repository with the recorded states of a workspace
   mcp/                copies of MCP configurations, while a command is recorded
+  forks/              <ID>.json: a temporary directory in which forks have worked, and the sessions of these forks
   ingest.lock         held by the one process that publishes
   views-*.duckdb      the views of the store, prepared for the next reader; can be deleted at any time
 """
@@ -161,7 +162,7 @@ def is_home(home: Home) -> bool:
 _NAMES = frozenset(
     (
         *("segments", "sessions", "archive", "imports", "damaged", "ingest.lock", "logs"),
-        *("workspaces", "mcp"),
+        *("workspaces", "mcp", "forks"),
     )
 )
 """Other entries of a home besides its key and the published file."""

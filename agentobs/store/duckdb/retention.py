@@ -11,11 +11,12 @@ segment has ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from agentobs import world
+from agentobs.effects.workspaces.state_sizes import deleted_bytes
 from agentobs.errors import DamagedError
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import compressed_path
@@ -41,7 +42,9 @@ class Chosen:
     last_ns: int
     """The time of its last record, nanoseconds since 1970."""
     bytes: int
-    """The estimated size of its records, or of its content if only the content is deleted."""
+    """The estimated size of its records, or of its content if only the content is deleted, with the recorded files that
+    are deleted with it.
+    """
 
 
 @dataclass(slots=True)
@@ -144,12 +147,18 @@ def _choose(
         found = [each for each in found if each[0].session_id in set(selected)]
     if before_ns is not None:
         found = [each for each in found if each[0].last_ns < before_ns]
-    chosen = [each for each, is_open in found if not is_open]
+    chosen = _with_files(home, [each for each, is_open in found if not is_open])
     running = [each.session_id for each, is_open in found if is_open]
     if keep_bytes is not None:
         chosen = _first_sessions(chosen, home_bytes(home) - keep_bytes)
         running = []
     return chosen, running
+
+
+def _with_files(home: Home, sessions: Sequence[Chosen]) -> list[Chosen]:
+    """Return sessions with the recorded files that are deleted with them, if they are deleted in this order."""
+    files = deleted_bytes(home, [each.session_id for each in sessions])
+    return [replace(each, bytes=each.bytes + files.get(each.session_id, 0)) for each in sessions]
 
 
 def _first_sessions(sessions: Sequence[Chosen], excess_bytes: int) -> list[Chosen]:

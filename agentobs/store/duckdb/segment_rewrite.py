@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from agentobs.effects.workspaces.fork_directories import forget_forks
 from agentobs.effects.workspaces.kept_states import forget_states
 from agentobs.errors import DamagedError
 from agentobs.recording.journal import compression
@@ -216,6 +217,7 @@ def apply_prunings(
             rows += [(segment_id, each) for each in everything]
     forget_texts(home, pruned_ns)
     forget_states(home, pruned_ns)
+    forget_forks(home, pruned_ns)
     for session_id in pruned_ns:
         if _PLAIN_ID.fullmatch(session_id):
             shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)

@@ -4,7 +4,7 @@
 -- have rows.
 SELECT
     source, lane, turn, attempt_id, at_ns, state, workspace_id, files, bytes, uncaptured, changes, is_stable, late, failure,
-    repository IS NOT NULL AS has_repository
+    repository IS NOT NULL AS has_repository, commit
 FROM workspace_states
 WHERE session_id = $session_id::VARCHAR
 ORDER BY at_ns, source = 'end', state, attempt_id;

@@ -124,9 +124,20 @@ def serving(provider: FileProvider) -> Iterator[FileProvider]:
         thread.join()
 
 
-def record_session(folder: Path, provider: FileProvider) -> dict[int, dict[bytes, FileState]]:
-    """Record the agent in `folder/project` with files; return the files before the tools of each turn."""
+def record_session(
+    folder: Path, provider: FileProvider, *, is_committed: bool = False
+) -> dict[int, dict[bytes, FileState]]:
+    """Record the agent in `folder/project` with files; return the files before the tools of each turn.
+
+    Args:
+        folder: the directory of the project and its home.
+        provider: the provider.
+        is_committed: whether the repository of the project has a commit with the files at the start.
+    """
     with observed_project(folder, provider, has_repository=True) as at_turn:
+        if is_committed:
+            git(folder / "project", "add", "--all")
+            git(folder / "project", "commit", "-qm", "start")
         command = [sys.executable, "-S", "-E", str(AGENT)]
         with pytest.raises(SystemExit) as ended:
             main(

@@ -92,7 +92,10 @@ def test_a_part_of_a_session_has_only_its_turns(tmp_path: Path) -> None:
     write(root, {"later.txt": "later"})
     later = captured(tmp_path / "home", root).start
     whole = dataclasses.replace(first, end=later, turns={1: first.start, 2: later})
-    part = FrozenWorkspace(whole, ("*.bin", "data/deep/")).written(tmp_path / "part.bundle", 1)
+    part, stored = FrozenWorkspace(whole, ("*.bin", "data/deep/")).written(
+        tmp_path / "part.bundle", 1
+    )
+    assert stored == "all"
     assert (part.end, sorted(part.turns)) == (None, [1])
     assert part.start != first.start
     scratch = Scratch(part, tmp_path / "out")

@@ -160,6 +160,33 @@ def test_a_comparison_shows_which_model_passes(session: Session, shell: Shell) -
         assert forked == ("fork", 5)
 
 
+def test_directories_of_forks_are_deleted_with_their_sessions(
+    session: Session, shell: Shell, tmp_path: Path
+) -> None:
+    """A fork and a comparison of two forks; a directory that the user has chosen is not deleted."""
+    temporary, chosen = tmp_path / "temporary", tmp_path / "chosen"
+
+    def prune(*session_ids: str) -> list[str]:
+        options = [part for each in session_ids for part in ("--session", each)]
+        assert shell("prune", *options, "--content-only").code == 0
+        return sorted(each.name[:12] for each in temporary.iterdir())
+
+    ids: list[str] = []
+    for options in ((), ("-o", str(chosen))):
+        ended = shell("fork", "fix", "--at", "5", "--model", OTHER, *options)
+        assert ended.code == 0, ended.err
+        ids.append(ended.err.partition("agentobs show ")[2].split()[0])
+    _, rows, _ = compared(shell, "--models", f"{OTHER},{HALTING}", "--yes")
+    first, second = (row["session_ids"] for row in rows[1:])
+    assert prune(*ids) == ["agentobs-com"]
+    assert (chosen / "check.sh").is_file()
+    assert prune(*first) == ["agentobs-com"]
+    assert prune(*second) == []
+    # Comparisons of other tests are listed, too.
+    listed = [each.read_text() for each in (session.folder / "home" / "forks").iterdir()]
+    assert not any(str(temporary) in each for each in listed)
+
+
 def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
     session: Session, shell: Shell
 ) -> None:

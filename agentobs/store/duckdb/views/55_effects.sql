@@ -1,11 +1,28 @@
 -- Effects: commands and MCP calls, each with its tool call.
 
+-- The tool call of each effect. It is a macro, because a view would be another table for users.
+CREATE OR REPLACE MACRO effect_calls() AS TABLE
+SELECT
+    links.session_id,
+    links.effect_id,
+    links.interaction_id,
+    links.lane,
+    links.turn,
+    links.tool_use_id,
+    tool_uses.name AS tool_name,
+    links.attempt_id,
+    links.ordinal,
+    links.certainty,
+    links.rule
+FROM effect_links AS links
+LEFT JOIN tool_uses USING (session_id, attempt_id, ordinal);
+
 CREATE OR REPLACE VIEW commands AS
 SELECT
     runs.session_id,
-    coalesce(runs.interaction_id, links.interaction_id) AS interaction_id,
-    coalesce(runs.lane, links.lane) AS lane,
-    coalesce(runs.turn, links.turn) AS turn,
+    coalesce(runs.interaction_id, calls.interaction_id) AS interaction_id,
+    coalesce(runs.lane, calls.lane) AS lane,
+    coalesce(runs.turn, calls.turn) AS turn,
     runs.command_id,
     runs.parent_command_id,
     runs.span_id,
@@ -26,18 +43,14 @@ SELECT
     runs.stdout_bytes,
     runs.stderr_bytes,
     runs.content,
-    links.tool_use_id,
-    tool_uses.name AS tool_name,
-    links.attempt_id,
-    links.ordinal,
-    coalesce(links.certainty, 'none') AS link,
-    links.rule AS link_rule
+    calls.tool_use_id,
+    calls.tool_name,
+    calls.attempt_id,
+    calls.ordinal,
+    coalesce(calls.certainty, 'none') AS link,
+    calls.rule AS link_rule
 FROM command_runs AS runs
-LEFT JOIN effect_links AS links ON links.session_id = runs.session_id AND links.effect_id = runs.command_id
-LEFT JOIN tool_uses
-    ON tool_uses.session_id = links.session_id
-    AND tool_uses.attempt_id = links.attempt_id
-    AND tool_uses.ordinal = links.ordinal;
+LEFT JOIN effect_calls() AS calls ON calls.session_id = runs.session_id AND calls.effect_id = runs.command_id;
 COMMENT ON VIEW commands IS 'Commands that were observed, each with its tool call if that is known.';
 COMMENT ON COLUMN commands.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN commands.interaction_id IS 'The interaction of the caller or of the tool call; NULL if unknown.';
@@ -73,9 +86,9 @@ COMMENT ON COLUMN commands.link_rule IS 'The rule of the link, as in effect_link
 CREATE OR REPLACE VIEW mcp_calls AS
 SELECT
     runs.session_id,
-    coalesce(runs.interaction_id, links.interaction_id) AS interaction_id,
-    coalesce(runs.lane, links.lane) AS lane,
-    coalesce(runs.turn, links.turn) AS turn,
+    coalesce(runs.interaction_id, calls.interaction_id) AS interaction_id,
+    coalesce(runs.lane, calls.lane) AS lane,
+    coalesce(runs.turn, calls.turn) AS turn,
     runs.call_id,
     runs.span_id,
     runs.server,
@@ -91,18 +104,14 @@ SELECT
     runs.request_bytes,
     runs.response_bytes,
     runs.content,
-    links.tool_use_id,
-    tool_uses.name AS tool_name,
-    links.attempt_id,
-    links.ordinal,
-    coalesce(links.certainty, 'none') AS link,
-    links.rule AS link_rule
+    calls.tool_use_id,
+    calls.tool_name,
+    calls.attempt_id,
+    calls.ordinal,
+    coalesce(calls.certainty, 'none') AS link,
+    calls.rule AS link_rule
 FROM mcp_requests AS runs
-LEFT JOIN effect_links AS links ON links.session_id = runs.session_id AND links.effect_id = runs.call_id
-LEFT JOIN tool_uses
-    ON tool_uses.session_id = links.session_id
-    AND tool_uses.attempt_id = links.attempt_id
-    AND tool_uses.ordinal = links.ordinal;
+LEFT JOIN effect_calls() AS calls ON calls.session_id = runs.session_id AND calls.effect_id = runs.call_id;
 COMMENT ON VIEW mcp_calls IS 'Requests to MCP servers and of MCP servers, each with its tool call if that is known.';
 COMMENT ON COLUMN mcp_calls.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN mcp_calls.interaction_id IS 'The interaction of the caller or of the tool call; NULL if unknown.';
