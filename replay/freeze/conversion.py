@@ -78,7 +78,7 @@ class FrozenWorkspace:
         contains the bundle has this commit.
 
         Returns:
-            The files as the bundle has them, and a text that says which files it contains.
+            The files as the bundle has them, and a text that states which files it contains.
 
         Raises:
             RecordingError: they contain a possible secret.

@@ -54,7 +54,7 @@ class Base:
 
 
 def find_base(commit: str, folder: Path) -> Base | str:
-    """Return the base for a fixture, or a text that says why it has none.
+    """Return the base for a fixture, or a text that explains why it has none.
 
     Args:
         commit: the commit that was checked out when the session started.
