@@ -195,7 +195,8 @@ def recorded_use(fixture: Fixture, turn: int) -> LiveUse:
     meter, turns = Meter(), 0
     for each in _requests_after(fixture, turn):
         message = message_of(each.path, each.answer)
-        turns += each.turn is not None and message.usage is not None
+        # Requests of sub-agents have no turn in fixtures, but the live ones are counted as well.
+        turns += message.usage is not None
         rows = dialect_of(each.path).usage_rows(message.model or "", message.usage or {}, "exact")
         meter.add_rows((row, world.now()) for row in rows)
     total = meter.total()
