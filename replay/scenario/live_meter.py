@@ -82,7 +82,8 @@ class LiveMeter:
         fact = written.fact
         if isinstance(fact, UsageRow):
             self._meter.add_facts((fact,))
-            if fact.certainty != "exact":
+            # On platforms, the counts are final, and only the prices are estimated.
+            if fact.certainty != "exact" and not str(fact.note).startswith("platform:"):
                 with self._lock:
                     self._inexact.add(fact.attempt_id)
         elif isinstance(fact, Attempt):

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
+from agentobs.provider.bedrock.responses import events_of
 from agentobs.provider.dialect import Draft
 from agentobs.provider.registry import dialect_of, message_of
 from agentobs.records.exchanges import Answer, Chunk
@@ -16,7 +18,7 @@ from replay.served.answers import FindSpans, with_replacements
 from replay.served.client_text import machine_values, without_inserted_text
 from replay.served.request_form import mark, mark_in, without_marks
 from replay.served.substitutions import Substitutions
-from tests.provider_script import call, streamed, text
+from tests.provider_script import call, message_events, streamed, text
 from tests.replay.coding_agent_provider import split_stream
 
 PATH = "/v1/messages"
@@ -119,6 +121,38 @@ def test_a_response_that_is_not_streamed_is_replaced() -> None:
     new = json.loads(with_replacements(answer, PATH, find_in(found)).body)
     assert new["content"][0]["text"] == 'in /n"w'
     assert new["content"][1]["input"] == {"path": '/n"w/a'}
+
+
+def test_a_stream_of_frames_is_replaced() -> None:
+    """In texts and in the inputs of calls, on both APIs of Bedrock. Otherwise tools would change the recorded files."""
+    found = Substitutions()
+    found.pair("/old", "/new")
+    content = [text("in /old"), call(1, "read", path="/old/a", n=1)]
+    converse = {
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {"text": "in /old"},
+                    {"toolUse": {"toolUseId": "t1", "name": "read", "input": {"path": "/old/a", "n": 1}}},
+                ],
+            }
+        },
+        "stopReason": "tool_use",
+        "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2},
+    }  # fmt: skip
+    events = [each.partition(b"data: ")[2].strip() for each in message_events(*content)]
+    streams = {
+        "/model/m/invoke-with-response-stream": enframe(events),
+        "/model/m/converse-stream": b"".join(events_of(converse, 1)),
+    }
+    for path, body in streams.items():
+        answer = Answer(200, {"content-type": FRAMES}, (Chunk(body, 7),), "complete")
+        new = with_replacements(answer, path, find_in(found))
+        first, second = message_of(path, new).blocks
+        assert (first.text, second.value) == ("in /new", {"path": "/new/a", "n": 1})
+        assert new.chunks[-1].after_ns == 7
+        assert with_replacements(answer, path, find_in(Substitutions())) is answer
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])

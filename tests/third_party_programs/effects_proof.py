@@ -20,10 +20,10 @@ from tests.loopback import serving
 from tests.provider_script import call, message_events, text
 from tests.queries import query
 from tests.third_party_agents.environments import environment
-from tests.third_party_programs.programs import FOLDER, node
+from tests.third_party_programs.programs import FOLDER, MCP, claude
 
 HERE = Path(__file__).parent
-MCP = "2.3.0"
+
 COMMANDS = ("echo hello from 'the shell'; ls | wc -l", "exit 3")
 STEPS = (
     call(1, "Bash", command=COMMANDS[0], description="x"),
@@ -130,7 +130,7 @@ def claude_code(folder: Path) -> None:
     own = {"calc": {"command": str(python), "args": [str(HERE / "effects_server.py")]}}
     settings = {"hasCompletedOnboarding": True, "mcpServers": own}
     (folder / "config" / ".claude.json").write_text(json.dumps(settings))
-    [program] = (node() / "@anthropic-ai").glob("claude-code-*/claude")
+    program = claude()
     with serving(Provider) as url:
         variables = {
             "ANTHROPIC_BASE_URL": url,

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from agentobs.effects.workspaces.observer import FileObserver
+from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
+from agentobs.provider.registry import ANTHROPIC, dialect_of
 from tests.loopback import serving
 from tests.provider_script import message_events, text
 
@@ -22,6 +24,7 @@ DOCS = "Write the documents of the sums."
 TESTS = "Write the tests of the sums."
 MESS = "Make a mess."
 WAIT = "Wait for me."
+SUMS = "Add the sums."
 FOLLOW_UP = "Add a license."
 CORRECTING_MODEL = "claude-opus-5"
 MODEL = "claude-sonnet-5"
@@ -113,6 +116,10 @@ def script(root: str) -> dict[str, list[list[Call]]]:
             [bash("exit 7"), bash("kill -9 $$")],
             [bash("echo 'a b' > 'sp ace.txt'")],
         ],
+        SUMS: [
+            [("mcp__calc__add", {"a": 1, "b": 2}), ("mcp__web__add", {"a": 3, "b": 4})],
+            [write(f"{root}/sum.txt", "3\n7\n")],
+        ],
         WAIT: [[bash("touch started; sleep 600; touch never")]],
         FOLLOW_UP: [[write(f"{root}/LICENSE", "Free.\n")]],
     }
@@ -133,6 +140,8 @@ class Provider:
         self.before_response: Callable[[str, int], None] = lambda prompt, turn: None
         self.observers: list[FileObserver] = []
         """The observers of files that the recording has created, if it runs in this process."""
+        self.paths: list[str] = []
+        """The paths of the requests."""
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -145,7 +154,18 @@ class Provider:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                self._send(provider.respond(body), "text/event-stream")
+                named = dialect_of(self.path).model_in(self.path)
+                events = provider.respond({"model": named, **body})
+                provider.paths.append(self.path)
+                if self.path.endswith("/invoke"):  # Bedrock
+                    headers = {"content-type": "text/event-stream"}
+                    message = ANTHROPIC.message(headers, b"".join(events)).raw
+                    self._send(json.dumps(message).encode(), "application/json")
+                elif "/model/" in self.path:
+                    data = [each.partition(b"data: ")[2].strip() for each in events]
+                    self._send(b"".join(enframe([each]) for each in data), FRAMES)
+                else:
+                    self._send(b"".join(events), "text/event-stream")
 
             def do_HEAD(self) -> None:
                 self._send(b"", "text/plain")
@@ -163,22 +183,23 @@ class Provider:
         with serving(Handler) as url:
             yield url
 
-    def respond(self, body: dict[str, Any]) -> bytes:
+    def respond(self, body: dict[str, Any]) -> list[bytes]:
         """Return the events of one response."""
         if not body.get("tools"):
-            return b"".join(message_events(text("A title"), model=body["model"]))
+            return message_events(text("A title"), model=body["model"])
         prompt, turn = position(body["messages"])
         self.before_response(prompt, turn)
         calls = self._calls(body, prompt, turn)
-        slug = sum(ord(each) * (place + 7) for place, each in enumerate(prompt)) % 100_000
         blocks: list[dict[str, Any]] = [
-            {"type": "tool_use", "id": f"toolu_{slug}_{turn}_{at}", "name": name, "input": value}
+            {"type": "tool_use", "id": call_id(prompt, turn, at), "name": name, "input": value}
             for at, (name, value) in enumerate(calls)
         ]
-        events = message_events(
-            *(blocks or [text(f"Done: {prompt}")]), number=slug * 100 + turn, model=body["model"]
+        return message_events(
+            *(blocks or [text(f"Done: {prompt}")]),
+            number=int(call_id(prompt, turn).replace("_", "")[5:]),
+            model=body["model"],
+            input_tokens=len(json.dumps(body)) // 4,
         )
-        return b"".join(events)
 
     def _calls(self, body: dict[str, Any], prompt: str, turn: int) -> Sequence[Call]:
         root = working_directory(body)
@@ -186,6 +207,12 @@ class Provider:
             return CORRECTION[turn - 6](root) if turn - 6 < len(CORRECTION) else []
         turns = script(root)[prompt]
         return turns[turn - 1] if turn <= len(turns) else []
+
+
+def call_id(prompt: str, turn: int, at: int = 0) -> str:
+    """Return the ID of a call in a form of the provider's."""
+    number = sum(ord(each) * (place + 7) for place, each in enumerate(prompt)) % 100_000
+    return f"toolu_{number}_{turn}_{at}"
 
 
 def is_sub_agent(prompt: str) -> bool:
@@ -210,7 +237,7 @@ def position(messages: list[dict[str, Any]]) -> tuple[str, int]:
             turns += 1
             continue
         texts = [block["text"] for block in blocks if block["type"] == "text"]
-        for prompt in (RELEASE, DOCS, TESTS, MESS, WAIT, FOLLOW_UP):
+        for prompt in (RELEASE, DOCS, TESTS, MESS, WAIT, SUMS, FOLLOW_UP):
             if any(each.strip() == prompt for each in texts):
                 return prompt, turns
     raise AssertionError(f"no known prompt: {messages}")
