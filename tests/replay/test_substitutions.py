@@ -13,12 +13,13 @@ from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
 from agentobs.provider.bedrock.responses import events_of
 from agentobs.provider.dialect import Draft
 from agentobs.provider.registry import dialect_of, message_of
-from agentobs.records.exchanges import Answer, Chunk
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
 from replay.served.answers import FindSpans, with_replacements
 from replay.served.client_text import machine_values, without_inserted_text
+from replay.served.matcher import SpineMatcher
 from replay.served.request_form import mark, mark_in, without_marks
 from replay.served.substitutions import Substitutions
-from tests.provider_script import call, message_events, streamed, text
+from tests.provider_script import call, message_events, script, streamed, text
 from tests.replay.coding_agent_provider import split_stream
 
 PATH = "/v1/messages"
@@ -214,10 +215,33 @@ def test_the_values_of_the_machine_are_found() -> None:
     assert machine_values(body, {"x-claude-code-session-id": "s"}) == {
         "directory": "/w",
         "configuration": "/h/u/.claude",
+        "project": "-w",
         "home": "/h/u",
         "session_id": "s",
         "device_id": "d",
     }
+
+
+@pytest.mark.parametrize("below", ["", "/pkg", "/pkg/web"])
+def test_the_repository_above_the_working_directory_is_replaced(below: str) -> None:
+    """Its slug names it, in the path of the memory. Otherwise tools would change the files of the recorded one."""
+
+    def question(root: str) -> Question:
+        system = (
+            f"Primary working directory: {root}{below}\n"
+            f"Memory at `/c/projects/{root.replace('/', '-')}/memory/`."
+        )
+        body = {"system": system, "messages": [{"role": "user", "content": "Go."}]}
+        return Question("POST", PATH, {}, json.dumps(body).encode())
+
+    answer = streamed(call(1, "Write", path="/rec/repo/README.md"))
+    [exchange] = script(answer).exchanges
+    assert isinstance(exchange, ModelExchange)
+    matcher = SpineMatcher([dataclasses.replace(exchange, question=question("/rec/repo"))])
+    assert matcher.match(question("/new/x")) == 0
+    assert [each.kind for each in matcher.requests] == ["exact"]
+    [block] = message_of(PATH, matcher.answer(0)).blocks
+    assert block.value == {"path": "/new/x/README.md"}
 
 
 @given(st.integers(0, 4095))
