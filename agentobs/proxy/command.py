@@ -106,6 +106,7 @@ def run(
         ) from error
     signals.started(process)
     code = process.wait()
+    signals.has_ended = True
     if code >= 0:
         return Ending(code)
     try:
@@ -126,6 +127,8 @@ class SignalsPassedOn:
         """Returns how many requests the command has sent so far."""
         self._requests_at_interrupt: int | None = None
         """How many requests it had sent at the last Ctrl-C."""
+        self.has_ended = False
+        """Whether the command has ended; a later Ctrl-C is not for it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         """The signals that arrived before the process was started."""
@@ -167,4 +170,5 @@ class SignalsPassedOn:
         """Only note it, unless there is no command yet. Unlike SIG_IGN, the command does not inherit a handler."""
         if not self.is_starting:
             raise KeyboardInterrupt
-        self._requests_at_interrupt = self.count_requests()
+        if not self.has_ended:
+            self._requests_at_interrupt = self.count_requests()

@@ -233,14 +233,17 @@ class SpineMatcher:
             index: the recorded request that it repeats; None for the first recorded one that names each value.
         """
         values = machine_values(value, headers)
-        known: dict[str, str] = {}
-        for machine in self.recorded.machine if index is None else [self.recorded.machine[index]]:
-            known = {**machine, **known}
+        known = self._first_machine if index is None else self.recorded.machine[index]
         if "directory" in values and "directory" in known:
             self._pair_directories(known, values)
         for name, live in values.items():
             if name in known and name != "directory":
                 self.substitutions.pair(known[name], live)
+
+    @cached_property
+    def _first_machine(self) -> dict[str, str]:
+        """The value of each label in the first recorded request that names it."""
+        return {k: v for each in reversed(self.recorded.machine) for k, v in each.items()}
 
     def _pair_directories(self, recorded: dict[str, str], live: dict[str, str]) -> None:
         """Pair the working directories, and the repositories if the client works in a directory below them."""

@@ -111,6 +111,11 @@ def test_a_command_in_the_background_may_start_after_its_result() -> None:
         ("c", "t2", "only_open_call")
     ]
     assert reduced([*known.effect(command(40, "-c", "npm start")), *known.settle()]) == []
+    # It has its command, so the same command later belongs to another call.
+    known.note_call(use(3, 500), {"command": "npm start"}, 450)
+    assert reduced([*known.effect(command(510, "-c", "npm start")), *known.settle()]) == [
+        ("c", "t3", "equal_command")
+    ]
 
 
 def test_a_command_may_be_reported_before_its_call() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import aiohttp
 import pytest
+import requests
 from anthropic import (
     AnthropicAWS,
     AnthropicBedrock,
@@ -151,6 +154,49 @@ def test_a_fork_uses_another_model(tmp_path: Path, name: str) -> None:
         assert body["model"] == chosen
     *_, sent = [each for each in replayer.records if isinstance(each, ModelExchange)]
     assert unquote(sent.question.path) == unquote(request.path)
+
+
+def post_with_requests(url: str, body: dict[str, Any]) -> Any:
+    return requests.post(url, json=body).json()
+
+
+def post_with_aiohttp(url: str, body: dict[str, Any]) -> Any:
+    async def post() -> Any:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+            return await response.json()
+
+    return asyncio.run(post())
+
+
+@pytest.mark.parametrize("post", [post_with_requests, post_with_aiohttp])
+def test_a_fork_changes_the_path_of_other_clients(
+    tmp_path: Path, post: Callable[[str, dict[str, Any]], Any]
+) -> None:
+    """The changed request has the path, the query and the body that the provider expects."""
+
+    def run(url: str) -> list[Any]:
+        agentobs.record_all()
+        target = f"{url}/model/{MODELS['bedrock']}/invoke?x=1"
+        body: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Go."}]}
+        with agentobs.session("platform"):
+            first = post(target, body)
+            result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"}
+            body["messages"] += [
+                {"role": "assistant", "content": first["content"]},
+                {"role": "user", "content": [result]},
+            ]
+            return [first["content"], post(target, body)["content"]]
+
+    live, fixture, _ = recorded(tmp_path, plays("bedrock", False), run)
+    fork = Fork(1, model=OTHER_MODELS["bedrock"])
+    with (
+        raw_provider(plays("bedrock", False)[1:]) as raw,
+        Replayer(fixture, ReplayOptions(fork=fork)) as replayer,
+    ):
+        assert replayer.run(run, raw.url) == live
+    [request] = raw.requests
+    assert unquote(request.path) == f"/model/{OTHER_MODELS['bedrock']}/invoke?x=1"
+    assert json.loads(request.body)["messages"][2]["content"][0]["content"] == "rain"
 
 
 @pytest.mark.parametrize(

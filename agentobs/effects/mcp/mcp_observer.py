@@ -57,6 +57,8 @@ class McpObserver:
         self._traffic: list[HttpTraffic] = []
         self._seen: set[str] = set()
         """The servers with observed exchanges."""
+        self.has_unnamed = False
+        """Whether a tee has no name for its server, so that the name in the client's configuration is not known."""
         self._called: Counter[str] = Counter()
         """How many tools of each server the model has called, as far as their names contain a server."""
 
@@ -163,8 +165,8 @@ class McpObserver:
         if (recorder := process.exchange_observer) is not None:
             recorder.wait(FLUSH_SECONDS)
         seen = {tool_name_part(each) for each in self._seen}
-        if not seen <= self._called.keys():
-            return  # a tee without a name may be in front of the server of another name
+        if self.has_unnamed:
+            return
         others = {name: count for name, count in self._called.items() if name not in seen}
         if others:
             named = ", ".join(f"{name} ({count})" for name, count in sorted(others.items()))
@@ -193,6 +195,7 @@ class _Tee:
             version, name = fields
             if version != b"1":
                 raise ValueError("another version")
+            self._observer.has_unnamed |= not name
             self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
         elif kind in (b"c", b"s"):
             wall, clock, data = fields

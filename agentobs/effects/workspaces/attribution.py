@@ -99,6 +99,8 @@ class Call:
     """When its command has ended, in nanoseconds since 1970, if that was observed."""
     directory: str | None = None
     """Where its command has started, if that was observed: shells of agents keep the directory of a `cd`."""
+    names: tuple[str | None, _Names] | None = field(default=None, repr=False, compare=False)
+    """The paths that its input names, with the directory for which they were found; None until they are needed."""
 
     def was_open(self, start_ns: int, end_ns: int) -> bool:
         """Return whether it may have run at some time of an interval."""
@@ -190,7 +192,7 @@ def attribute(
             that started later may be too late.
     """
     wanted = {each for each in (change.path, change.old_path) if each is not None}
-    names = [(call, _names(call, workspace)) for call in candidates]
+    names = [(call, _known_names(call, workspace)) for call in candidates]
     naming = [(call, found) for call, found in names if wanted & (found.paths | found.words)]
     proven = [call for call, _ in naming if _explains(call.input, change, content)]
     if len(proven) == 1:
@@ -223,6 +225,13 @@ def _only_reads(call: Call) -> bool:
 def _started_lane(call: Call, lanes: Sequence[str]) -> bool:
     own = child_lane(call.lane, call.tool_use_id)
     return any(lane == own or lane.startswith((f"{own}/", f"{own}.")) for lane in lanes)
+
+
+def _known_names(call: Call, workspace: Workspace) -> _Names:
+    """Return the paths that the input of a call names; they are found once for all changes."""
+    if call.names is None or call.names[0] != call.directory:
+        call.names = call.directory, _names(call, workspace)
+    return call.names[1]
 
 
 def _names(call: Call, workspace: Workspace) -> _Names:

@@ -34,14 +34,18 @@ class _Call:
     started_ns: int
     """When the request started whose response contains the call: clients may execute a call during the response."""
     result_ns: int | None = None
+    has_command: bool = False
+    """Whether a command with its input is known."""
 
     def is_open_at(self, at_ns: int) -> bool:
         return self.fact.requested_ns <= at_ns and self._is_open_until(at_ns)
 
     def may_run_at(self, at_ns: int) -> bool:
-        """Return whether the client may run the call at a time, also in the background after its result."""
-        is_open = self._is_open_until(at_ns) or is_background_command(self.input)
-        return self.started_ns <= at_ns and is_open
+        """Return whether the client may run the call at a time. A command in the background may start after its result,
+        but only once.
+        """
+        is_late = not self.has_command and is_background_command(self.input)
+        return self.started_ns <= at_ns and (self._is_open_until(at_ns) or is_late)
 
     def _is_open_until(self, at_ns: int) -> bool:
         return self.result_ns is None or at_ns <= self.result_ns
@@ -118,6 +122,7 @@ class EffectLinks:
     ) -> EffectLink:
         self._waiting.pop(effect_id, None)
         self._linked[effect_id] = call
+        call.has_command |= rule in ("equal_command", "contained_command")
         if len(self._linked) > CALLS_MAX:
             del self._linked[next(iter(self._linked))]
         use = call.fact
