@@ -24,10 +24,14 @@ def sse(*events: dict[str, Any]) -> list[bytes]:
 
 
 def message_events(
-    *content: dict[str, Any], number: int = 1, output_tokens: int = 7, model: str = MODEL
+    *content: dict[str, Any],
+    number: int = 1,
+    output_tokens: int = 7,
+    model: str = MODEL,
+    input_tokens: int = 10,
 ) -> list[bytes]:
     """Return the events of one streamed message with these blocks."""
-    usage = {"input_tokens": 10, "cache_read_input_tokens": 3, "output_tokens": 1}
+    usage = {"input_tokens": input_tokens, "cache_read_input_tokens": 3, "output_tokens": 1}
     start = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": model}
     stop = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
     events: list[dict[str, Any]] = [

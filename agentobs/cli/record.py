@@ -134,6 +134,7 @@ def record(
             Proxy(found, sessions, environment=environment, sign=sign) as proxy,
             collector or contextlib.nullcontext(),
         ):
+            signals.count_requests = lambda: proxy.counts.recorded
             environment |= proxy.variables | client_variables.without_proxy(environment)
             environment[PROXY_VARIABLE] = proxy.url
             if node:
@@ -164,7 +165,9 @@ def record(
             if not proxy.counts.recorded and not proxy.counts.signed:
                 outcome = "only effects were recorded" if lines else "nothing was recorded"
                 lines.append(_without_requests(proxy, outcome, node=node))
-            recorded_sessions.close_all(recorded, ending)
+            recorded_sessions.close_all(
+                recorded, ending, was_interrupted=signals.ended_after_interrupt
+            )
             if collector is not None:
                 collector.sessions.close()
             stop_recorder()

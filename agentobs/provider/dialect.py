@@ -335,6 +335,11 @@ class Dialect(Protocol):
         """Return the model that a path names; None if the request body names it."""
         return None
 
+    def with_model(self, path: str, model: str) -> str:
+        """Return a path with another model, if it names one; otherwise the path itself."""
+        del model
+        return path
+
     def reads_history(self, history: Sequence[Any]) -> bool:
         """Return whether a history has this dialect's shape; called if another dialect has the same `history_key`."""
         return False

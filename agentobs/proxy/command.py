@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -106,6 +106,7 @@ def run(
         ) from error
     signals.started(process)
     code = process.wait()
+    signals.has_ended = True
     if code >= 0:
         return Ending(code)
     try:
@@ -124,6 +125,12 @@ class SignalsPassedOn:
         """Prepare to pass on signals."""
         self.is_starting = False
         """Whether the command is being started, or was started; from then on, Ctrl-C is its to handle."""
+        self.count_requests: Callable[[], int] = lambda: 0
+        """Returns how many requests the command has sent so far."""
+        self._requests_at_interrupt: int | None = None
+        """How many requests it had sent at the last Ctrl-C."""
+        self.has_ended = False
+        """Whether the command has ended; a later Ctrl-C is not for it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         """The signals that arrived before the process was started."""
@@ -156,7 +163,14 @@ class SignalsPassedOn:
             return
         self._process.send_signal(number)
 
+    @property
+    def ended_after_interrupt(self) -> bool:
+        """Whether the command got Ctrl-C and sent no request after it. Some programs then end with exit code 0."""
+        return self._requests_at_interrupt == self.count_requests()
+
     def _leave(self, number: int, _: FrameType | None) -> None:
-        """Do nothing, unless there is no command yet. Unlike SIG_IGN, the command does not inherit a handler."""
+        """Only note it, unless there is no command yet. Unlike SIG_IGN, the command does not inherit a handler."""
         if not self.is_starting:
             raise KeyboardInterrupt
+        if not self.has_ended:
+            self._requests_at_interrupt = self.count_requests()

@@ -229,18 +229,22 @@ class _Routing:
         body = bytes_without_marks(readable)
         changed = self.changes.applied(path, body)
         body = changed or body
-        if body == readable:
+        # The raw path, because a decoded one cannot be encoded again with certainty.
+        raw = request.url.raw_path.decode("ascii")
+        target = self.changes.path(raw)
+        if body == readable and target == raw:
             return request
         is_signed = request.headers.get("authorization", "").encode().startswith(SIGNED)
         if is_signed and self.sign is None:
-            if changed is None:
+            if changed is None and target == raw:
                 return request  # only marks would be removed
             raise UsageError(NOT_SIGNED, todo=SIGN_TODO)
         left_out = (b"content-length", b"content-encoding")
         headers = [each for each in request.headers.raw if each[0].lower() not in left_out]
         extensions = request.extensions
+        url = request.url.copy_with(raw_path=target.encode("ascii"))
         sent = httpx2.Request(
-            request.method, request.url, headers=headers, content=body, extensions=extensions
+            request.method, url, headers=headers, content=body, extensions=extensions
         )
         return self.sign(sent) if is_signed and self.sign is not None else sent
 

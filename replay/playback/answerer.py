@@ -223,7 +223,8 @@ class Answerer:
         if fork is not None:
             if has_masked(question.body):
                 raise self._not_sendable(question)
-            raise ForwardRequest(self._changed(question))
+            assert self._changes is not None
+            raise ForwardRequest(self._changed(question), self._changes.path)
         number = len(path.later_requests)
         if number > len(path.script) + REFUSALS_MAX:
             raise ReplayEnded(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.errors import UsageError
-from agentobs.provider.registry import calls_of, message_of
+from agentobs.provider.registry import calls_of, dialect_of, message_of
 from agentobs.records.exchanges import ModelExchange, Recording
 from replay.comparison.placeholders import has_masked
 from replay.fixture.format import Fixture
@@ -42,13 +42,16 @@ class Fork:
     meter: LiveMeter | None = field(default=None, repr=False)
     """Adds up the live requests, and limits their cost; the recorder of the fork must have it as a backend."""
 
-    def changed(self, body: bytes) -> bytes | None:
+    def changed(self, path: str, body: bytes) -> bytes | None:
         """Return the changed body of a request; None if the body is not changed.
+
+        If the path names the model, as on Bedrock and Vertex, the body does not: see `LiveChanges.path`.
 
         Raises:
             UsageError: the body must be changed but is not a JSON object.
         """
-        if self.model is None and self.system is None and not self.options:
+        model = self.model if dialect_of(path).model_in(path) is None else None
+        if model is None and self.system is None and not self.options:
             return None
         try:
             request = json.loads(body)
@@ -56,8 +59,8 @@ class Fork:
             request = None
         if not isinstance(request, dict):
             raise UsageError("a request of a fork is not a JSON object, and cannot be changed")
-        if self.model is not None:
-            request["model"] = self.model
+        if model is not None:
+            request["model"] = model
         if self.system is not None:
             request["system"] = self.system
         for name, value in self.options.items():

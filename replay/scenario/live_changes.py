@@ -37,20 +37,25 @@ class LiveChanges:
                 todo="Choose an earlier turn",
             )
 
+    def path(self, path: str) -> str:
+        """Return the path of a request to a model: with the model of the fork, if a path of this kind names one."""
+        model = self._fork.model
+        return path if model is None else dialect_of(path).with_model(path, model)
+
     def applied(self, path: str, body: bytes) -> bytes | None:
         """Return the changed body of a request to a model; None if it is not changed.
 
         Raises:
             UsageError: the request cannot be changed, or its cost could exceed the limit.
         """
-        fork, changed = self._fork, self._fork.changed(body)
+        fork, changed = self._fork, self._fork.changed(path, body)
         parsed = value_of(body if changed is None else changed)
         value = parsed if isinstance(parsed, dict) else {}
         if fork.prompt is not None and self._insert(value, fork.prompt):
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
             changed = text.encode("utf-8", "surrogatepass")
         if fork.meter is not None and dialect_of(path).makes_turns(path):
-            fork.meter.admit(path, value, len(body if changed is None else changed))
+            fork.meter.admit(self.path(path), value, len(body if changed is None else changed))
         return changed
 
     def _insert(self, body: dict[str, Any], prompt: str) -> bool:

@@ -82,7 +82,8 @@ class LiveMeter:
         fact = written.fact
         if isinstance(fact, UsageRow):
             self._meter.add_facts((fact,))
-            if fact.certainty != "exact":
+            # On platforms, the counts are final, and only the prices are estimated.
+            if fact.certainty != "exact" and not str(fact.note).startswith("platform:"):
                 with self._lock:
                     self._inexact.add(fact.attempt_id)
         elif isinstance(fact, Attempt):
@@ -195,7 +196,8 @@ def recorded_use(fixture: Fixture, turn: int) -> LiveUse:
     meter, turns = Meter(), 0
     for each in _requests_after(fixture, turn):
         message = message_of(each.path, each.answer)
-        turns += each.turn is not None and message.usage is not None
+        # Requests of sub-agents have no turn in fixtures, but the live ones are counted as well.
+        turns += message.usage is not None
         rows = dialect_of(each.path).usage_rows(message.model or "", message.usage or {}, "exact")
         meter.add_rows((row, world.now()) for row in rows)
     total = meter.total()

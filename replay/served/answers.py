@@ -27,6 +27,8 @@ def with_replacements(answer: Answer, path: str, find: FindSpans) -> Answer:
     dialect = dialect_of(path)
     if not answer.chunks:
         return answer
+    if dialect.is_binary(answer.headers):
+        return _binary(answer, path, find)
     if not dialect.is_stream(answer.headers):
         return _whole(answer, path, find)
     shape, body = dialect.delta_shape, answer.body
@@ -54,19 +56,38 @@ def replaced(text: str, spans: Sequence[Span]) -> str:
 
 def _whole(answer: Answer, path: str, find: FindSpans) -> Answer:
     """Return a response that is not streamed with replaced values."""
-    try:
-        value = json.loads(answer.body)
-    except (ValueError, RecursionError):
+    data = _changed_message(answer.body, answer, path, find)
+    if data == answer.body:
         return answer
+    return replace(answer, chunks=(Chunk(data, answer.chunks[-1].after_ns),))
+
+
+def _binary(answer: Answer, path: str, find: FindSpans) -> Answer:
+    """Return a stream of frames with replaced values, as one chunk. Its events cannot be changed one by one, because
+    they are encoded.
+    """
+    data = dialect_of(path).redacted_stream(
+        answer.headers, answer.body, lambda text: _changed_message(text, answer, path, find)
+    )
+    if data is None:
+        return answer
+    return replace(answer, chunks=(Chunk(data, answer.chunks[-1].after_ns),))
+
+
+def _changed_message(text: bytes, answer: Answer, path: str, find: FindSpans) -> bytes:
+    """Return the JSON text of a message with replaced values; the same text if nothing is replaced."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
     kinds = (*_CALLS, "reasoning")
     special = [block for block in message_of(path, answer).blocks if block.kind in kinds]
     new = _with_inputs(value, special, find)
     if new == value:
-        return answer
-    data = json.dumps(new, separators=(",", ":"), ensure_ascii=False).encode(
+        return text
+    return json.dumps(new, separators=(",", ":"), ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )
-    return replace(answer, chunks=(Chunk(data, answer.chunks[-1].after_ns),))
 
 
 def _with_inputs(value: Any, special: Sequence[Block], find: FindSpans) -> Any:

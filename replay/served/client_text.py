@@ -81,8 +81,9 @@ _OLD_USER = re.compile(r"_session_([0-9a-f-]{36})\Z")
 def machine_values(body: Any, headers: dict[str, str]) -> dict[str, str]:
     """Return the values of the machine and the session that a request names, by label.
 
-    The labels are `session_id`, `device_id`, `account_uuid`, `directory`, `configuration` and `home`. A value that the
-    request does not name is left out.
+    The labels are `session_id`, `device_id`, `account_uuid`, `directory`, `project`, `configuration` and `home`. The
+    project is the `slug` of the repository, which may be above the working directory. A value that the request does not
+    name is left out.
     """
     found: dict[str, str] = {}
     for text in _prompt_texts(body):
@@ -91,7 +92,7 @@ def machine_values(body: Any, headers: dict[str, str]) -> dict[str, str]:
         if "directory" not in found and (match := _DIRECTORY.search(text)):
             found["directory"] = (match[1] or match[2]).strip().rstrip("/")
         if "configuration" not in found and (match := _MEMORY.search(text)):
-            found["configuration"] = match[1]
+            found["configuration"], found["project"] = match[1], match[2]
             if match[1].endswith("/.claude"):
                 found["home"] = match[1].removesuffix("/.claude")
     if SESSION_HEADER in headers:

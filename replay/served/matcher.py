@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from agentobs import world
@@ -26,7 +27,7 @@ from agentobs.records.exchanges import Answer, ModelExchange, Question
 from agentobs.redaction import Redactor
 from replay.comparison.placeholders import without_organizations
 from replay.served.answers import with_replacements
-from replay.served.client_text import AGENT_HEADER, machine_values
+from replay.served.client_text import AGENT_HEADER, machine_values, slug
 from replay.served.recorded_requests import RecordedRequests
 from replay.served.request_form import RequestForm, form_of, mark, mark_in, mark_spans, parsed
 from replay.served.substitutions import Span, Substitutions
@@ -231,18 +232,29 @@ class SpineMatcher:
             headers: its headers.
             index: the recorded request that it repeats; None for the first recorded one that names each value.
         """
-        for name, live in machine_values(value, headers).items():
-            if index is None:
-                named = (each[name] for each in self.recorded.machine if name in each)
-                recorded = next(named, None)
-            else:
-                recorded = self.recorded.machine[index].get(name)
-            if recorded is None:
-                continue
-            if name == "directory":
-                self.substitutions.pair_directory(recorded, live)
-            else:
-                self.substitutions.pair(recorded, live)
+        values = machine_values(value, headers)
+        known = self._first_machine if index is None else self.recorded.machine[index]
+        if "directory" in values and "directory" in known:
+            self._pair_directories(known, values)
+        for name, live in values.items():
+            if name in known and name != "directory":
+                self.substitutions.pair(known[name], live)
+
+    @cached_property
+    def _first_machine(self) -> dict[str, str]:
+        """The value of each label in the first recorded request that names it."""
+        return {k: v for each in reversed(self.recorded.machine) for k, v in each.items()}
+
+    def _pair_directories(self, recorded: dict[str, str], live: dict[str, str]) -> None:
+        """Pair the working directories, and the repositories if the client works in a directory below them."""
+        old, new = Path(recorded["directory"]), Path(live["directory"])
+        self.substitutions.pair_directory(str(old), str(new))
+        projects = recorded.get("project"), live.get("project")
+        while old.name == new.name != "":
+            old, new = old.parent, new.parent
+            if (slug(str(old)), slug(str(new))) == projects:
+                self.substitutions.pair_directory(str(old), str(new))
+                return
 
     def _bind(self, index: int, question: Question, value: Any) -> None:
         """Learn what a match shows: the lane of an agent, and the values of the machine."""

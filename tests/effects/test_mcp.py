@@ -61,8 +61,33 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "[0, 5]\n"), done.stderr
     assert done.stderr.startswith("server ends\n")
+    assert "not observed" not in done.stderr
     assert json.loads((folder / "mcp.json").read_text()) == config
     return folder / "home"
+
+
+def test_servers_that_are_not_observed_are_named(tmp_path: Path) -> None:
+    """The configuration in the arguments of a program that another program starts is not changed."""
+    (tmp_path / "mcp.json").write_text(
+        json.dumps({"mcpServers": {"plain": {"command": SERVER[0], "args": SERVER[1:]}}})
+    )
+    agent = f"{sys.executable} -S {HERE / 'mcp_agent.py'} --mcp-config mcp.json; echo ended"
+    answers = [
+        message(call(1, "mcp__plain__add", a=1), call(2, "mcp__plain__add", a=3), number=1),
+        message(text("done"), number=2),
+    ]
+    with raw_provider([play(each) for each in answers]) as provider:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentobs", "record", "--effects", "mcp", "--", "sh", "-c", agent],
+            env={**os.environ, "AGENTOBS_HOME": str(tmp_path / "home"), "ANTHROPIC_BASE_URL": provider.url},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "[0]\nended\n"), done.stderr
+    assert "MCP servers that were called but not observed: plain (2)." in done.stderr
+    assert query("SELECT count(*) FROM mcp_calls", home=tmp_path / "home") == [(0,)]
 
 
 def test_each_call_has_its_facts_and_its_tool_call(home: Path) -> None:

@@ -330,7 +330,7 @@ def sent_requests(folder: Path) -> Iterator[Opened]:
             for at in range(0, len(data), 64):
                 reader.feed(data[at : at + 64])
             _ = reader.path, reader.host, reader.is_complete
-            reader.with_body(b"x")
+            reader.changed("/other", b"x")
             BodyReader(5).feed(data)
         except ValueError:  # the caller is guarded: the request is sent, and is not recorded
             return False

@@ -167,6 +167,37 @@ def test_signals_reach_the_command(home: Path, tmp_path: Path) -> None:
     assert process.returncode == 5
 
 
+@pytest.mark.parametrize(("goes_on", "status"), [(False, "interrupted"), (True, "completed")])
+def test_ctrl_c_ends_a_session_even_with_exit_code_0(
+    home: Path, tmp_path: Path, goes_on: bool, status: str
+) -> None:
+    """As Claude Code ends with `-p`. A program that sends requests after it was not interrupted."""
+    script = tmp_path / "client.py"
+    script.write_text(CLIENT)
+    client = f"echo hello | {sys.executable} -S {script} 0"
+    rest = client if goes_on else ":"
+    command = f"trap 'stopped=1' INT; {client}; echo ready; while test -z $stopped; do sleep 0.05; done; {rest}"
+    with raw_provider([play(streamed(text("ok")))] * 4) as provider:
+        process = subprocess.Popen(
+            agentobs_command("record", "--", "sh", "-c", command),
+            env=environment(home, provider.url),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        with process:
+            while process.stdout.readline() != "ready\n":
+                pass
+            os.killpg(process.pid, signal.SIGINT)
+            process.stdout.read()
+    assert process.returncode == 0
+    with agentobs.connect(str(home)) as store:
+        [found] = store.sql("SELECT status FROM sessions").fetchall()
+    assert found == (status,)
+
+
 def test_the_terminal_is_the_command_s(home: Path) -> None:
     """A program that asks for its terminal finds it."""
     pid, terminal = pty.fork()

@@ -101,6 +101,25 @@ def test_only_open_calls_are_considered() -> None:
         assert [each.rule for each in found] == expected
 
 
+def test_a_command_in_the_background_may_start_after_its_result() -> None:
+    """Only its text can show this; a command with another text belongs to the call that is open then."""
+    background = {"command": "npm start", "run_in_background": True}
+    known = links((use(1), background), (use(2, 300), {"path": "a"}))
+    list(known.note_result(result(1, 200)))
+    assert reduced([*known.effect(command(310, "-c", "eval 'npm start'")), *known.settle()]) == [
+        ("c", "t1", "contained_command")
+    ]
+    assert reduced([*known.effect(command(310, "-c", "other")), *known.settle()]) == [
+        ("c", "t2", "only_open_call")
+    ]
+    assert reduced([*known.effect(command(40, "-c", "npm start")), *known.settle()]) == []
+    # It has its command, so the same command later belongs to another call.
+    known.note_call(use(3, 500), {"command": "npm start"}, 450)
+    assert reduced([*known.effect(command(510, "-c", "npm start")), *known.settle()]) == [
+        ("c", "t3", "equal_command")
+    ]
+
+
 def test_a_command_may_be_reported_before_its_call() -> None:
     """It waits for the response, and for its parent; the last word is the next request."""
     known = EffectLinks()

@@ -46,7 +46,9 @@ def test_a_request_is_read(size: int) -> None:
     )
     assert reader.named_headers["x-api-key"] == "a:b"
     assert bytes(reader.body) == b"{}"
-    assert reader.with_body(b"[1]") == HEAD + b"Content-Length: 3\r\n\r\n[1]"
+    assert reader.changed(reader.target, b"[1]") == HEAD + b"Content-Length: 3\r\n\r\n[1]"
+    changed = reader.changed("/v1/other", b"")
+    assert changed.startswith(b"POST /v1/other HTTP/1.1\r\n")
 
 
 def test_a_request_through_a_proxy_has_a_path() -> None:

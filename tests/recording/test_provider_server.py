@@ -197,6 +197,26 @@ def test_headers_of_the_original_connection_are_not_sent() -> None:
         connection.close()
 
 
+def test_a_path_that_is_not_recorded_is_no_miss() -> None:
+    """Clients of Bedrock list the inference profiles, which a recording proxy forwards without recording."""
+    recording = _recording(_asks("hello"))
+    with ServedProvider(recording) as provider:
+        connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=10)
+
+        def status(method: str, path: str, **headers: str) -> int:
+            connection.request(method, path, headers=headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status
+
+        assert status("GET", "/inference-profiles?type=SYSTEM_DEFINED") == 404
+        assert provider.script.missed == 0
+        assert status("GET", "/v1/models", **{"anthropic-version": "2023-06-01"}) == 410
+        assert status("POST", "/inference-profiles") == 410
+        assert provider.script.missed == 2
+        connection.close()
+
+
 def test_a_gateway_prefix_does_not_matter() -> None:
     """A request whose path differs from the recorded one only in the prefix of the base URL is answered."""
     recording = _recording(_asks("hello"))

@@ -286,6 +286,36 @@ def test_a_request_that_cannot_be_changed_ends_the_command(
     assert "is not a JSON object" in str(routing.problem)
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/model/a.claude%3A0/invoke?x=1", "/model/b.claude:1/invoke?x=1"),
+        (
+            "/v1/projects/p/locations/l/publishers/anthropic/models/a@1:streamRawPredict",
+            "/v1/projects/p/locations/l/publishers/anthropic/models/b.claude:1:streamRawPredict",
+        ),
+    ],
+)
+def test_the_model_in_the_path_is_changed(
+    fixture: Fixture, tmp_path: Path, path: str, expected: str
+) -> None:
+    """The body, which names no model, is unchanged. A signed request must be signed for its new path."""
+    part = ReplayedPart(
+        fixture, 1, RecordedCommand(("agent",)), tmp_path, {}, "http://127.0.0.1:1", "mark", print
+    )
+    fork = Fork(1, model="b.claude:1")
+    url, body = f"https://provider.test{path}", b'{"messages":[]}'
+    request = httpx2.Request("POST", url, headers={"authorization": f"Bearer {KEY}"}, content=body)
+    changed = _Routing(part, fork, None).changed(request)
+    assert changed.url.raw_path.decode() == expected
+    assert (changed.url.host, changed.content) == ("provider.test", body)
+    request.headers["authorization"] = SIGNED
+    with pytest.raises(UsageError, match="can only be changed if it is signed again"):
+        _Routing(part, fork, None).changed(request)
+    signed = _Routing(part, fork, lambda sent: sent).changed(request)
+    assert signed.url.raw_path.decode() == expected
+
+
 SIGNED = "AWS4-HMAC-SHA256 Credential=AKID/20261126/eu-west-1/bedrock/aws4_request, Signature=0"
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import aiohttp
 import pytest
+import requests
 from anthropic import (
     AnthropicAWS,
     AnthropicBedrock,
@@ -19,9 +23,11 @@ from anthropic import (
 
 import agentobs
 from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
-from agentobs.provider.registry import ANTHROPIC
+from agentobs.provider.registry import ANTHROPIC, dialect_of
+from agentobs.records.exchanges import ModelExchange
+from replay import Fork, Replayer, ReplayOptions
 from tests.provider_script import call, message_events, text
-from tests.replay.raw_provider import JSON, SSE, Play, play_chunks
+from tests.replay.raw_provider import JSON, SSE, Play, play_chunks, raw_provider
 from tests.replay.wire_recordings import message_json, recorded, replayed
 
 SECRET = "platform-key-0123456789"
@@ -41,6 +47,14 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
 MODELS = {
     "bedrock": "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
     "vertex": "claude-sonnet-4-5@20250929",
+}
+OTHER_MODELS = {
+    "bedrock": "eu.anthropic.claude-opus-4-5-20251101-v1:0",
+    "vertex": "claude-opus-4-5@20251101",
+}
+OTHER_PATHS = {
+    "bedrock": f"/model/{OTHER_MODELS['bedrock']}/invoke",
+    "vertex": f"/publishers/anthropic/models/{OTHER_MODELS['vertex']}:rawPredict",
 }
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
 CALL = call(1, "weather", city="Bern")
@@ -70,14 +84,8 @@ def ask(client: Any, streamed: bool, **request: Any) -> list[Any]:
         return list(stream.get_final_message().to_dict()["content"])
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["complete", "streamed"])
-@pytest.mark.parametrize("name", CLIENTS)
-def test_a_platform_is_recorded_priced_and_replayed(
-    tmp_path: Path, name: str, streamed: bool
-) -> None:
-    """A loop with a tool call is recorded with two turns, its tool, model and cost, and it replays. The credential is
-    not written.
-    """
+def agent(name: str, streamed: bool) -> tuple[str, Callable[[str], Any]]:
+    """Return the model of an agent on a platform, and a function that runs it, given a base URL."""
     model = MODELS.get(name, "claude-sonnet-4-5")
 
     def run(url: str) -> Any:
@@ -93,6 +101,18 @@ def test_a_platform_is_recorded_priced_and_replayed(
             ]
             return content, ask(client, streamed, messages=messages, **request)
 
+    return model, run
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["complete", "streamed"])
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_platform_is_recorded_priced_and_replayed(
+    tmp_path: Path, name: str, streamed: bool
+) -> None:
+    """A loop with a tool call is recorded with two turns, its tool, model and cost, and it replays. The credential is
+    not written.
+    """
+    model, run = agent(name, streamed)
     live, fixture, raw = recorded(tmp_path, plays(name, streamed), run)
     assert live[0][0]["name"] == "weather"
     assert len(raw.requests) == len(fixture.requests) == 2
@@ -112,6 +132,100 @@ def test_a_platform_is_recorded_priced_and_replayed(
     assert all(usd > 0 for (usd,) in costs)
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert SECRET.encode() not in written
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_fork_uses_another_model(tmp_path: Path, name: str) -> None:
+    """The model of a fork is in the path of the live request if the platform expects it there, else in its body."""
+    _, run = agent(name, False)
+    live, fixture, _ = recorded(tmp_path, plays(name, False), run)
+    chosen = OTHER_MODELS.get(name, "claude-opus-5")
+    with (
+        raw_provider(plays(name, False)[1:]) as raw,
+        Replayer(fixture, ReplayOptions(fork=Fork(1, model=chosen))) as replayer,
+    ):
+        assert replayer.run(run, raw.url) == live
+    [request] = raw.requests
+    body = json.loads(request.body)
+    if name in OTHER_MODELS:
+        assert unquote(request.path).endswith(OTHER_PATHS[name])
+        assert "model" not in body
+    else:
+        assert body["model"] == chosen
+    *_, sent = [each for each in replayer.records if isinstance(each, ModelExchange)]
+    assert unquote(sent.question.path) == unquote(request.path)
+
+
+def post_with_requests(url: str, body: dict[str, Any]) -> Any:
+    return requests.post(url, json=body).json()
+
+
+def post_with_aiohttp(url: str, body: dict[str, Any]) -> Any:
+    async def post() -> Any:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+            return await response.json()
+
+    return asyncio.run(post())
+
+
+@pytest.mark.parametrize("post", [post_with_requests, post_with_aiohttp])
+def test_a_fork_changes_the_path_of_other_clients(
+    tmp_path: Path, post: Callable[[str, dict[str, Any]], Any]
+) -> None:
+    """The changed request has the path, the query and the body that the provider expects."""
+
+    def run(url: str) -> list[Any]:
+        agentobs.record_all()
+        target = f"{url}/model/{MODELS['bedrock']}/invoke?x=1"
+        body: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Go."}]}
+        with agentobs.session("platform"):
+            first = post(target, body)
+            result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"}
+            body["messages"] += [
+                {"role": "assistant", "content": first["content"]},
+                {"role": "user", "content": [result]},
+            ]
+            return [first["content"], post(target, body)["content"]]
+
+    live, fixture, _ = recorded(tmp_path, plays("bedrock", False), run)
+    fork = Fork(1, model=OTHER_MODELS["bedrock"])
+    with (
+        raw_provider(plays("bedrock", False)[1:]) as raw,
+        Replayer(fixture, ReplayOptions(fork=fork)) as replayer,
+    ):
+        assert replayer.run(run, raw.url) == live
+    [request] = raw.requests
+    assert unquote(request.path) == f"/model/{OTHER_MODELS['bedrock']}/invoke?x=1"
+    assert json.loads(request.body)["messages"][2]["content"][0]["content"] == "rain"
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "expected"),
+    [
+        ("/v1/messages?beta=true", "other", "/v1/messages?beta=true"),
+        ("/model/a.claude%3A0/invoke", "b.claude:1", "/model/b.claude:1/invoke"),
+        (
+            "/gateway/model/arn%3Aaws%2Fx/invoke-with-response-stream?a=b",
+            "arn:aws/y",
+            "/gateway/model/arn:aws%2Fy/invoke-with-response-stream?a=b",
+        ),
+        ("/model/a/converse-stream", "b", "/model/b/converse-stream"),
+        (
+            "/v1/projects/p/locations/l/publishers/anthropic/models/a@1:streamRawPredict",
+            "b@2",
+            "/v1/projects/p/locations/l/publishers/anthropic/models/b@2:streamRawPredict",
+        ),
+        (
+            "/v1/projects/p/locations/l/publishers/anthropic/models/count-tokens:rawPredict",
+            "b@2",
+            "/v1/projects/p/locations/l/publishers/anthropic/models/count-tokens:rawPredict",
+        ),
+    ],
+)
+def test_the_model_in_a_path_is_replaced(path: str, model: str, expected: str) -> None:
+    found = dialect_of(path).with_model(path, model)
+    assert found == expected
+    assert dialect_of(found).model_in(found) in (None, model)
 
 
 def test_bedrock_frames_carry_the_events() -> None:

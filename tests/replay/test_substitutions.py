@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
+from agentobs.provider.bedrock.responses import events_of
 from agentobs.provider.dialect import Draft
 from agentobs.provider.registry import dialect_of, message_of
-from agentobs.records.exchanges import Answer, Chunk
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
 from replay.served.answers import FindSpans, with_replacements
 from replay.served.client_text import machine_values, without_inserted_text
+from replay.served.matcher import SpineMatcher
 from replay.served.request_form import mark, mark_in, without_marks
 from replay.served.substitutions import Substitutions
-from tests.provider_script import call, streamed, text
+from tests.provider_script import call, message_events, script, streamed, text
 from tests.replay.coding_agent_provider import split_stream
 
 PATH = "/v1/messages"
@@ -121,6 +124,38 @@ def test_a_response_that_is_not_streamed_is_replaced() -> None:
     assert new["content"][1]["input"] == {"path": '/n"w/a'}
 
 
+def test_a_stream_of_frames_is_replaced() -> None:
+    """In texts and in the inputs of calls, on both APIs of Bedrock. Otherwise tools would change the recorded files."""
+    found = Substitutions()
+    found.pair("/old", "/new")
+    content = [text("in /old"), call(1, "read", path="/old/a", n=1)]
+    converse = {
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {"text": "in /old"},
+                    {"toolUse": {"toolUseId": "t1", "name": "read", "input": {"path": "/old/a", "n": 1}}},
+                ],
+            }
+        },
+        "stopReason": "tool_use",
+        "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2},
+    }  # fmt: skip
+    events = [each.partition(b"data: ")[2].strip() for each in message_events(*content)]
+    streams = {
+        "/model/m/invoke-with-response-stream": enframe(events),
+        "/model/m/converse-stream": b"".join(events_of(converse, 1)),
+    }
+    for path, body in streams.items():
+        answer = Answer(200, {"content-type": FRAMES}, (Chunk(body, 7),), "complete")
+        new = with_replacements(answer, path, find_in(found))
+        first, second = message_of(path, new).blocks
+        assert (first.text, second.value) == ("in /new", {"path": "/new/a", "n": 1})
+        assert new.chunks[-1].after_ns == 7
+        assert with_replacements(answer, path, find_in(Substitutions())) is answer
+
+
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_thinking_keeps_its_bytes(is_streamed: bool) -> None:
     """It is signed, so a provider would reject a history with changed thinking."""
@@ -180,10 +215,33 @@ def test_the_values_of_the_machine_are_found() -> None:
     assert machine_values(body, {"x-claude-code-session-id": "s"}) == {
         "directory": "/w",
         "configuration": "/h/u/.claude",
+        "project": "-w",
         "home": "/h/u",
         "session_id": "s",
         "device_id": "d",
     }
+
+
+@pytest.mark.parametrize("below", ["", "/pkg", "/pkg/web"])
+def test_the_repository_above_the_working_directory_is_replaced(below: str) -> None:
+    """Its slug names it, in the path of the memory. Otherwise tools would change the files of the recorded one."""
+
+    def question(root: str) -> Question:
+        system = (
+            f"Primary working directory: {root}{below}\n"
+            f"Memory at `/c/projects/{root.replace('/', '-')}/memory/`."
+        )
+        body = {"system": system, "messages": [{"role": "user", "content": "Go."}]}
+        return Question("POST", PATH, {}, json.dumps(body).encode())
+
+    answer = streamed(call(1, "Write", path="/rec/repo/README.md"))
+    [exchange] = script(answer).exchanges
+    assert isinstance(exchange, ModelExchange)
+    matcher = SpineMatcher([dataclasses.replace(exchange, question=question("/rec/repo"))])
+    assert matcher.match(question("/new/x")) == 0
+    assert [each.kind for each in matcher.requests] == ["exact"]
+    [block] = message_of(PATH, matcher.answer(0)).blocks
+    assert block.value == {"path": "/new/x/README.md"}
 
 
 @given(st.integers(0, 4095))

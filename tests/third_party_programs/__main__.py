@@ -1,4 +1,5 @@
-"""Tests each program, and writes the table in docs/programs.md: `make test-programs`.
+"""Tests each program, and writes the table in docs/programs.md: `make test-programs`. The observed effects are tested
+with some of them.
 
 `make test-programs ARGS='curl dspy --replays 3'` tests only these programs, and writes nothing.
 """
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.third_party_agents.environments import ROOT
+from tests.third_party_programs.effects_proof import PROOFS
 from tests.third_party_programs.programs import PROGRAMS
 from tests.third_party_programs.proof import Proof, Prover
 
@@ -36,17 +38,22 @@ COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prove the named programs, or all if there are no names; return 1 if one differs from what is expected, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.third_party_programs")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
+    known = (*PROGRAMS, *PROOFS)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
     parser.add_argument("--replays", type=int, default=REPLAYS, help="replays of each program")
     options = parser.parse_args(arguments)
-    if unknown := set(options.names) - set(PROGRAMS):
+    if unknown := set(options.names) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     proofs: list[Proof] = []
     failed = passed = 0
     in_table = [name for name, program in PROGRAMS.items() if program.is_in_table]
-    for name in options.names or in_table:
+    for name in options.names or (*in_table, *PROOFS):
         with tempfile.TemporaryDirectory() as folder:
             try:
+                if name in PROOFS:
+                    print(f"{name}: {PROOFS[name](Path(folder))}", flush=True)
+                    passed += 1
+                    continue
                 proof = Prover(name, Path(folder)).prove(options.replays)
             except Exception as error:  # one program that fails must not hide the others
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)

@@ -63,7 +63,7 @@ class Program:
     """Whether the program sends to the provider's own address."""
 
 
-def _claude() -> Path:
+def claude() -> Path:
     """Return Claude Code. The package contains only a script that looks for this program."""
     [found] = (node() / "@anthropic-ai").glob("claude-code-*/claude")
     return found
@@ -85,7 +85,7 @@ def node() -> Path:
 
 def _claude_code(*options: str) -> Callable[[], tuple[str, ...]]:
     return lambda: (
-        str(_claude()),
+        str(claude()),
         "--dangerously-skip-permissions",
         *MODEL_OPTION,
         *options,
@@ -114,6 +114,7 @@ def _tool_version(*command: str) -> str:
 
 CLAUDE_CODE = f"Claude Code {NODE_PACKAGES['@anthropic-ai/claude-code']}"
 PYTHON_AGENT_SDK = "0.2.189"
+MCP = "2.3.0"
 LITELLM = "1.110.2"
 DSPY = "3.4.1"
 PROGRAMS = {

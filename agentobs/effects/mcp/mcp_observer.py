@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,14 +23,26 @@ from agentobs.effects.mcp.process_clients import leave_clients, observe_clients
 from agentobs.effects.mcp.stdio_tee import VERSION
 from agentobs.effects.observation import Scope
 from agentobs.effects.report_socket import ReportSocket
-from agentobs.errors import UsageError
-from agentobs.records.exchanges import ObservedEffect
+from agentobs.errors import UsageError, warn_once
+from agentobs.provider.content_encoding import decoded
+from agentobs.provider.registry import dialect_of
+from agentobs.records.backend import WrittenFact
+from agentobs.records.display import printable
+from agentobs.records.exchanges import ModelExchange, ObservedEffect
+from agentobs.records.facts import ToolUse
+from agentobs.records.labels import DIGEST
+from agentobs.runtime import process, without
 from agentobs.sink import sink
 
 SOCKET_VARIABLE = "AGENTOBS_MCP_SOCKET"
 """The socket that receives reports of `agentobs mcp-tee`."""
 CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key"))
 """The headers with the credentials of a server, in lower case."""
+TOOL_PREFIX, TOOL_SEPARATOR = "mcp", "__"
+"""How the names of MCP tools start, and what separates the prefix, the server and the tool. Source: Claude Code 2.1."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+FLUSH_SECONDS = 5.0
+"""How long the end waits until the last responses are recorded, in seconds. Our choice."""
 WAITING_MAX = 1000
 """The maximum number of exchanges that wait for the first session. Our choice."""
 
@@ -45,6 +60,12 @@ class McpObserver:
         self._waiting: list[tuple[McpServer, RpcExchange]] = []
         self._lock = threading.Lock()
         self._traffic: list[HttpTraffic] = []
+        self._seen: set[str] = set()
+        """The servers with observed exchanges."""
+        self.has_unnamed = False
+        """Whether a tee has no name for its server, so that the name in the client's configuration is not known."""
+        self._called: Counter[str] = Counter()
+        """How many tools of each server the model has called, as far as their names contain a server."""
 
     def start(self, scope: Scope) -> None:
         """Add tees to the servers of a recorded command.
@@ -83,6 +104,7 @@ class McpObserver:
                 todo="Check the disk and the permissions of the home, or leave out `mcp`",
             ) from error
         scope.environment[SOCKET_VARIABLE] = str(path)
+        process.record_listeners += (self._recorded,)
 
     def stop(self) -> None:
         """Record what has arrived, and delete the copies of the configuration."""
@@ -91,6 +113,8 @@ class McpObserver:
             for each in self._traffic:
                 each.close()
             self._emit_waiting()
+            self._warn_of_others()
+            process.record_listeners = without(process.record_listeners, self._recorded)
         elif self._scope is not None:
             leave_clients(self._scope)
         self._remove()
@@ -98,6 +122,7 @@ class McpObserver:
     def receive(self, server: McpServer, exchange: RpcExchange) -> None:
         """Record an exchange, or keep it until there is a session."""
         with self._lock:
+            self._seen.add(server.name)
             self._waiting.append((server, exchange))
             del self._waiting[:-WAITING_MAX]
         self._emit_waiting()
@@ -134,6 +159,38 @@ class McpObserver:
             record: ObservedEffect = server.record(place, exchange)
             sink.emit(record)
 
+    def _recorded(self, record: object, facts: Sequence[WrittenFact]) -> None:
+        """Count the calls of MCP tools; called in the recorder's thread."""
+        if not isinstance(record, ModelExchange):
+            return
+        # Clients that list tools later call tools that the request does not list. Their names are digests in facts.
+        if any(
+            _may_be_mcp(str(each.fact.name)) for each in facts if isinstance(each.fact, ToolUse)
+        ):
+            found = dialect_of(record.question.path).facts(decoded(record).answer)
+            for call in found.calls:
+                prefix, _, rest = call.name.partition(TOOL_SEPARATOR)
+                server, separator, _ = rest.partition(TOOL_SEPARATOR)
+                if prefix == TOOL_PREFIX and separator:
+                    self._called[server] += 1
+
+    def _warn_of_others(self) -> None:
+        """Print which servers the model has used without being observed."""
+        sink.flush(FLUSH_SECONDS)
+        if (recorder := process.exchange_observer) is not None:
+            recorder.wait(FLUSH_SECONDS)
+        seen = {tool_name_part(each) for each in self._seen}
+        if self.has_unnamed:
+            return
+        others = {name: count for name, count in self._called.items() if name not in seen}
+        if others:
+            named = ", ".join(f"{name} ({count})" for name, count in sorted(others.items()))
+            warn_once(
+                f"MCP servers that were called but not observed: {printable(named)}. Their configuration could not be "
+                "changed; put `agentobs mcp-tee` in front of them (docs/effects.md)",
+                about="effects mcp servers",
+            )
+
     def _remove(self) -> None:
         if self._copies is not None:
             self._copies.remove()
@@ -156,6 +213,7 @@ class _Tee:
             version, name = fields
             if version != VERSION:
                 raise ValueError("another version")
+            self._observer.has_unnamed |= not name
             self._server = self._observer.server(name.decode("utf-8", "replace"), "stdio")
         elif kind in (b"c", b"s"):
             clock, data = fields
@@ -170,6 +228,15 @@ class _Tee:
     def _receive(self, exchange: RpcExchange) -> None:
         if self._server is not None:
             self._observer.receive(self._server, exchange)
+
+
+def _may_be_mcp(name: str) -> bool:
+    return name.startswith((TOOL_PREFIX + TOOL_SEPARATOR, DIGEST))
+
+
+def tool_name_part(server: str) -> str:
+    """Return the name of a server as it is in the names of its tools, such as `my_server` in `mcp__my_server__add`."""
+    return _NOT_IN_NAMES.sub("_", server)
 
 
 def needs_no_oauth(url: str, server: dict[str, Any]) -> bool:

@@ -23,6 +23,10 @@ METHODS = frozenset(
     )
 )  # fmt: skip
 """The methods of requests. Source: mcp-types 2.3, 2026-11."""
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+"""The key in the metadata of results with which servers of the protocol of 2026-07-28 state who they are. Source:
+mcp-types 2.3, 2026-11.
+"""
 KEPT_CHARACTERS = 256 * 1024
 """The longest request or response that is kept completely, as JSON. Our choice."""
 CUT_CHARACTERS = 32 * 1024
@@ -106,15 +110,22 @@ class McpServer:
         result = (exchange.response or {}).get("result")
         if exchange.sender != "client" or not isinstance(result, dict):
             return
-        if exchange.method == "initialize" and not self.name:
-            info = result.get("serverInfo")
-            if isinstance(info, dict) and isinstance(info.get("name"), str):
-                self.name = info["name"]
+        if not self.name:
+            self.name = _stated_name(exchange.method, result)
         listed = result.get("tools") if exchange.method == "tools/list" else None
         for each in listed if isinstance(listed, list) else ():
             name = each.get("name") if isinstance(each, dict) else None
             if isinstance(name, str) and len(self.tools) < TOOLS_MAX:
                 self.tools.add(name)
+
+
+def _stated_name(method: str, result: dict[str, Any]) -> str:
+    """Return the name that a server states at the start of a connection; empty if it states none."""
+    holder: Any = result if method == "initialize" else result.get("_meta")
+    key = "serverInfo" if method == "initialize" else SERVER_INFO
+    info = holder.get(key) if isinstance(holder, dict) else None
+    name = info.get("name") if isinstance(info, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _outcome(response: dict[str, Any] | None) -> tuple[McpOutcome, int | None]:

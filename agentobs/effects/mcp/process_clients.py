@@ -100,6 +100,10 @@ def _report(
             return
         scope, place = found
         server = patched.servers.setdefault(client, McpServer("", "process", scope.keeps_content))
+        # Clients of the protocol of 2026-07-28 do not ask for it with `send_request`.
+        stated = getattr(getattr(client, "server_info", None), "name", None)
+        if not server.name and isinstance(stated, str):
+            server.name = stated
         sent = {"jsonrpc": "2.0", "id": next(patched.ids), **_json(request)}
         got = {"jsonrpc": "2.0", "id": sent["id"], **response()} if response else None
         exchange = RpcExchange(

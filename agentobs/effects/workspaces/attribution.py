@@ -6,37 +6,41 @@ that applies:
 - `content` (observed): the input of exactly one candidate names the path and contains the change;
 - `path` (inferred): the input of exactly one candidate names the path, and the inputs of all other candidates name only
   other files;
-- `only_call` (inferred): there is exactly one candidate, and its input does not name other files only.
+- `only_call` (inferred): there is exactly one candidate, its input does not name other files only, and it was open
+  before the later state was read.
 
 Otherwise the change has no call. Nothing is guessed between several candidates, because a wrong cause is worse than
 none.
+
+A command in the background stays a candidate after its result. It does not prevent that a later call is inferred whose
+input names the path, if its own input does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from agentobs.effects.workspaces.file_changes import Change
+from agentobs.recording.facts.background_commands import (
+    COMMAND_CHARACTERS,
+    COMMAND_KEYS,
+    TEXTS_MAX,
+    input_texts,
+)
 from agentobs.records.exchanges import child_lane
 
 PATH_CHARACTERS = 4096
 """The maximum length of a path in the input of a call. Source: PATH_MAX of Linux."""
-TEXTS_MAX = 2000
-"""The maximum number of texts in the input of one call that are read. Our choice."""
-COMMAND_CHARACTERS = 20_000
-"""How much of a command is searched for paths, in characters. Our choice."""
 CONTENT_BYTES_MAX = 4 * 1024 * 1024
 """Larger files are not compared with inputs. Our choice."""
 
-COMMAND_KEYS = frozenset(
-    ("command", "cmd", "script", "code", "shell", "args", "argv", "commands", "cell", "source_code")
-)
-"""Keys of inputs with which a tool can do anything, regardless of the rest of the input. Our choice."""
 READING_TOOLS = frozenset(
     (
         *("Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite"),
@@ -45,6 +49,15 @@ READING_TOOLS = frozenset(
     )
 )
 """Tools that change no file. Source: the tools of Claude Code 2.1, and common names of other agents' tools."""
+WRITING_TOOLS = frozenset(
+    (
+        *("Write", "Edit", "MultiEdit", "NotebookEdit"),
+        *("write_file", "create_file", "edit_file", "str_replace"),
+    )
+)
+"""Tools that change only the file that their input names, even if it does not exist yet. Source: as above."""
+FILE_KEYS = frozenset(("file_path", "path", "notebook_path", "filename"))
+"""The keys with which these tools name the file. Source: as above."""
 EDITOR_COMMANDS = frozenset(("view", "create", "str_replace", "insert", "undo_edit"))
 """The commands of the provider's text editor, which only changes the file that its input names. Source: the tools
 `text_editor_20250728` and earlier ones, platform.claude.com/docs, 2026-11.
@@ -79,7 +92,15 @@ class Call:
     opened_ns: int
     """The earliest time at which it may have run, in nanoseconds since 1970."""
     closed_ns: int | None = None
-    """When its result was known, in nanoseconds since 1970; None if it has none yet."""
+    """When it can have changed files for the last time, in nanoseconds since 1970; None if it may still do so."""
+    returned_ns: int | None = None
+    """When its result was known, in nanoseconds since 1970. A command in the background continues after that."""
+    ended_ns: int | None = None
+    """When its command has ended, in nanoseconds since 1970, if that was observed."""
+    directory: str | None = None
+    """Where its command has started, if that was observed: shells of agents keep the directory of a `cd`."""
+    names: tuple[str | None, _Names] | None = field(default=None, repr=False, compare=False)
+    """The paths that its input names, with the directory for which they were found; None until they are needed."""
 
     def was_open(self, start_ns: int, end_ns: int) -> bool:
         """Return whether it may have run at any time in an interval."""
@@ -102,12 +123,12 @@ class Workspace:
     directory: Path
     """The working directory of the agent, to which relative paths refer."""
 
-    def relative(self, text: str) -> Iterator[str]:
-        """Yield the paths in the workspace that a text may denote, relative to both directories; "" is the workspace
-        itself.
+    def relative(self, text: str, start: str | None = None) -> Iterator[str]:
+        """Yield the paths in the workspace that a text may denote, relative to both directories and to `start`; "" is
+        the workspace itself.
         """
         name = text.removeprefix("file://").rstrip("/")
-        for base in (self.directory, self.root):
+        for base in (self.directory, self.root, *([start] if start is not None else [])):
             # `Path` would not remove "..", and raises an error for some texts.
             full = os.path.normpath(f"{base}/{name}" if not name.startswith("/") else name)
             for root in (self.root, self.root.resolve()):
@@ -124,6 +145,8 @@ class _Names:
     words: frozenset[str]
     """Paths that are words of a command."""
     runs_commands: bool
+    is_of_file: bool = False
+    """Whether the call only changes the file that it names."""
 
 
 def candidates(
@@ -153,6 +176,8 @@ def attribute(
     workspace: Workspace,
     is_file: Callable[[str], bool],
     content: Callable[[str], bytes],
+    before_ns: int = 0,
+    after_ns: int | None = None,
 ) -> Attribution:
     """Return the call that made a change.
 
@@ -162,21 +187,34 @@ def attribute(
         workspace: where it was made.
         is_file: returns whether a path was a file in one of the two states.
         content: returns the content of a blob.
+        before_ns: when the reading of the earlier state started. A candidate with a result before is in the background.
+        after_ns: when the reading of the later state started; None if that does not matter. A candidate of a response
+            that started later may be too late.
     """
     wanted = {each for each in (change.path, change.old_path) if each is not None}
-    names = [(call, _names(call.input, workspace)) for call in candidates]
+    names = [(call, _known_names(call, workspace)) for call in candidates]
     naming = [(call, found) for call, found in names if wanted & (found.paths | found.words)]
     proven = [call for call, _ in naming if _explains(call.input, change, content)]
     if len(proven) == 1:
         return Attribution(proven[0], "observed", "content")
     if proven:
         return Attribution(None)
-    others = [found for call, found in names if not wanted & (found.paths | found.words)]
+    others = [
+        found
+        for call, found in names
+        if not wanted & (found.paths | found.words) and not _is_in_background(call, before_ns)
+    ]
     if len(naming) == 1 and all(_is_elsewhere(each, wanted, is_file) for each in others):
         return Attribution(naming[0][0], "inferred", "path")
     if not naming and len(names) == 1 and not _is_elsewhere(names[0][1], wanted, is_file):
-        return Attribution(names[0][0], "inferred", "only_call")
+        call = names[0][0]
+        if after_ns is None or call.opened_ns < after_ns:
+            return Attribution(call, "inferred", "only_call")
     return Attribution(None)
+
+
+def _is_in_background(call: Call, before_ns: int) -> bool:
+    return call.returned_ns is not None and call.returned_ns <= before_ns
 
 
 def _only_reads(call: Call) -> bool:
@@ -189,43 +227,45 @@ def _started_lane(call: Call, lanes: Sequence[str]) -> bool:
     return any(lane == own or lane.startswith((f"{own}/", f"{own}.")) for lane in lanes)
 
 
-def _names(value: Any, workspace: Workspace) -> _Names:
-    texts = list(_texts(value, ""))[:TEXTS_MAX]
+def _known_names(call: Call, workspace: Workspace) -> _Names:
+    """Return the paths that the input of a call names; they are found once for all changes."""
+    if call.names is None or call.names[0] != call.directory:
+        call.names = call.directory, _names(call, workspace)
+    return call.names[1]
+
+
+def _names(call: Call, workspace: Workspace) -> _Names:
+    texts = list(input_texts(call.input))[:TEXTS_MAX]
     paths = {
         path
         for _, text in texts
         if 0 < len(text) <= PATH_CHARACTERS and "\n" not in text
-        for path in workspace.relative(text)
+        for path in workspace.relative(text, call.directory)
     }
     commands = [text for key, text in texts if key in COMMAND_KEYS and text not in EDITOR_COMMANDS]
     words = {
         path
         for text in commands
-        for word in _WORDS.findall(text[:COMMAND_CHARACTERS])
-        for path in workspace.relative(word)
+        for word in _words(text[:COMMAND_CHARACTERS])
+        for path in workspace.relative(word, call.directory)
     }
-    return _Names(frozenset(paths), frozenset(words), bool(commands))
+    writes = call.name in WRITING_TOOLS and any(key in FILE_KEYS for key, _ in texts)
+    return _Names(frozenset(paths), frozenset(words), bool(commands), writes)
 
 
-def _texts(value: Any, key: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield each text in an input with the key of the object that contains it."""
-    if depth > 20:
-        return
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _texts(inner, str(name), depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner, key, depth + 1)
+def _words(command: str) -> set[str]:
+    """Return the words of a command: also those in quotes, and without operators around them."""
+    found = set(_WORDS.findall(command))
+    with contextlib.suppress(ValueError):  # an unbalanced quote
+        found |= set(shlex.split(command))
+    return found
 
 
 def _is_elsewhere(names: _Names, wanted: set[str], is_file: Callable[[str], bool]) -> bool:
     """Return whether a call only changes files that its input names, and these are other files."""
     if names.runs_commands or any(_contains(each, path) for each in names.paths for path in wanted):
         return False
-    return any(is_file(path) for path in names.paths)
+    return names.is_of_file or any(is_file(path) for path in names.paths)
 
 
 def _contains(directory: str, path: str) -> bool:
@@ -239,7 +279,7 @@ def _explains(value: Any, change: Change, content: Callable[[str], bytes]) -> bo
     if change.kind == "renamed" and change.old_blob == change.new_blob:
         return False
     new = content(change.new_blob)
-    if new and any(text.encode("utf-8", "surrogatepass") == new for _, text in _texts(value, "")):
+    if new and any(text.encode("utf-8", "surrogatepass") == new for _, text in input_texts(value)):
         return True
     if change.old_blob is None or (change.old_bytes or 0) > CONTENT_BYTES_MAX:
         return False

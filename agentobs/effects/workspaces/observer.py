@@ -39,7 +39,7 @@ from agentobs.effects.workspaces.state_facts import StateFacts, failure_fact
 from agentobs.effects.workspaces.windows import Request, Source, Taken, Window
 from agentobs.errors import UsageError, error_kind, warn_once
 from agentobs.provider.registry import dialect_of
-from agentobs.records.exchanges import ModelExchange, ToolExchange
+from agentobs.records.exchanges import ModelExchange, ObservedEffect, ToolExchange
 from agentobs.runtime import process, without
 from agentobs.sink import sink
 
@@ -177,7 +177,7 @@ class FileObserver:
     def _recorded(self, record: object, facts: Sequence[Any]) -> None:
         """Note the facts of a record; called in the recorder's thread."""
         if (
-            isinstance(record, ModelExchange | ToolExchange)
+            isinstance(record, ModelExchange | ToolExchange | ObservedEffect)
             and self._process_id == world.process_id()
         ):
             self._put(("record", (record, facts)))

@@ -69,6 +69,8 @@ class StateFacts:
                 self._workspace,
                 lambda path: self._is_file(path, touched),
                 content,
+                before.started_ns,
+                window.after.snapshot.started_ns,
             )
             yield self._change(
                 session_id, window, change, made, open_calls, is_late=any(e.late for e in rows)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from agentobs.provider.agent_events import AgentEvent, AgentStream, ManagedTraffic
 from agentobs.provider.anthropic import composition
@@ -519,6 +519,16 @@ class Anthropic(Dialect):
     def model_in(self, path: str) -> str | None:
         """Return the model in a path of Bedrock or Vertex."""
         return _model_in(route(path).partition("?")[0])
+
+    def with_model(self, path: str, model: str) -> str:
+        """Return a path of Bedrock or Vertex with another model; another path itself."""
+        before, mark, query = path.partition("?")
+        called = route(before)
+        found = _TURN.match(called)
+        if found is None or found.lastgroup is None:
+            return path
+        start, end = (len(before) - len(called) + at for at in found.span(found.lastgroup))
+        return f"{before[:start]}{quote(model, safe=':@')}{before[end:]}{mark}{query}"
 
     def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
         """Return the row of the top-level counts, followed by the rows of the iterations."""

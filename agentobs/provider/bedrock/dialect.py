@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from agentobs.provider.anthropic.cloud_frames import FRAMES, is_framed, split_frames
 from agentobs.provider.anthropic.usage import on_platform, usage_rows
@@ -106,6 +106,14 @@ class Converse(Dialect):
         """Return the model in a path."""
         found = _TURN.search(path)
         return unquote(found["model"]) if found else None
+
+    def with_model(self, path: str, model: str) -> str:
+        """Return a path with another model."""
+        found = _TURN.search(path)
+        if found is None:
+            return path
+        start, end = found.span("model")
+        return f"{path[:start]}{quote(model, safe=':@')}{path[end:]}"
 
     def request_id(self, headers: Mapping[str, str]) -> str | None:
         """Return the provider's ID of a request from its response headers."""

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from agentobs.recording.facts.background_commands import is_background_command
 from agentobs.records.canonical_json import canonical
 from agentobs.records.effect_facts import Certainty, Command, EffectLink, LinkRule, McpCall
 from agentobs.records.exchanges import ObservedEffect
@@ -33,10 +34,21 @@ class _Call:
     started_ns: int
     """When the request started whose response contains the call: clients may execute a call during the response."""
     result_ns: int | None = None
+    has_command: bool = False
+    """Whether a command with its input is known."""
 
-    def is_open_at(self, at_ns: int, *, may_be_early: bool) -> bool:
-        begin = self.started_ns if may_be_early else self.fact.requested_ns
-        return begin <= at_ns and (self.result_ns is None or at_ns <= self.result_ns)
+    def is_open_at(self, at_ns: int) -> bool:
+        return self.fact.requested_ns <= at_ns and self._is_open_until(at_ns)
+
+    def may_run_at(self, at_ns: int) -> bool:
+        """Return whether the client may run the call at a time. A command in the background may start after its result,
+        but only once.
+        """
+        is_late = not self.has_command and is_background_command(self.input)
+        return self.started_ns <= at_ns and (self._is_open_until(at_ns) or is_late)
+
+    def _is_open_until(self, at_ns: int) -> bool:
+        return self.result_ns is None or at_ns <= self.result_ns
 
 
 @dataclass(slots=True)
@@ -110,6 +122,7 @@ class EffectLinks:
     ) -> EffectLink:
         self._waiting.pop(effect_id, None)
         self._linked[effect_id] = call
+        call.has_command |= rule in ("equal_command", "contained_command")
         if len(self._linked) > CALLS_MAX:
             del self._linked[next(iter(self._linked))]
         use = call.fact
@@ -130,7 +143,7 @@ class EffectLinks:
     def _certain(self, effect: ObservedEffect) -> tuple[_Call, Certainty, LinkRule] | None:
         """Return the call whose input contains the effect, with the certainty and the rule."""
         fact = effect.fact
-        early = self._open(fact, may_be_early=True)
+        running = [each for each in self._in_lane(fact) if each.may_run_at(fact.started_ns)]
         if isinstance(fact, McpCall):
             named = [each for each in self._calls.values() if each.fact.tool_use_id in effect.texts]
             if len(named) == 1:
@@ -138,7 +151,7 @@ class EffectLinks:
             tool, arguments = str(fact.tool), _json(effect.arguments)
             equal = [
                 each
-                for each in early
+                for each in running
                 if _is_tool(str(each.fact.name), tool) and _json(each.input) == arguments
             ]
             return (equal[0], "inferred", "equal_call") if len(equal) == 1 else None
@@ -146,23 +159,20 @@ class EffectLinks:
             return self._linked[fact.parent_command_id], "inferred", "parent_command"
         if fact.parent_command_id is not None:
             return None
-        return _call_of_command(effect.texts, early)
+        return _call_of_command(effect.texts, running)
 
     def _only_open(self, effect: ObservedEffect) -> tuple[_Call, Certainty, LinkRule] | None:
         fact = effect.fact
         if isinstance(fact, McpCall) and fact.method != "tools/call":
             return None  # a client also lists tools and pings on its own
-        found = self._open(fact, may_be_early=False)
+        found = [each for each in self._in_lane(fact) if each.is_open_at(fact.started_ns)]
         return (found[0], "inferred", "only_open_call") if len(found) == 1 else None
 
-    def _open(self, fact: Command | McpCall, *, may_be_early: bool) -> list[_Call]:
-        """Return the calls that were open when an effect started, in the lane of the effect if that is known."""
-        return [
-            each
-            for each in self._calls.values()
-            if each.is_open_at(fact.started_ns, may_be_early=may_be_early)
-            and (fact.lane is None or fact.lane == each.fact.lane)
-        ]
+    def _in_lane(self, fact: Command | McpCall) -> Iterator[_Call]:
+        """Yield the calls in the lane of an effect, or in all lanes if its lane is not known."""
+        for each in self._calls.values():
+            if fact.lane is None or fact.lane == each.fact.lane:
+                yield each
 
 
 def _call_of_command(

@@ -201,6 +201,9 @@ async def _connect(connect: Callable[[], Awaitable[Any]], req: Any, place_of: Pl
                 exchange.request, exchange.question = request, None
             if forward.body is not None:
                 await _replace_body(req, forward.body)
+            path = req.url.raw_path_qs
+            if (target := forward.target(path)) != path:
+                req.url = type(req.url)(f"{req.url.origin()}{target}", encoded=True)
         else:
             served = _Served(answer, request, stopped, exchange, req)
             failure = answer.failure

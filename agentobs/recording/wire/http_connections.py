@@ -360,12 +360,19 @@ class _ServedSocket:
         except ForwardRequest as forward:
             if exchange:
                 exchange.request, exchange.question = forward.request(request), None
-            sent = bytes(self._reader.sent)
-            self._send(sent if forward.body is None else self._reader.with_body(forward.body))
+            self._send(self._forwarded(forward))
             return
         failure = self._answer[0].failure
         if failure is not None and failure.name.startswith("Connect"):
             self._deliver()  # raises the error when the client would connect
+
+    def _forwarded(self, forward: ForwardRequest) -> bytes:
+        """Return the bytes to send to the provider."""
+        target = forward.target(self._reader.target)
+        if forward.body is None and target == self._reader.target:
+            return bytes(self._reader.sent)
+        body = bytes(self._reader.body) if forward.body is None else forward.body
+        return self._reader.changed(target, body)
 
     def _deliver(self) -> Iterator[bytes]:
         """Wait until the response may be delivered, and return its bytes."""

@@ -123,12 +123,12 @@ class RequestReader:
         self.body += found
         return found
 
-    def with_body(self, body: bytes) -> bytes:
-        """Return the bytes of the request with another body."""
+    def changed(self, target: str, body: bytes) -> bytes:
+        """Return the bytes of the request with another target and another body."""
         framing = ("content-length", "transfer-encoding")
         headers = [(n, v) for n, v in self.headers if n.lower() not in framing]
         headers.append(("Content-Length", str(len(body))))
-        lines = [f"{self.method} {self.target} HTTP/1.1", *(f"{n}: {v}" for n, v in headers)]
+        lines = [f"{self.method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in headers)]
         return "\r\n".join(lines).encode("iso-8859-1") + b"\r\n\r\n" + body
 
 

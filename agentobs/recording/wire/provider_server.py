@@ -27,6 +27,7 @@ from agentobs.provider.registry import (
     dialect_of,
     dialect_of_body,
     history,
+    is_model_call,
     question_digest,
     recorded_request_headers,
 )
@@ -316,6 +317,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(_error(error.status, None, str(error), None, self.path), None)
             return
+        if self._is_never_recorded(question):
+            self._send(_error(404, None, "this path is not recorded", None, question.path), None)
+            return
         number = provider.script.count()
         fault = next((f for f in provider.options.faults if f.at == number), None)
         if fault and fault.status:
@@ -340,6 +344,17 @@ class _Handler(BaseHTTPRequestHandler):
         provider.script.note_sent(exchange)
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # http.server calls these
+
+    def _is_never_recorded(self, question: Question) -> bool:
+        """Return whether a request only reads a path that is not recorded, such as the inference profiles of Bedrock.
+
+        A recording proxy forwards such requests, and clients work without their answers.
+        """
+        sent = {name.lower(): value for name, value in self.headers.items()}
+        if question.method != "GET" or is_model_call(question.path.partition("?")[0], sent):
+            return False
+        known = (each.question for each in self.server.provider.script.exchanges)
+        return all(_route(each) != _route(question) for each in known)
 
     def _is_local(self) -> bool:
         """Return whether the Host header names this machine.

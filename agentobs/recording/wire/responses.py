@@ -34,18 +34,36 @@ RECORDED_HEADERS = "agentobs.headers"
 class ForwardRequest(Exception):
     """Raised by an answerer to send the request to the provider instead of answering it."""
 
-    def __init__(self, body: bytes | None = None) -> None:
-        """Forward a request, with another body if `body` is not None."""
-        self.body = body
+    def __init__(
+        self, body: bytes | None = None, changed_path: Callable[[str], str] | None = None
+    ) -> None:
+        """Forward a request.
+
+        Args:
+            body: another body; None to keep it.
+            changed_path: returns another path, given the encoded path of the request with its query; None to keep it.
+        """
+        self.body, self._changed_path = body, changed_path
+
+    def target(self, path: str) -> str:
+        """Return the encoded path to which a request is sent, with its query, given its own."""
+        return path if self._changed_path is None else self._changed_path(path)
 
     def request(self, request: httpx2.Request) -> httpx2.Request:
         """Return the request to send."""
-        if self.body is None:
+        path = request.url.raw_path.decode("ascii")
+        target = self.target(path)
+        if self.body is None and target == path:
             return request
         headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
         extensions = request.extensions
+        content = request.content if self.body is None else self.body
         forwarded: httpx2.Request = library_of(request).Request(
-            request.method, request.url, headers=headers, content=self.body, extensions=extensions
+            request.method,
+            request.url.copy_with(raw_path=target.encode("ascii")),
+            headers=headers,
+            content=content,
+            extensions=extensions,
         )
         return forwarded
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 import pytest
@@ -165,8 +165,14 @@ class Agent:
         return "ok"
 
 
+class Waiting(Protocol):
+    """A provider that can wait for the snapshots of observers."""
+
+    observers: list[FileObserver]
+
+
 @contextmanager
-def observed(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> Iterator[None]:
+def observed(monkeypatch: pytest.MonkeyPatch, provider: Waiting) -> Iterator[None]:
     """Let the provider know each observer of files that is created."""
 
     def create() -> FileObserver:

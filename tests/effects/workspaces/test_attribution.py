@@ -9,12 +9,14 @@ import pytest
 
 from agentobs.effects.workspaces.attribution import Call, Workspace, attribute, candidates
 from agentobs.effects.workspaces.file_changes import Change
+from agentobs.recording.facts.background_commands import is_background_command, leaves_process
 
 ROOT = Path("/home/ada/project")
 BLOBS = {"old": b"one\ntwo\n", "new": b"one\n2\n", "edited": b"1\n2\n"}
 MODIFIED = Change("modified", "src/a.py", None, "old", "new", "100644", "100644", 8, 6)
 DELETED = Change("deleted", "src/a.py", None, "old", None, "100644", None, 8)
 RENAMED = Change("renamed", "src/b.py", "src/a.py", "old", "old", "100644", "100644", 8, 8)
+SPACED = Change("deleted", "src/my file.py", None, "old", None, "100644", None, 8)
 FILES = {"src/a.py", "src/b.py", "other.py"}
 
 
@@ -64,6 +66,8 @@ EDIT = {"old_string": "two", "new_string": "2"}
         (DELETED, [{"path": "a.py"}, {"paths": ["a.py"]}], NONE),
         # The provider's text editor only changes the file that its input names.
         (DELETED, [{"path": "a.py"}, {"command": "create", "path": "b.py"}], (0, "inferred", "path")),
+        # A name with a blank, in quotes.
+        (SPACED, [{"command": "rm 'my file.py'"}, {"path": "other.py"}], (0, "inferred", "path")),
         # There is only one call.
         (MODIFIED, [{"command": "make"}], (0, "inferred", "only_call")),
         (MODIFIED, ["incomplete JSON"], (0, "inferred", "only_call")),
@@ -74,6 +78,85 @@ EDIT = {"old_string": "two", "new_string": "2"}
 def test_rules(change: Change, inputs: list[Any], expected: tuple[Any, ...]) -> None:
     """A change is attributed only if no other candidate can have made it."""
     assert made_by(change, *inputs) == expected
+
+
+def made(change: Change, *calls: Call, before_ns: int = 0, after_ns: int = 15) -> Any:
+    """Return the ID of the call that made a change, and the rule."""
+    found = attribute(
+        change,
+        calls,
+        Workspace(ROOT, ROOT),
+        FILES.__contains__,
+        BLOBS.__getitem__,
+        before_ns,
+        after_ns,
+    )
+    return found.call and found.call.tool_use_id, found.rule
+
+
+def test_commands_in_the_background_stay_candidates() -> None:
+    """A command in the background prevents that an unnamed change is attributed to the only other call. It does not
+    prevent it if the other call names the file.
+    """
+    server = call(1, {"command": "npm run dev", "run_in_background": True}, opened=1, closed=None)
+    server.returned_ns = 5
+    build, named = call(2, {"command": "make"}), call(3, {"command": "make src/a.py"})
+    assert made(MODIFIED, server, build, before_ns=6) == (None, None)
+    assert made(MODIFIED, server, named, before_ns=6) == ("toolu_3", "path")
+    assert made(MODIFIED, server, before_ns=6) == ("toolu_1", "only_call")
+    # In the turn in which it starts, it is a call like any other.
+    assert made(MODIFIED, server, named, before_ns=4) == (None, None)
+
+
+def test_a_call_that_was_opened_after_the_reading_is_not_the_only_one() -> None:
+    """If the snapshot was late, a call of the next turn may be a candidate, but the change may be older."""
+    assert made(MODIFIED, call(1, {"command": "make"}, opened=14)) == ("toolu_1", "only_call")
+    assert made(MODIFIED, call(1, {"command": "make"}, opened=16)) == (None, None)
+    assert made(MODIFIED, call(1, {"command": "make src/a.py"}, opened=16)) == ("toolu_1", "path")
+
+
+def test_a_new_file_is_another_file() -> None:
+    """A tool that writes one file did not change another one, even if its file does not exist yet."""
+    new = {"file_path": str(ROOT / "new.py"), "content": "x"}
+    assert made(MODIFIED, call(1, new)) == ("toolu_1", "only_call")
+    assert made(MODIFIED, call(1, new, name="Write")) == (None, None)
+    assert made(DELETED, call(1, new, name="Write"), call(2, {"command": "rm src/a.py"})) == (
+        "toolu_2",
+        "path",
+    )
+
+
+def test_the_directory_of_a_command_is_known() -> None:
+    """The shells of some agents keep the directory of `cd`, to which the paths of later commands refer."""
+    removal = call(1, {"command": "rm a.py"})
+    other = call(2, {"path": "other.py"})
+    assert made(DELETED, removal, other) == (None, None)
+    removal.directory = str(ROOT / "src")
+    assert made(DELETED, removal, other) == ("toolu_1", "path")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("npm start &", True),
+        ("(npm start &)", True),
+        ("npm start > log 2>&1 & echo $!", True),
+        ("nohup npm start &> log &\nsleep 1", True),
+        ("make && make test", False),
+        ("make > log 2>&1", False),
+        ("make &> log", False),
+        ("a & b & wait", False),
+        ("cat > page.html <<'END'\nfish & chips\nEND\nls", False),
+        ("echo 'unbalanced & quote", False),
+        ("curl 'http://x/?a=1&b=2'", False),
+    ],
+)
+def test_commands_that_leave_a_process(command: str, expected: bool) -> None:
+    assert leaves_process({"command": command}) is expected
+    assert not leaves_process({"content": command})
+    assert not is_background_command({"command": command})
+    assert is_background_command({"command": command, "run_in_background": True})
+    assert not is_background_command({"prompt": command, "run_in_background": True})
 
 
 def test_only_calls_that_were_open_are_candidates() -> None:

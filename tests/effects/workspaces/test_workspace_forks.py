@@ -238,16 +238,25 @@ def test_a_request_whose_cost_is_not_known_stays_reserved() -> None:
     """A response that was cut off or that the client did not wait for may cost all that its request allows."""
     body = {"model": OTHER, "max_tokens": 100}
     most = 500 * Decimal("0.00001") + 100 * Decimal("0.000025")
-    for certainty, outcome, is_sent in (
-        ("exact", "ok", True),
-        (None, "http_error", True),
-        ("lower_bound", "cut", False),
-        ("lower_bound", "cancelled", False),
+    for certainty, note, outcome, is_sent in (
+        ("exact", None, "ok", True),
+        (None, None, "http_error", True),
+        ("lower_bound", None, "cut", False),
+        ("lower_bound", None, "cancelled", False),
+        ("estimated", "input_tokens:negative", "ok", False),
+        # The counts are final; only the price of the platform may be different.
+        ("estimated", "platform:bedrock", "ok", True),
     ):
         meter = LiveMeter(most * Decimal("1.5"))
         meter.admit("/v1/messages", body, 1000)
         if certainty is not None:
-            row = usage_row(1, model=Label(OTHER), certainty=certainty, cache_read_tokens=0)
+            row = usage_row(
+                1,
+                model=Label(OTHER),
+                certainty=certainty,
+                cache_read_tokens=0,
+                note=note and Label(note),
+            )
             meter(WrittenFact(row, 1))
         meter(WrittenFact(an_attempt(1, outcome=outcome, origin="live"), 2))
         expected = contextlib.nullcontext() if is_sent else pytest.raises(UsageError, match="spent")
