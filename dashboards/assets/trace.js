@@ -266,7 +266,10 @@
   if (initial) {
     const top = tree.scrollTop + initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - 72;
     const missing = top - (tree.scrollHeight - tree.clientHeight);
-    if (missing > 0 && tree.scrollHeight > tree.clientHeight) tree.style.paddingBottom = `${missing + 2}px`;
+    if (missing > 0 && initial.getBoundingClientRect().bottom + scrollY - tree.scrollTop > innerHeight) {
+      tree.style.maxHeight = `${tree.offsetHeight}px`;
+      tree.style.paddingBottom = `${missing + 2}px`;
+    }
     tree.scrollTop = top;
   }
   scrollTo(0, 0);
