@@ -20,7 +20,6 @@ from tests.browser.tabs import Served, Tab, serving
 
 pytestmark = pytest.mark.xdist_group("browser-answers")
 LAPTOP = {"width": 1280, "height": 720}
-PHONE = {"width": 390, "height": 844}
 TURNS = 40
 """The number of turns before the failure: more steps than the window has rows."""
 SHOWN = """
@@ -220,5 +219,5 @@ def test_the_list_shows_the_limit_and_the_signatures(tab: Tab) -> None:
     assert head is not None
     assert head["x"] + head["width"] <= LAPTOP["width"]
     assert axe_violations(tab, "#found") == ()
-    page.set_viewport_size(PHONE)
+    page.set_viewport_size({"width": 390, "height": 844})
     assert axe_violations(tab, "#found") == ()
