@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,6 +28,7 @@ from dashboards.app.trace import (
     shown_step,
     step_of_turn,
 )
+from dashboards.figures.phrases import certainty_prefix, money
 from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
@@ -203,12 +205,18 @@ def _last_failed(opened: OpenedSession) -> ShownNode | None:
     return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
 
 
-def _failed_counts(tree: TraceTree) -> dict[str, int]:
-    """Return the numbers of failed requests and tool calls."""
+def _failed_counts(tree: TraceTree) -> dict[str, Any]:
+    """Return the numbers of failed requests and tool calls, and what the failed requests cost in words; the words are
+    empty if no cost of them is known.
+    """
     failed = [tree.node(number) for number in tree.failed]
     kinds = [node.kind for node in failed if node.step is not None]
     calls = kinds.count("tool") + kinds.count("agent")
-    return {"requests": kinds.count("request"), "calls": calls}
+    requests = [node.step for node in failed if node.step is not None and node.kind == "request"]
+    priced = [step for step in requests if step["cost_usd"] is not None]
+    total = money(sum((step["cost_usd"] for step in priced), Decimal(0)))
+    cost = f"{certainty_prefix(priced)}{total}" if priced else ""
+    return {"requests": len(requests), "calls": calls, "request_cost": cost}
 
 
 def tree_part(request: Request) -> Response:

@@ -261,9 +261,17 @@
     if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
   });
   resetTabStop();
-  // Near the top of the tree, because its end may be below the window.
+  // Near the top of the tree, because its end may be below the window. The tree scrolls beyond its last step for that.
   const initial = tree.querySelector("[aria-selected=true]");
-  if (initial) tree.scrollTop += initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - 72;
+  if (initial) {
+    const top = tree.scrollTop + initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - 72;
+    const missing = top - (tree.scrollHeight - tree.clientHeight);
+    if (missing > 0 && initial.getBoundingClientRect().bottom + scrollY - tree.scrollTop > innerHeight) {
+      tree.style.maxHeight = `${tree.offsetHeight}px`;
+      tree.style.paddingBottom = `${missing + 2}px`;
+    }
+    tree.scrollTop = top;
+  }
   scrollTo(0, 0);
   // A link to a step leads to the step.
   if (!location.hash && new URLSearchParams(location.search).has("step")) trace.scrollIntoView({ block: "start" });

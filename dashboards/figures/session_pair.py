@@ -366,7 +366,8 @@ def _difference(key: str, a: Row, b: Row) -> str:
         return found.words(money(abs(found.usd))) if found is not None and is_known else ""
     if old == new:
         return "identical"
-    word = "more" if new > old else "less"
+    less = "less" if key in ("cost_usd", "duration_ns") else "fewer"
+    word = "more" if new > old else less
     if not old:
         return "none in A"
     share = abs(new - old) / old * 100

@@ -83,7 +83,8 @@ def _difference(key: str, old: Any, new: Any) -> str:
         return "unknown (a value is missing)"
     if old == new:
         return "no difference"
-    more = "more" if new > old else "less"
+    less = "less" if key == "duration_ns" else "fewer"
+    more = "more" if new > old else less
     share = _share(abs(new - old) / old) if old else ""
     return f"{_shown(key, abs(new - old), '')} {more} in B{share}"
 

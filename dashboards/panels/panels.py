@@ -18,10 +18,13 @@ from agentobs.records.display import money, printable, seconds
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
-from dashboards.figures.phrases import address_text, certainty_prefix
+from dashboards.figures.elapsed_time import SECOND
+from dashboards.figures.phrases import address_text, certainty_prefix, lane_of
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
+MOST_TOOLS = 3
+"""The number of tools whose total time is named. Our choice: one line of text."""
 SHOWN = 200
 """The maximum number of rows in the table of a panel. Our choice: use SQL for more."""
 
@@ -139,7 +142,7 @@ def session_panels(
         "time": lambda: _split(splits()),
         "cost-by-agent": lambda: _agents(query("cost_by_agent")),
         "cache-waste": lambda: _waste(query("cache_waste")),
-        "tools": lambda: _latency(tools()),
+        "tools": lambda: _latency(tools(), len(query("cost_by_agent")) > 1),
         "tool-errors": lambda: _errors(tools()),
         "waits": lambda: _waits(query("waits_for_people")),
     }
@@ -296,9 +299,21 @@ def _split(splits: Sequence[Split]) -> Panel | None:
         for part in largest_first
     ]
     listed = f": {', '.join(parts)}" if parts else ""
-    summary = f"Of {seconds(wall)} in interactions{listed}. All parts of the critical path add up to this time."
+    summary = (
+        f"Of {seconds(wall)} in interactions{listed}. All parts of the critical path add up to this time."
+        f"{_between(splits)}"
+    )
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
+
+
+def _between(splits: Sequence[Split]) -> str:
+    """Return the time between interactions, in words; empty if it is less than a second."""
+    idle, end = 0, splits[0].started_ns
+    for split in splits:
+        idle += max(split.started_ns - end, 0)
+        end = max(end, split.started_ns + split.wall_ns)
+    return f" Between the interactions, {seconds(idle)} passed." if idle >= SECOND else ""
 
 
 def _days(rows: Sequence[Row]) -> Panel | None:
@@ -343,7 +358,11 @@ def _models(rows: Sequence[Row]) -> Panel | None:
 def _agents(rows: Sequence[Row]) -> Panel | None:
     if len(rows) < 2:
         return None
-    summary = f"{_count(len(rows), 'agent')} cost {_sum(rows)}; sub-agents are shown separately."
+    most = max(rows, key=lambda row: row["cost_usd"] or 0)
+    who = "the main agent" if most["lane"] == "main" else f"the sub-agent {lane_of(most)}"
+    summary = (
+        f"{_count(len(rows), 'agent')} cost {_sum(rows)}; {who} cost the most, {_sum([most])}."
+    )
     figure = figures.cost_by_agent(rows)
     columns = _cost_columns("name", "lane")
     return panel("cost-by-agent", "Cost by agent", summary, figure, columns, rows)
@@ -398,14 +417,20 @@ def _waste(rows: Sequence[Row]) -> Panel | None:
     return panel("cache-waste", "Cache rewrites", summary, figure, columns, rows)
 
 
-def _latency(rows: Sequence[Row]) -> Panel | None:
+def _latency(rows: Sequence[Row], has_sub_agents: bool = False) -> Panel | None:
     timed = [row for row in rows if row["timed_calls"]]
     if not timed:
         return None
-    slowest = max(timed, key=lambda row: row["p50_ns"])
-    median = figures.tool_statistics.duration_text(slowest["p50_ns"])
-    or_more = "" if median.startswith("less") else " or more"
-    summary = f"The slowest tool is {slowest['name'] or 'unnamed'}: half of its calls took {median}{or_more}."
+    most = sorted(timed, key=lambda row: -(row["total_ns"] or 0))[:MOST_TOOLS]
+    listed = ", ".join(
+        f"{row['name'] or 'an unnamed tool'} {figures.tool_statistics.duration_text(row['total_ns'])} "
+        f"({_count(row['timed_calls'], 'call')})"
+        for row in most
+    )
+    nested = " A tool that starts a sub-agent includes its time." if has_sub_agents else ""
+    summary = (
+        f"Total time by tool: {listed}{', and others' if len(timed) > len(most) else ''}.{nested}"
+    )
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
     figure = figures.tool_latency(rows)
     return panel("tools", "Tool latency", summary, figure, columns, rows, listed_by={"name": "q"})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentobs.recording.journal.home import existing_home
+from tests.browser.page_walk import axe_violations
 from tests.browser.tabs import Served, Tab, serving
 
 pytestmark = pytest.mark.xdist_group("browser-commands")
@@ -76,3 +77,53 @@ def test_a_running_command_is_canceled(demo: tuple[Path, Served], tabs) -> None:
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_selector("#jobs .job:first-child .status.cancelled")
     assert "canceled" in page.locator("#jobs .job").first.inner_text()
+
+
+@pytest.fixture
+def imported(
+    demo: tuple[Path, Served], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, Served]]:
+    """A folder with the demo agent, and the dashboard of a home into which its session was imported as a bundle."""
+    _, served = demo
+    bundle, home = tmp_path / "stranger.bundle", tmp_path / "home"
+
+    def agentobs(path: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "agentobs", "--home", str(path), *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    agentobs(served.home.path, "bundle", "refund-loop", "--with-content", "-o", str(bundle))
+    agentobs(home, "import", "bundle", str(bundle))
+    ours = tmp_path_factory.mktemp("imported")
+    prepare = f"from pathlib import Path; from agentobs.cli import demo; demo._prepare(Path({str(ours)!r}))"
+    subprocess.run([sys.executable, "-c", prepare], check=True)
+    with serving(existing_home(home), directory=ours) as found:
+        yield ours, found
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, {"width": 390, "height": 844}])
+def test_the_code_of_an_imported_session_is_confirmed_with_the_keyboard(
+    imported: tuple[Path, Served], tabs, size: dict[str, int]
+) -> None:
+    """Freeze of a session from a bundle shows the function and the bundle, and writes nothing before the second click.
+    The page is accessible, and the keyboard suffices.
+    """
+    folder, served = imported
+    tab: Tab = tabs(served, viewport=size)
+    page = tab.page
+    tab.settle()
+    tab.follow(page.locator("#found tbody a[href^='/sessions/']").first)
+    tab.follow(page.get_by_role("link", name="Replay", exact=True))
+    assert "imported from the bundle stranger.bundle" in page.locator("main").inner_text()
+    page.get_by_role("button", name="Freeze").focus()
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert "refund_agent:answer" in page.locator("#confirm-program").inner_text()
+    assert "the bundle stranger.bundle" in page.locator("#confirm").inner_text()
+    assert axe_violations(tab) == ()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert not (folder / "fixtures").exists()
+    page.get_by_role("button", name="Run it: freeze and check").focus()
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    page.wait_for_selector("#jobs .status.ok")
+    assert (folder / "fixtures" / "refund-loop" / "recording.jsonl").is_file()

@@ -149,7 +149,7 @@ def test_changed_words_of_two_sessions_are_shown_on_demand(tab: Tab) -> None:
     tab.follow(page.get_by_role("button", name="Compare selected"))
     assert "First difference" in page.locator("#pair-title").inner_text()
     assert page.locator("#pair pre").count() == 0
-    page.get_by_role("button", name="Show the text, word by word").click()
+    page.get_by_role("button", name="Show changed text").click()
     page.wait_for_selector("#pair pre.edit")
     tab.follow(page.get_by_role("link", name="Next difference"))
     page.wait_for_selector("#pair [data-content] section")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,13 @@ from agentobs.cli.inspection.dashboard_commands import dashboard_commands
 from agentobs.cli.replay.freeze import folder_name
 from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home
-from dashboards.app.commands.command_jobs import MOST_RUNNING, Commands, Fixture, JobRunner
+from dashboards.app.commands.command_jobs import (
+    MOST_RUNNING,
+    Commands,
+    Fixture,
+    JobRunner,
+    Origin,
+)
 from dashboards.app.server import SHARED, DashboardOptions
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
@@ -190,6 +198,57 @@ def test_a_divergence_links_to_its_step(started: Started) -> None:
     shown = started.client.press(f"/sessions/{started.session_id}/output", job="1")
     assert f"<ins>{SECRET}</ins>" in shown.html
     assert SECRET not in started.client.get(f"/sessions/{started.session_id}/output").html
+
+
+def test_the_code_of_an_imported_session_runs_only_after_a_confirmation(
+    home: Home, commands: Commands, programs: list[FakeProgram], fixtures: Path
+) -> None:
+    """The first form of an imported session starts nothing: it shows the program and the origin. Only the proof on
+    this page starts exactly this program. Freezing without the check runs no code and is not confirmed.
+    """
+    (fixtures / "mine").mkdir(parents=True)
+    ran = ["rm -rf <home>"]
+    imported = replace(
+        commands,
+        origin_of=lambda session_id: Origin("the bundle evil.bundle", T0),
+        program_of=lambda session_id, fixture: f"{ran[0]} {fixture and fixture.name}",
+    )
+    [session_id] = [
+        str(row[0])
+        for row in query_rows(home, "SELECT session_id FROM session_starts WHERE content = 'vault'")
+    ]
+    with serving(home, imported) as client:
+        path = f"/sessions/{session_id}/jobs"
+        assert (
+            "imported from the bundle evil.bundle" in client.get(path[:-5] + "?tab=commands").html
+        )
+
+        def shown(**fields: str) -> str:
+            asked = client.press(path, part=False, **fields)
+            assert (asked.status, programs) == (200, [])
+            assert "the bundle evil.bundle" in asked.words
+            [proof] = re.findall(r'name="confirmed" value="(\w+)"', asked.html)
+            return str(proof)
+
+        assert "rm -rf &lt;home&gt; None" in client.press(path, action="freeze", check="1").html
+        freeze, replay = shown(action="freeze", check="1"), shown(action="replay", fixture="mine")
+        assert (
+            "rm -rf &lt;home&gt; mine" in client.press(path, action="replay", fixture="mine").html
+        )
+        for wrong in ("1", "é", freeze):
+            shown(action="replay", fixture="mine", confirmed=wrong)
+        ran[0] = "another program"
+        shown(action="replay", fixture="mine", confirmed=replay)
+        ran[0] = "rm -rf <home>"
+        press = partial(client.press, path, part=False)
+        assert press(action="replay", fixture="mine", confirmed=replay).status == 303
+        programs[0].end(0)
+        assert press(action="freeze", check="1", confirmed=freeze).status == 303
+        programs[1].end(0)
+        assert [each.arguments[0] for each in programs] == ["replay", "freeze"]
+        while press(action="freeze").status != 303:
+            threading.Event().wait(0.01)
+        assert "--no-check" in programs[2].arguments
 
 
 def test_only_pages_of_the_dashboard_start_commands(started: Started) -> None:

@@ -401,7 +401,7 @@ def test_sentences_have_correct_grammar() -> None:
         "The largest prompt has 1 token; the conversation was never compacted.",
         "The largest prompt has 1 token; the conversation was compacted 3 times.",
         "Half of the responses of an unnamed model started within 1.00 s.",
-        "The slowest tool is x: half of its calls took less than 1 µs.",
+        "Total time by tool: x less than 1 µs (2 calls).",
         "1 approval request was never answered.",
         "1 approval request waited 1.00 s in total; 2 approval requests were never answered.",
     ]

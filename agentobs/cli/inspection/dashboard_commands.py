@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentobs import world
+from agentobs.records.display import printable
 
 if TYPE_CHECKING:
-    from dashboards.app.commands.command_jobs import Commands, Fixture, Program
+    from dashboards.app.commands.command_jobs import Commands, Fixture, Origin, Program
 
 _CHILD = "agentobs.cli.child_command"
 """The module that runs a command of `agentobs` until it ends or the dashboard ends."""
@@ -47,6 +51,8 @@ def dashboard_commands(home: Path, fixtures: Path) -> Commands:
         start,
         folder_name=folder_name,
         fixtures_of=_fixtures_of,
+        origin_of=partial(_origin_of, home),
+        program_of=partial(_program_of, home),
     )
 
 
@@ -61,3 +67,35 @@ def _fixtures_of(folder: Path, session_id: str) -> list[Fixture]:
         for path, header in headers_in(folder).items()
         if header.get("session_id") == session_id
     ]
+
+
+def _origin_of(home: Path, session_id: str) -> Origin | None:
+    """Return the bundle from which a session was imported; None if it was recorded in this home."""
+    from agentobs.importers.bundle import bundle_origin
+    from agentobs.recording.journal.home import Home
+    from dashboards.app.commands.command_jobs import Origin
+
+    found = bundle_origin(Home(home), session_id)
+    if found is None:
+        return None
+    source = f"the bundle {printable(found.file)}" if found.file else "a bundle"
+    return Origin(source, found.imported_ns)
+
+
+def _program_of(home: Path, session_id: str, fixture: Path | None) -> str:
+    """Return what a session or its fixture runs: the function with its arguments, or the command line."""
+    from agentobs.cli.terminal.recordings import load_recording
+    from agentobs.determinism.entry import is_command
+    from replay import load
+
+    if fixture is None:
+        recording = load_recording(str(home), session_id)
+        entry, arguments = recording.entry, recording.arguments
+    else:
+        header = load(fixture).header
+        entry, arguments = header["entry"], header["arguments"]
+    values = arguments or {}
+    argv = values.get("argv")
+    if is_command(entry) and isinstance(argv, list):
+        return shlex.join(map(str, argv))
+    return f"{entry or 'the agent'} {json.dumps(values, ensure_ascii=False)}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.inspection.effect_content import effect_lines
-from agentobs.cli.inspection.failure_output import failure_of, print_failure
+from agentobs.cli.inspection.failure_output import failure_line, failure_of, print_failure
+from agentobs.cli.inspection.time_use import shares_line
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.terminal.query_output import (
@@ -25,7 +26,7 @@ from agentobs.cli.terminal.query_output import (
     session_of,
 )
 from agentobs.cli.terminal.session_choice import WHERE_HELP
-from agentobs.cli.terminal.tables import print_facts
+from agentobs.cli.terminal.tables import print_facts, print_line
 from agentobs.errors import UsageError
 from agentobs.records.display import (
     COST_MARKS,
@@ -150,9 +151,18 @@ def show(context: click.Context, session: str, content: bool) -> None:
         costs = as_dicts(rows_of(store, "cost_by_session", session_id=session_id))
         mark = COST_MARKS.get(costs[0]["cost_status"], "") if costs else ""
         _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), mark)
+        _print_time_and_waste(store, session_id)
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
-        print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
-        print_rows(_timeline(store, session_id), _TIMELINE, "table")
+        turns, timeline = (
+            rows_of(store, "session_turns", session_id=session_id),
+            _timeline(store, session_id),
+        )
+        print_rows(turns, _TURNS, "table")
+        print_rows(timeline, _TIMELINE, "table")
+        if failure is not None and len(turns[1]) + len(timeline[1]) > SCREEN_ROWS:
+            # The first lines have left the screen.
+            click.echo()
+            print_line(failure_line(failure))
         _print_scores(rows_of(store, "session_scores", session_id=session_id))
         effects = as_dicts(rows_of(store, "internal/effect_contents", session_id=session_id))
         home = store.home
@@ -162,6 +172,26 @@ def show(context: click.Context, session: str, content: bool) -> None:
             click.echo(line)
 
 
+def _print_time_and_waste(store: Store, session_id: str) -> None:
+    """Print where the time went, and what cache misses cost, each in one line if it is known."""
+    from agentobs.store.analysis.wall_time import interaction_times
+
+    shares = shares_line(interaction_times(store, session_id))
+    wasted = as_dicts(rows_of(store, "cache_waste", session_id=session_id))
+    known = [row["wasted_usd"] for row in wasted if row["wasted_usd"] is not None]
+    facts = [("time", shares)] if shares else []
+    if known:
+        misses = sum(row["calls"] for row in wasted)
+        facts.append(
+            ("wasted", f"about {money(sum(known))} on {misses:,} cache miss{'es' * (misses != 1)}")
+        )
+    if facts:
+        print_facts(facts)
+        click.echo()
+
+
+SCREEN_ROWS = 30
+"""The number of rows after which the failure is printed again. Our choice: a small terminal."""
 TITLE_WIDTH = 50
 """The maximum length of a title in a table, in characters. Our choice."""
 

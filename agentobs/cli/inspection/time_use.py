@@ -238,15 +238,22 @@ def _paths(splits: list[Split]) -> Rows:
     ]
 
 
-def _print_shares(splits: list[Split]) -> None:
-    """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
+def shares_line(splits: list[Split]) -> str:
+    """Return the total wall time of interactions and the share of each part, in one line; empty if there is none."""
     from agentobs.store.analysis.wall_time import PARTS
 
     wall = sum(split.wall_ns for split in splits)
-    if wall:
-        shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
-        listed = ", ".join(f"{heading(part)} {ns / wall:.0%}" for part, ns in shares.items() if ns)
-        click.echo(f"{seconds(wall)} in total: {listed}")
+    if not wall:
+        return ""
+    shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
+    listed = ", ".join(f"{heading(part)} {ns / wall:.0%}" for part, ns in shares.items() if ns)
+    return f"{seconds(wall)} in total: {listed}"
+
+
+def _print_shares(splits: list[Split]) -> None:
+    """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
+    if line := shares_line(splits):
+        click.echo(line)
     if any(split.timing_source == "wire" for split in splits):
         click.echo(
             "estimated from wire timing: time from a response with tool calls until the next "

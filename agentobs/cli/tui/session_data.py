@@ -91,6 +91,8 @@ class SessionView:
     """The rows of `cost_by_model`."""
     cost_status: str
     """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
+    waste: Sequence[Row]
+    """The rows of `cache_waste`."""
 
 
 class SessionData:
@@ -166,6 +168,7 @@ class SessionData:
                 rows("session_turns"),
                 rows("cost_by_model"),
                 str(costs[0]["cost_status"]) if costs else "exact",
+                rows("cache_waste"),
             )
 
     def recording(self, session_id: str) -> Recording:

@@ -78,6 +78,7 @@ class SessionScreen(Screen[None]):
         self._opened: set[Entry] = set()
         self._revision: object = None
         self._content_revision: object = None
+        self._is_shown = False
         self._is_reading = False
         self._is_reading_content = False
 
@@ -125,7 +126,7 @@ class SessionScreen(Screen[None]):
     def action_failure(self, direction: int) -> None:
         """Select the next or the previous step that failed."""
         if not self._failures:
-            self.notify("no step failed")
+            self.notify("no step failed" if self._is_shown else "the session is still being read")
             return
         self.action_tab("steps")
         tree: Tree[Node] = self.query_one("#tree", Tree)
@@ -207,6 +208,7 @@ class SessionScreen(Screen[None]):
         if view is None:
             return
         self.query_one("#banner", Static).update(_banner(view, self.size.width - 2))
+        self._is_shown = True
         self._show_tree(view)
         self._show_money(view)
         self.query_one(PlaybackPane).show(view.steps)
@@ -346,12 +348,17 @@ def _prompt(entry: Entry, *, is_open: bool) -> Text:
 
 
 def _totals(view: SessionView) -> Iterator[str]:
-    """Yield the cost of the session, and of each model if there are several."""
+    """Yield the cost of each model, and what cache misses cost."""
     for row in view.models:
         certainty = COST_MARKS.get(row["cost_status"], "")
         cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
+    known = [row["wasted_usd"] for row in view.waste if row["wasted_usd"] is not None]
+    if known:
+        misses = sum(row["calls"] for row in view.waste)
+        lost = money(sum(known))
+        yield f"wasted: about {lost} on {misses:,} cache miss{'es' * (misses != 1)}"
 
 
 def _cell(name: str, value: Any) -> Text:

@@ -7,7 +7,20 @@ digests stay digests, and they match no names in the importing home.
 
 from __future__ import annotations
 
-from agentobs.importers.bundle.bundle_import import BundleReport, ImportedSession, import_bundle
+from agentobs.importers.bundle.bundle_import import (
+    BundleOrigin,
+    BundleReport,
+    ImportedSession,
+    bundle_origin,
+    import_bundle,
+)
 from agentobs.importers.bundle.container import FORMAT
 
-__all__ = ["FORMAT", "BundleReport", "ImportedSession", "import_bundle"]
+__all__ = [
+    "FORMAT",
+    "BundleOrigin",
+    "BundleReport",
+    "ImportedSession",
+    "bundle_origin",
+    "import_bundle",
+]

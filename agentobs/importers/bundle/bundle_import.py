@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -64,6 +64,26 @@ class _Known:
     has_content: bool
     becomes: str | None = None
     """While the session is being replaced, the ID of the new segment; else None."""
+    file: str | None = None
+    """The name of the bundle file; None if it was imported before names were stored."""
+    imported_ns: int | None = None
+    """When it was imported; None if it was imported before times were stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOrigin:
+    """The bundle from which a session was imported."""
+
+    file: str | None
+    """The name of the file, without its folder; None if it is unknown."""
+    imported_ns: int | None
+    """The time of the import, in nanoseconds since 1970; None if it is unknown."""
+
+
+def bundle_origin(home: Home, session_id: str) -> BundleOrigin | None:
+    """Return the bundle from which a session was imported; None if it was not imported from a bundle."""
+    known = _known(home, session_id)
+    return None if known is None else BundleOrigin(known.file, known.imported_ns)
 
 
 def import_bundle(
@@ -231,8 +251,10 @@ def _import_session(
             facts.segment_id,
             _imported_lines(staging, session_id, facts.segment_id, has_content),
         )
-    if state != "kept":
-        _remember(home, session_id, _Known(facts.segment_id, has_content))
+    is_remembered = was_imported and known is not None and known.becomes is None
+    if state != "kept" and not is_remembered:
+        name = bundle.path.name
+        _remember(home, session_id, _Known(facts.segment_id, has_content, None, name, world.now()))
     return ImportedSession(session_id, state, has_content, money)
 
 
@@ -262,7 +284,7 @@ def _folder(home: Home) -> Path:
 def _known(home: Home, session_id: str) -> _Known | None:
     try:
         value = json.loads((_folder(home) / f"{_name(session_id)}.json").read_text("utf-8"))
-        return _Known(str(value["segment_id"]), bool(value["has_content"]), value.get("becomes"))
+        return _Known(**{each.name: value.get(each.name) for each in fields(_Known)})
     except FileNotFoundError:
         return None
 

@@ -100,7 +100,11 @@ WITH this AS MATERIALIZED (
     FROM mine
     WHERE
         name NOT IN ('interaction', 'tool', 'execution', 'retry_wait', 'llm_request')
-        OR (name = 'llm_request' AND span_id NOT IN (SELECT span_id FROM tried WHERE span_id IS NOT NULL))
+        OR (
+            name = 'llm_request' AND span_id NOT IN (SELECT span_id FROM tried WHERE span_id IS NOT NULL)
+            -- The span that the recorder adds for a client without spans: its ID is the end of the attempt's ID.
+            AND span_id NOT IN (SELECT right(attempt_id, 16) FROM tried)
+        )
     UNION ALL BY NAME
     SELECT
         'request' AS kind, attempt_id AS id, interaction_id, lane, is_upkeep, turn,

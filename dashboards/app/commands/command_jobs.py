@@ -6,6 +6,7 @@ packages that read recordings do not import each other.
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 import shlex
@@ -79,6 +80,16 @@ class Fixture:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a session was imported from, if its code is not necessarily known to the user."""
+
+    source: str
+    """The origin as a noun phrase, such as `the bundle refunds.bundle`."""
+    imported_ns: int | None = None
+    """When it was imported; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commands:
     """The objects with which session pages offer commands."""
 
@@ -95,6 +106,12 @@ class Commands:
     """Returns the name of the folder of a fixture, for the name of a session."""
     fixtures_of: Callable[[Path, str], Sequence[Fixture]] = lambda folder, session_id: ()
     """Returns the fixtures in a folder that were frozen from a session, given its ID."""
+    origin_of: Callable[[str], Origin | None] = lambda session_id: None
+    """Returns where a session was imported from, given its ID; None if it was recorded in this home."""
+    program_of: Callable[[str, Path | None], str] = lambda session_id, fixture: ""
+    """Returns what a command of a session runs: the function with its arguments, or the command line. Given the ID of
+    the session, and the folder of the fixture, or None for the session itself.
+    """
 
     def without_running(self, problem: str) -> Commands:
         """Return the same commands, to be copied only."""
@@ -181,6 +198,12 @@ class JobRunner:
         self._threads: list[threading.Thread] = []
         self._number = 0
         self._is_closed = False
+        self._secret = world.random_bytes(32)
+
+    def confirmation(self, *parts: str) -> str:
+        """Return the proof that a page of this dashboard has shown these texts for confirmation."""
+        message = json.dumps(parts).encode()
+        return hmac.new(self._secret, message, "sha256").hexdigest()
 
     def start(
         self, session_id: str, action: Action, target: Path, arguments: Sequence[str], line: str

@@ -6,6 +6,7 @@ quote content, so it is content: it is shown on a click.
 
 from __future__ import annotations
 
+import hmac
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
-from dashboards.app.commands.command_jobs import Action, Commands, Fixture, Job
+from dashboards.app.commands.command_jobs import Action, Commands, Fixture, Job, JobRunner
 from dashboards.app.content_forms import MOST_FIELDS, Fields, content_response, on_click
 from dashboards.app.opened_session import OpenedSession, open_session
-from dashboards.app.site import session_named, site_of
+from dashboards.app.site import page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.content.edits import Line, text_lines
 from dashboards.content.visible_text import text_of, visible
@@ -72,6 +73,7 @@ def command_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str,
     where = _shown_path(commands, folder)
     return values | {
         "refusal": refused(opened.view, about),
+        "origin": commands.origin_of(session_id),
         "folder": folder,
         "freeze_line": commands.line("freeze", "-o", where, session_id),
         "fixtures": [
@@ -130,7 +132,9 @@ def _place(tree: TraceTree, divergence: Mapping[str, Any]) -> str | None:
 
 
 def start(request: Request, fields: Fields) -> Response:
-    """Start or cancel a command, and return to the tab."""
+    """Start or cancel a command, and return to the tab. A command that runs the code of an imported session is first
+    shown for confirmation.
+    """
     site = site_of(request)
     with site.reader.view() as view:
         session_id = session_named(request, view)
@@ -139,45 +143,108 @@ def start(request: Request, fields: Fields) -> Response:
         refusal = refused(view, about)
     runner, commands = site.jobs, site.jobs.commands
     action = fields.get("action")
+    back = f"/sessions/{segment(session_id)}?tab=commands"
     if action == "cancel":
         runner.cancel(runner.job(session_id, fields.get("job", "")))
-    elif commands is None:
+        return RedirectResponse(f"{back}#jobs", 303)
+    if commands is None:
         raise UsageError("this dashboard runs no commands", todo="Run the command in a terminal")
-    elif action == "freeze":
+    wanted = _wanted(commands, about, refusal, fields)
+    question = _question(runner, session_id, wanted)
+    if question is not None and not hmac.compare_digest(
+        question["confirmation"].encode(), fields.get("confirmed", "").encode()
+    ):
+        return page_response(
+            request,
+            "confirm_command.html",
+            nav_item="sessions",
+            back=back,
+            base=f"/sessions/{segment(session_id)}",
+            about=about,
+            **question,
+        )
+    _start(request, session_id, wanted)
+    return RedirectResponse(f"{back}#jobs", 303)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A command that a form requested."""
+
+    action: Action
+    target: Path
+    """The folder of the fixture."""
+    options: Sequence[str]
+    names: Sequence[str]
+    """The sessions or fixtures; they come after `--`, so that none of them is an option."""
+    fields: Mapping[str, str]
+    """The fields of the form that requested it."""
+    runs_code: bool
+    """Whether it runs the agent."""
+
+
+def _wanted(commands: Commands, about: Row, refusal: str, fields: Fields) -> _Wanted:
+    """Return the requested command.
+
+    Raises:
+        UsageError: the session cannot be frozen or has no such fixture, or the action is unknown.
+    """
+    session_id, action = str(about["session_id"]), fields.get("action")
+    if action == "freeze":
         if refusal:
             raise UsageError(f"this session cannot be frozen: {refusal.rstrip('.').lower()}")
         folder = commands.freeze_folder(session_id, str(about["name"]))
-        options = ["--no-check"] if "check" not in fields else []
-        _start(request, session_id, "freeze", folder, ["-o", str(folder), *options], [session_id])
-    elif action == "replay":
+        check = {"check": "1"} if "check" in fields else {}
+        options = ["-o", str(folder), *([] if check else ["--no-check"])]
+        return _Wanted("freeze", folder, options, [session_id], check, bool(check))
+    if action == "replay":
         name = fields.get("fixture", "")
         paths = [each.path for each in commands.fixtures_of(commands.fixtures, session_id)]
         path = next((each for each in paths if each.name == name), None)
         if path is None:
             raise UsageError("this session has no such fixture", where=name[:80])
-        _start(request, session_id, "replay", path, ["--json"], [str(path)])
-    else:
-        raise UsageError("expected freeze, replay or cancel", where=str(action)[:80])
-    return RedirectResponse(f"/sessions/{segment(session_id)}?tab=commands#jobs", 303)
+        return _Wanted("replay", path, ["--json"], [str(path)], {"fixture": name}, True)
+    raise UsageError("expected freeze, replay or cancel", where=str(action)[:80])
 
 
-def _start(
-    request: Request,
-    session_id: str,
-    action: Action,
-    target: Path,
-    options: Sequence[str],
-    names: Sequence[str],
-) -> None:
-    """Start a command. Names come after `--`, so that none of them is an option."""
+def _question(runner: JobRunner, session_id: str, wanted: _Wanted) -> dict[str, Any] | None:
+    """Return what the user must confirm before the code of an imported session runs; None if nothing."""
+    commands = runner.commands
+    origin = None if commands is None else commands.origin_of(session_id)
+    if commands is None or origin is None or not wanted.runs_code:
+        return None
+    program = commands.program_of(session_id, None if wanted.action == "freeze" else wanted.target)
+    line = _line(commands, wanted)
+    return {
+        "action": wanted.action,
+        "fields": wanted.fields,
+        "origin": origin,
+        "program": visible(program),
+        "line": line,
+        "directory": commands.directory,
+        "confirmation": runner.confirmation(session_id, line, program),
+    }
+
+
+def _line(commands: Commands, wanted: _Wanted) -> str:
+    """Return a command as it is typed in the directory in which commands run."""
+    where = _shown_path(commands, wanted.target)
+    parts = [each for each in (*wanted.options, *wanted.names) if each != "--json"]
+    return commands.line(
+        wanted.action, *(where if each == str(wanted.target) else each for each in parts)
+    )
+
+
+def _start(request: Request, session_id: str, wanted: _Wanted) -> None:
     runner = site_of(request).jobs
     assert runner.commands is not None
-    shown = [each for each in options if each != "--json"]
-    where = _shown_path(runner.commands, target)
-    line = runner.commands.line(
-        action, *(where if each == str(target) else each for each in (*shown, *names))
+    runner.start(
+        session_id,
+        wanted.action,
+        wanted.target,
+        [wanted.action, *wanted.options, "--", *wanted.names],
+        _line(runner.commands, wanted),
     )
-    runner.start(session_id, action, target, [action, *options, "--", *names], line)
 
 
 async def jobs(request: Request) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,6 +26,8 @@ PAGE_SIZE = 100
 """Steps per page. Our choice."""
 MOST_LISTED = 8
 """The number of differences that are listed at the top. Our choice."""
+MANY_STEPS = 5
+"""The number of consecutive steps of one session that are listed as one difference. Our choice."""
 MOST_COMPARISONS = 4
 """The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
 MOST_OFFERED = 100
@@ -79,6 +82,10 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         steps = list(comparison["steps"])
         places = [_StepPlaces.of(view, session_id) for session_id in ids]
         running = [view.named("internal/session_summary", session_id=each) for each in ids]
+        causes = [_cause(view, session_id) for session_id in ids]
+        different = [number for number, step in enumerate(steps, 1) if step["change"] != "same"]
+        if len({_side(steps[number - 1])["lane"] for number in different}) > 1:
+            different = _in_time(view, ids, steps, different)
     query = request.query_params
     is_only_changed = "changed" in query
     numbered: list[Row] = [
@@ -88,7 +95,6 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
     ]
     parameters = {"a": ids[0], "b": ids[1], **({"changed": "1"} if is_only_changed else {})}
     listed = page_of(numbered, query.get("page"), parameters, PAGE_SIZE)
-    different = [number for number, step in enumerate(steps, 1) if step["change"] != "same"]
     selected = _selected(query.get("step"), len(steps), different)
     return page_response(
         request,
@@ -97,7 +103,8 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         figures=True,
         a=comparison["a"],
         b=comparison["b"],
-        notes=_notes(running),
+        causes=causes,
+        notes=_notes(running, has_common_step=len(different) < len(steps) or not steps),
         totals=totals(comparison["a"], comparison["b"]),
         panel=_panel(comparison),
         changes=len(different),
@@ -105,7 +112,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         is_only_changed=is_only_changed,
         selected=_selected_step(steps, selected, places),
         neighbors=_neighbors(selected, different),
-        listed=[{"number": number, **row(steps[number - 1])} for number in different[:MOST_LISTED]],
+        listed=_listed(steps, different)[:MOST_LISTED],
         is_first=bool(different) and selected == different[0],
         parameters=parameters,
         link=_link,
@@ -203,14 +210,84 @@ def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None
     """Return the numbers of the closest steps before and after a step that differ."""
     if number is None:
         return None, None
+    if number in different:
+        at = different.index(number)
+        return (
+            different[at - 1] if at else None,
+            different[at + 1] if at + 1 < len(different) else None,
+        )
     before = [each for each in different if each < number]
     after = [each for each in different if each > number]
     return (before[-1] if before else None, after[0] if after else None)
 
 
-def _notes(summaries: Sequence[Sequence[Row]]) -> list[str]:
-    """Return why totals of a session are lower bounds, in sentences."""
+def _cause(view: View, session_id: str) -> str:
+    """Return why a session failed, in one line; empty if it did not fail."""
+    rows = view.named("internal/failure", session_id=session_id)
+    return str(rows[0]["summary"]) if rows else ""
+
+
+def _side(step: Row) -> Row:
+    """Return the side of a step that exists, preferably that of B."""
+    found: Row = step.get("b") or step["a"]
+    return found
+
+
+def _in_time(
+    view: View, ids: Sequence[str], steps: Sequence[Row], different: Sequence[int]
+) -> list[int]:
+    """Return the numbers of different steps in the order in which they started, each since the start of its session.
+
+    The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent.
+    """
+    known = []
+    for session_id in ids:
+        rows = view.named("session_steps", session_id=session_id)
+        times = {
+            (each["kind"], each["id"]): each["started_ns"] for each in rows if each["started_ns"]
+        }
+        start = min(times.values(), default=0)
+        known.append({key: at - start for key, at in times.items()})
+
+    def started(number: int) -> tuple[bool, int, int]:
+        step = steps[number - 1]
+        times = known[1] if step.get("b") else known[0]
+        at = times.get((_side(step)["kind"], _side(step).get("id")))
+        return at is None, at or 0, number
+
+    return sorted(different, key=started)
+
+
+def _listed(steps: Sequence[Row], different: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the different steps as rows; many consecutive steps of one session are one row with their number."""
+    found = []
+    for _, numbers in groupby(enumerate(different), key=lambda each: _run_key(steps, each)):
+        run = [number for _, number in numbers]
+        turns = [
+            side["turn"]
+            for number in run
+            if (side := _side(steps[number - 1]))["lane"] == "main" and side["turn"] is not None
+        ]
+        if len(run) >= MANY_STEPS and turns:
+            first = {"number": run[0], **row(steps[run[0] - 1])}
+            found.append({**first, "steps": len(run), "turns": (min(turns), max(turns))})
+        else:
+            found += [{"number": number, "steps": 0, **row(steps[number - 1])} for number in run]
+    return found
+
+
+def _run_key(steps: Sequence[Row], each: tuple[int, int]) -> object:
+    """Return the same value for consecutive steps that only one session has."""
+    at, number = each
+    change = steps[number - 1]["change"]
+    return at if change == "changed" else change
+
+
+def _notes(summaries: Sequence[Sequence[Row]], *, has_common_step: bool) -> list[str]:
+    """Return why totals of a session are lower bounds, and whether the sessions share no step, in sentences."""
     notes = []
+    if not has_common_step:
+        notes.append("The sessions have no identical step. They may be runs of different tasks.")
     for letter, rows in zip("AB", summaries, strict=True):
         if rows and rows[0]["status"] == "running":
             notes.append(f"{letter} is running: its totals so far are lower bounds.")

@@ -215,7 +215,9 @@ def test_a_large_repository_makes_a_small_fixture(tmp_path: Path, home: Path) ->
     expected = files_of(root, skipped=(".git", "fixture"))
     assert sum(len(content) for _, content in expected.values()) > 100_000_000
     assert restored(workspace, tmp_path / "out") == expected
-    with pytest.raises(UsageError, match=r"have 95\.\d MiB, but a fixture stores at most 20\.0 MiB"):
+    with pytest.raises(
+        UsageError, match=r"have 95\.\d MiB, but a fixture stores at most 20\.0 MiB"
+    ):
         frozen(recorded, root / "other", standalone=True)
 
 

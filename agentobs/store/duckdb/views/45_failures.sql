@@ -177,10 +177,10 @@ SELECT
             WHEN cause = 'unknown' THEN 'the end of the session was not recorded'
             WHEN cause = 'exception' AND is_same THEN NULL
             WHEN cause = 'exception' THEN concat_ws(' at ', error_class, error_file || ':' || error_line)
-            WHEN cause = 'declared' THEN 'declared: ' || reason
-            ELSE 'result: ' || reason
+            WHEN cause = 'result' THEN 'ended with ' || reason
         END,
-        CASE
+        CASE WHEN cause = 'result' AND id IS NOT NULL THEN 'last error: ' ELSE '' END
+        || CASE
             WHEN id IS NOT NULL THEN concat_ws(
                 ' ',
                 coalesce(step_class, outcome),
@@ -188,6 +188,11 @@ SELECT
                 CASE WHEN kind = 'attempt' THEN 'from ' ELSE 'in ' END || name,
                 'at ' || step_file || ':' || step_line
             )
+        END,
+        -- The error of the step says more, so it comes first.
+        CASE
+            WHEN cause = 'declared' AND starts_with(reason, 'exit:') THEN 'exit code ' || substr(reason, 6)
+            WHEN cause = 'declared' THEN 'declared: ' || reason
         END
     ) AS summary
 FROM described;

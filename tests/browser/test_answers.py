@@ -1,0 +1,223 @@
+"""The questions about a failed session: what failed, where the time and the money went, what the model was sent, what
+changed between two runs, and which session to look at first. Each answer is visible without scrolling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentobs.recording.journal.home import open_home
+from agentobs.sink import Record
+from agentobs.store.duckdb.ingest import ingest
+from tests.browser.page_walk import axe_violations
+from tests.browser.store_builders import FIRST_NS, recording
+from tests.browser.synthetic_sessions import SECOND, SyntheticSession, text
+from tests.browser.tabs import Served, Tab, serving
+
+pytestmark = pytest.mark.xdist_group("browser-answers")
+LAPTOP = {"width": 1280, "height": 720}
+TURNS = 40
+"""The number of turns before the failure: more steps than the window has rows."""
+SHOWN = """
+(place) => {
+    const box = document.querySelector(place).getBoundingClientRect();
+    return box.height > 0 && box.top >= 0 && box.bottom <= innerHeight && box.right <= innerWidth;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two runs of an agent with sub-agents, of which the second failed; two of a long agent; one that hit a limit."""
+    home = open_home(tmp_path_factory.mktemp("answers") / "home")
+    with recording(home) as emit:
+        _fan_out(emit, FIRST_NS, fails=False)
+        _fan_out(emit, FIRST_NS + 3_600 * SECOND, fails=True)
+        _long(emit, FIRST_NS + 7_200 * SECOND, 10, fails=False)
+        _long(emit, FIRST_NS + 9_000 * SECOND, TURNS, fails=True)
+        _limited(emit, FIRST_NS + 12_000 * SECOND)
+    ingest(home)
+    with serving(home) as found:
+        yield found
+
+
+def _call(run: SyntheticSession, name: str, **given: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": run.call_id(), "name": name, "input": given}
+
+
+def _fan_out(emit: Callable[[Record], None], at: int, *, fails: bool) -> None:
+    """The tool of the second of two sub-agents fails, and later a tool of the main agent."""
+    run = SyntheticSession(emit, "fan-out", at, seed=3 + fails)
+    with run.interaction("Compare two shops."):
+        started = [_call(run, "agent", prompt=f"Look at shop {number}.") for number in (1, 2)]
+        run.turn(*started)
+        for number, call in enumerate(started):
+            with run.sub_agent(call):
+                looks = _call(run, "search_stock", thing="lamp")
+                run.turn(looks)
+                is_broken = fails and number == 1
+                answer = "TimeoutError" if is_broken else "7"
+                run.results(run.run_call(looks, answer, seconds=9.0, is_error=is_broken))
+                run.turn(text("Done."))
+        run.results(
+            *(
+                {"type": "tool_result", "tool_use_id": each["id"], "content": "Done."}
+                for each in started
+            )
+        )
+        mail = _call(run, "send_mail", order="1")
+        run.turn(mail)
+        run.results(run.run_call(mail, "no price" if fails else "sent", is_error=fails))
+        run.turn(text("Done."))
+    run.end(*(("failed", "KeyError") if fails else ("completed", None)))
+
+
+def _long(emit: Callable[[Record], None], at: int, turns: int, *, fails: bool) -> None:
+    """Each turn looks up an order; the last call fails."""
+    run = SyntheticSession(emit, "long", at, seed=11 + fails)
+    for first in (0, turns // 2):
+        with run.interaction(f"Go on from {first}."):
+            for number in range(first, first + turns // 2):
+                look = _call(run, "find_order", order=str(number))
+                run.turn(look, fails=("overloaded_error",) if number == 3 else ())
+                is_last = number == turns - 1
+                run.results(
+                    run.run_call(look, "down" if is_last else "paid", is_error=fails and is_last)
+                )
+        run.advance(60)
+    run.end(*(("failed", "ConnectionError") if fails else ("completed", None)))
+
+
+def _limited(emit: Callable[[Record], None], at: int) -> None:
+    """A tool fails early; then the limit of turns ends the session."""
+    run = SyntheticSession(emit, "limited", at, seed=17)
+    with run.interaction("Find the order.", "max_turns"):
+        look = _call(run, "find_order", order="1")
+        run.turn(look)
+        run.results(run.run_call(look, "not found", is_error=True))
+        run.turn(text("Not found."))
+    run.end("failed", "max_turns")
+
+
+@pytest.fixture
+def tab(served: Served, tabs: Callable[..., Tab]) -> Tab:
+    return tabs(served, viewport=LAPTOP)
+
+
+def _open(tab: Tab, name: str, status: str = "failed", tabname: str = "") -> None:
+    """Open the page of the session with this name and status."""
+    tab.go(f"/?q={name}&status={status}")
+    tab.follow(tab.page.locator("#found tbody a[href^='/sessions/']").first)
+    if tabname:
+        tab.follow(tab.page.get_by_role("link", name=tabname, exact=True))
+
+
+@pytest.mark.parametrize("name", ["fan-out", "long"])
+def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> None:
+    """In a small window, the failed step in the tree is visible without scrolling, also if it is the last of many."""
+    _open(tab, name)
+    assert tab.page.evaluate(SHOWN, "#tree [aria-selected=true]")
+    assert "failed" in tab.page.locator("#tree [aria-selected=true]").inner_text()
+    assert tab.page.evaluate("scrollY") == 0
+
+
+def test_matches_of_the_filter_have_their_turn(tab: Tab) -> None:
+    """In the flat list of failed steps, each call shows its turn, and whether it is of a sub-agent."""
+    _open(tab, "fan-out")
+    tab.page.get_by_role("checkbox", name="failed only").check()
+    tab.wait_for_text("match", "#tree-summary")
+    found = tab.page.locator("#tree a").all_inner_texts()
+    assert any("search_stock" in each and "turn 1 of a sub-agent" in each for each in found)
+    assert any(
+        "send_mail" in each and "turn 2" in each and "sub-agent" not in each for each in found
+    )
+    assert axe_violations(tab, "#trace") == ()
+
+
+def test_cost_and_time_have_a_summary(tab: Tab) -> None:
+    """The tab Cost names the most expensive agent and failed requests; the tab Time names the tools by total time, and
+    the time between interactions. Both are visible without scrolling.
+    """
+    _open(tab, "fan-out", tabname="Cost")
+    summary = tab.page.get_by_role("list", name="Summary")
+    assert "the main agent cost the most, $" in summary.inner_text()
+    assert "No waste by cache misses" in summary.inner_text()
+    assert tab.page.evaluate(SHOWN, "#in-short")
+    tab.follow(tab.page.get_by_role("link", name="Time", exact=True))
+    assert re.search(
+        r"Total time by tool: agent .*, search_stock .* \(2 calls\)", summary.inner_text()
+    )
+    assert "A tool that starts a sub-agent includes its time." in summary.inner_text()
+    assert tab.page.evaluate(SHOWN, "#in-short")
+    _open(tab, "long", tabname="Cost")
+    assert "1 failed request: no usage was reported" in summary.inner_text()
+    tab.follow(tab.page.get_by_role("link", name="Time", exact=True))
+    assert re.search(r"Between the interactions, .* passed\.", summary.inner_text())
+    assert axe_violations(tab) == ()
+
+
+def test_the_messages_of_a_turn_say_what_else_was_sent(tab: Tab) -> None:
+    """The messages of a turn are the new ones; the page says how many earlier messages were sent, and shows them."""
+    _open(tab, "long")
+    page = tab.page
+    page.get_by_label("Turn of the main agent").fill("30")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    tab.settle()
+    page.get_by_role("button", name="Show messages").click()
+    page.wait_for_selector("#step .earlier")
+    assert "59 earlier messages" in page.locator("#step .earlier").inner_text()
+    assert "Response of the model:" in page.locator("#step").inner_text()
+    assert axe_violations(tab, "#step") == ()
+    with page.expect_navigation():
+        page.get_by_role("button", name="Show the earlier messages").click()
+    assert page.get_by_role("link", name="Turn 30", exact=True).is_visible()
+
+
+def test_differences_of_two_runs_start_with_the_earliest(tab: Tab) -> None:
+    """The first difference is the earliest one, also in a sub-agent. The page shows why each run failed. Steps of one
+    run only are one row; counts are `fewer`, and times and costs `less`.
+    """
+    _open(tab, "fan-out")
+    tab.follow(tab.page.get_by_role("link", name="Compare with the previous run", exact=True))
+    assert "search_stock" in tab.page.locator("#pair-title").inner_text()
+    listed = tab.page.locator(".differences li").all_inner_texts()
+    assert "main/agent#2: outcome" in listed[0]
+    assert "send_mail" in listed[1]
+    assert "KeyError" in tab.page.locator(".head .cause").inner_text()
+    _open(tab, "long")
+    tab.follow(tab.page.get_by_role("link", name="Compare with the previous run", exact=True))
+    assert "turns 11 to 40" in tab.page.locator(".differences").inner_text()
+    assert "60 steps only in B" in tab.page.locator(".differences").inner_text()
+    tab.follow(tab.page.get_by_role("link", name="Swap A and B"))
+    totals = tab.page.locator("main").inner_text()
+    assert re.search(r"30 fewer in B", totals)
+    assert re.search(r"\$[\d.]+ less in B", totals)
+    assert axe_violations(tab) == ()
+
+
+def test_sessions_without_a_previous_run_offer_the_latest(tab: Tab) -> None:
+    """With one session given, each of the latest sessions is one click away."""
+    _open(tab, "limited")
+    tab.follow(tab.page.get_by_role("link", name="Compare", exact=True).last)
+    assert axe_violations(tab) == ()
+    tab.follow(tab.page.locator("#latest-sessions a", has_text="fan-out").first)
+    assert tab.page.locator("#pair-title").is_visible()
+    assert "no identical step" in tab.page.locator("main").inner_text()
+
+
+def test_the_list_shows_the_limit_and_the_signatures(tab: Tab) -> None:
+    """A limit that ended a session is named before its last error. Signatures fit into a small window."""
+    page = tab.go("/?sort=-attention")
+    error = page.locator("tr:has(a:text-is('limited')) .row-error").inner_text()
+    assert error == "max_turns; last error: failed in find_order"
+    head = page.get_by_role("columnheader", name="Signatures").bounding_box()
+    assert head is not None
+    assert head["x"] + head["width"] <= LAPTOP["width"]
+    assert axe_violations(tab, "#found") == ()
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert axe_violations(tab, "#found") == ()
