@@ -57,8 +57,15 @@ def complete_findings(connection: duckdb.DuckDBPyConnection) -> bool:
 
 
 def add_titles(connection: duckdb.DuckDBPyConnection, titles: Mapping[str, str]) -> None:
-    """Add titles to the rows of sessions, which replace earlier ones. Call `update_listing` afterward."""
-    connection.execute(_ADD_TITLES, [list(titles), list(titles.values())])
+    """Add titles to the rows of sessions, which replace earlier ones. Only one thread may change rows at a time."""
+    connection.begin()
+    try:
+        connection.execute(_ADD_TITLES, [list(titles), list(titles.values())])
+        connection.execute(_ADD_ERRORS)
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
 
 
 def update_listing(connection: duckdb.DuckDBPyConnection) -> None:

@@ -141,7 +141,6 @@ class DuckStore:
         if titles:
             with _translated_errors(), self._listing_lock:
                 session_listing.add_titles(self.connection, titles)
-                session_listing.update_listing(self.connection)
 
     def cursor(self) -> Self:
         """Return another reader of the same state, for another thread."""
