@@ -18,6 +18,7 @@ from benchmarks import (
     imports,
     ingest,
     loop_lag,
+    pages,
     pricing,
     proxy,
     queries,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "spans": spans.sections,
     "exporting": export.sections,
     "dashboards": dashboards.sections,
+    "pages": pages.sections,
     "workspaces": workspaces.sections,
 }
 

@@ -36,6 +36,8 @@ MAX_BYTES = {("--interactive",): 6_000_000, (): 500_000}
 ROWS = "#found tbody tr, #tree a"
 """The selector for the useful part of a page: the rows of its table, or the steps of its tree."""
 APP, FLOOR = "the dashboard", "the same page as a file"
+MOST_OVER_FLOOR = 2.5
+"""The maximum time of a page, divided by that of the same page as a file."""
 
 _PAINT_TIMER = f"""
     const look = () => {{
@@ -102,6 +104,17 @@ def _pages(folder: Path) -> Section:
         "counted after the figures are drawn.",
         ("page", "time to first useful paint", "floor", "over the floor", "bytes", "elements"),
         rows,
+        tuple(
+            Verdict(
+                f"{name}, time to first useful paint, divided by the same page as a file",
+                MOST_OVER_FLOOR,
+                float(cells[2]),
+                "{:.2f}",
+                "The page is computed and rendered in addition; see the CPU times of its parts.",
+                ROUNDS,
+            )
+            for name, *cells in rows
+        ),
     )
 
 

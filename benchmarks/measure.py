@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Literal, TypeVar
 
@@ -109,3 +110,9 @@ def ratio(rounds: Sequence[Round], name: str, floor: str, part: Part) -> float:
 def milliseconds(rounds: Sequence[Round], name: str, part: Part) -> float:
     """Return the median cost of `name` over the rounds in milliseconds, which only shows the order of magnitude."""
     return float(median(getattr(each[name], part) for each in rounds) / 1e6)
+
+
+def peak_kb() -> int:
+    """Return the peak memory of this process in KB, because `getrusage` would also count its parent's memory."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

@@ -20,6 +20,7 @@ from agentobs.store.billing.daily_spend import spent
 from agentobs.store.duckdb import generations, price_tables
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.schema import SETTINGS, migrate
+from benchmarks.measure import peak_kb
 from benchmarks.report import Section, Verdict
 
 CALLS = 10_000_000
@@ -152,7 +153,7 @@ def _measured(folder: str, key: tuple[str, str]) -> dict[str, float]:
 def _child(folder: str, key: tuple[str, str]) -> dict[str, float]:
     if key == (SPENT, STORE):
         return _child_spent(folder)
-    before = _peak_kb()
+    before = peak_kb()
     started = time.perf_counter()
     connection = _open(folder, key[1])
     _query(connection, key)
@@ -162,14 +163,8 @@ def _child(folder: str, key: tuple[str, str]) -> dict[str, float]:
         started = time.perf_counter()
         _query(connection, key)
         warm.append(time.perf_counter() - started)
-    peak = _peak_kb()
+    peak = peak_kb()
     return {"cold": cold * 1e3, "warm": median(warm) * 1e3, "mb": (peak - before) / 1024}
-
-
-def _peak_kb() -> int:
-    """Return the peak memory of this process, because `getrusage` would also count its parent's memory."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def _child_spent(folder: str) -> dict[str, float]:

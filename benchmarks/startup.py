@@ -13,13 +13,17 @@ from pathlib import Path
 from statistics import median
 
 import agentobs
+from agentobs.recording.journal.home import open_home
 from benchmarks.conversation import Size, response_chunks, run
-from benchmarks.measure import Cost, Round, compare
+from benchmarks.measure import Cost, Round, compare, ratio
 from benchmarks.provider import canned_client
 from benchmarks.report import Section, Verdict
 
 ROUNDS = 15
 EMPTY, REPEATED = "python -c pass", "floor, repeated"
+DUCKDB = "python -c 'import duckdb'"
+RATIOS = {"agentobs --version": 1.0, "agentobs sessions, empty home": 4.0, "agentobs sessions": 4.5}
+"""The maximum CPU time, divided by that of `DUCKDB`, which every reader of a store needs."""
 TARGETS = {"agentobs --help": 150.0, "agentobs sql 'select 1'": 600.0, "agentobs cost": 600.0}
 """The maximum time in addition to an empty interpreter, in milliseconds."""
 HEAVY = ("anthropic", "plotly", "genai_prices", "opentelemetry")
@@ -31,7 +35,8 @@ def sections() -> Iterator[Section]:
     """Measure the start-up time of commands."""
     with tempfile.TemporaryDirectory() as home:
         _fill(home)
-        commands = _commands(home)
+        empty_home = open_home(Path(home) / "empty")
+        commands = _commands(home, str(empty_home.path))
         variants = {name: partial(start, command) for name, command in commands.items()}
         rounds = compare(variants, range(ROUNDS))
         loaded = {name: _loaded(commands[name]) for name in TARGETS}
@@ -50,11 +55,15 @@ def _fill(home: str) -> None:
     subprocess.run([script(), "--home", home, "ingest"], check=True, stdout=subprocess.DEVNULL)
 
 
-def _commands(home: str) -> dict[str, list[str]]:
+def _commands(home: str, empty_home: str) -> dict[str, list[str]]:
     empty = [sys.executable, "-c", "pass"]
     return {
         EMPTY: empty,
         REPEATED: empty,
+        DUCKDB: [sys.executable, "-c", "import duckdb"],
+        "agentobs --version": [script(), "--version"],
+        "agentobs sessions, empty home": [script(), "--home", empty_home, "sessions"],
+        "agentobs sessions": [script(), "--home", home, "sessions"],
         "agentobs --help": [script(), "--help"],
         "agentobs sql 'select 1'": [script(), "--home", home, "sql", "select 1"],
         "agentobs cost": [script(), "--home", home, "cost"],
@@ -111,6 +120,7 @@ def _section(rounds: list[Round], loaded: dict[str, str]) -> Section:
             for name in names
         ),
         tuple(_verdict(rounds, name, target) for name, target in TARGETS.items())
+        + tuple(_ratio_verdict(rounds, name, most) for name, most in RATIOS.items())
         + tuple(_imports_verdict(name, packages) for name, packages in loaded.items()),
     )
 
@@ -131,6 +141,12 @@ def _verdict(rounds: list[Round], name: str, target: float) -> Verdict:
     return Verdict(
         f"`{name}` in addition to an empty interpreter", target, added, "{:.0f} ms", _SLOW
     )
+
+
+def _ratio_verdict(rounds: list[Round], name: str, most: float) -> Verdict:
+    found = ratio(rounds, name, DUCKDB, "process_ns")
+    label = f"`{name}`, CPU, divided by `{DUCKDB}`"
+    return Verdict(label, most, found, "{:.2f}", _SLOW, ROUNDS)
 
 
 def _imports_verdict(name: str, packages: str) -> Verdict:

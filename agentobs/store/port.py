@@ -174,6 +174,16 @@ class Store(Protocol):
             QueryError: there is not enough memory, or the query was interrupted.
         """
 
+    def add_titles(self, titles: Mapping[str, str]) -> None:
+        """Add titles to the searchable text of the session list, in addition to the facts.
+
+        Args:
+            titles: the case-folded title of each session, by session ID. They replace earlier titles.
+
+        Raises:
+            QueryError: there is not enough memory, or the query was interrupted.
+        """
+
     def cursor(self) -> Self:
         """Return another reader of the same state, for another thread."""
 

@@ -50,9 +50,12 @@ def open_session(request: Request, view: View, session_id: str) -> OpenedSession
     failure = None
     if about["status"] != "running":
         failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
-    waterfall = cache.get(
-        "session_waterfall", lambda: rows_of(view.store, "session_waterfall", **key)
-    )
     causes = cache.get("causes", lambda: SessionCauses(view.store, session_id))
-    tree = cache.get("tree", lambda: tree_of(view, session_id, waterfall, failure, causes))
+
+    def compute_tree() -> TraceTree:
+        name = "session_waterfall"
+        waterfall = cache.get(name, lambda: rows_of(view.store, name, **key))
+        return tree_of(view, session_id, waterfall, failure, causes)
+
+    tree = cache.get("tree", compute_tree)
     return OpenedSession(request, view, session_id, about, cache, failure, tree, causes)

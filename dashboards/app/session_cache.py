@@ -18,8 +18,11 @@ MOST_RESULTS = 40
 of a session take about 400 kB, a thousand steps 2 MB. Our choice."""
 MOST_RUNNING_RESULTS = 20
 """The number of cached results about running sessions, per state of the store. Our choice."""
-MOST_RESULT_ROWS = 10_000
-"""Results with more rows than this are not cached. Our choice."""
+MOST_ROWS = 100_000
+"""The maximum number of rows of all cached results about ended sessions, and of those about running sessions; a result
+with more than half of them is not cached. Our choice: they take about 200 MB, and the results about a session of 5,000
+turns have 50,000 rows.
+"""
 
 
 class CachedResults:
@@ -55,7 +58,7 @@ class SessionCache:
         return cls((home.path, session_id, rows[0]["fingerprint"]), session_id, view.results)
 
     def get(self, name: Any, compute: Callable[[], T]) -> T:
-        """Return the cached result with this name, or compute it; long results are not cached."""
+        """Return the cached result with this name, or compute it; very long results are not cached."""
         if self.key is None:
             results, key, most = self.running, (self.session_id, name), MOST_RUNNING_RESULTS
         else:
@@ -67,10 +70,13 @@ class SessionCache:
                 results[key] = cached
                 return cached
         result = compute()
-        if isinstance(result, Sized) and len(result) > MOST_RESULT_ROWS:
-            return result
-        with _cache_lock:
-            results[key] = result
-            while len(results) > most:
-                results.pop(next(iter(results)), None)
+        if _row_count(result) <= MOST_ROWS // 2:
+            with _cache_lock:
+                results[key] = result
+                while len(results) > most or sum(map(_row_count, results.values())) > MOST_ROWS:
+                    results.pop(next(iter(results)), None)
         return result
+
+
+def _row_count(result: object) -> int:
+    return len(result) if isinstance(result, Sized) else 0

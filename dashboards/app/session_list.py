@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -20,10 +19,9 @@ from starlette.routing import Route
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
-from agentobs.records.labels import digest_label
-from agentobs.runtime import process
 from agentobs.store.analysis.diagnosis import SIGNATURES
-from agentobs.store.analysis.session_search import Found, SessionTexts
+from agentobs.store.analysis.session_search import SessionTexts
+from dashboards.app.list_search import ListSearch, list_search
 from dashboards.app.queries.downloads import csv_download, json_download
 from dashboards.app.queries.saved_items import MOST_NAME, delete, save, shown_items
 from dashboards.app.site import known_key, page_response, site_of
@@ -33,18 +31,10 @@ PAGE_SIZE = 50
 """Sessions per page. Our choice."""
 MOST_MODELS = 100
 """The maximum number of models that the filter offers. Our choice."""
-MOST_WORDS = 10
-"""The maximum number of words that are searched separately; a longer text is searched as a whole. Our choice."""
 MOST_CHARACTERS = 200
 """The maximum length of an input, in characters. Our choice: IDs, names and tags have up to 128 characters."""
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2262, 4, 10)
 """The range of days that fit a time column: 64-bit nanoseconds since 1970."""
-SEARCH_SECONDS = 3.0
-"""How long a search reads the texts of sessions that were not searched before, in seconds. The page shows how many are
-left, and the next search continues. Our choice.
-"""
-RECENT_SECONDS = 10.0
-"""How long the result of the last search in all texts is shown again, in seconds. Our choice."""
 MOST_PAGES = 1_000_000
 """The highest page number; a much higher number would not fit the integer type of the query."""
 
@@ -203,7 +193,7 @@ def filter_of(query: ListQuery, search: Mapping[str, Any] = MappingProxyType({})
 
     Args:
         query: the filters in the URL.
-        search: the parameters of the search text, see `_search_parameters`.
+        search: the parameters of the search text, see `list_search`.
     """
     values, input_errors = dict[str, Any](search), list[str]()
     if query.model:
@@ -272,10 +262,9 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
     site = site_of(request)
     saved = shown_items(site.home, "views")
     with site.reader.view() as view:
-        texts = SessionTexts(view.store, view.texts)
-        found = _search(texts, query, site.home)
-        chosen_filter = filter_of(query, _search_parameters(texts, query, site.home, found))
-        all_totals = totals_of(view, Filter())
+        search = _search(view, query, site.home)
+        chosen_filter = filter_of(query, search.parameters)
+        all_totals = view.summary("totals", lambda: totals_of(view, Filter()))
         totals = totals_of(view, chosen_filter) if query.is_filtered else all_totals
         pages = max(1, -(-totals["sessions"] // PAGE_SIZE))
         query = replace(query, page=min(query.page, pages))
@@ -297,14 +286,14 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             notice=notice,
             most_name=MOST_NAME,
             rows=rows,
-            titles=texts.titles([row["session_id"] for row in rows]),
-            unsearched=found.unread if found else 0,
-            unreadable=found.unreadable if found else 0,
+            titles=SessionTexts(view.store, view.texts).titles([row["session_id"] for row in rows]),
+            unsearched=search.unread,
+            unreadable=search.unreadable,
             totals=totals,
             every=all_totals["sessions"],
             pages=pages,
             first=(query.page - 1) * PAGE_SIZE + 1,
-            choices=filter_options(view),
+            choices=view.summary("filter options", lambda: filter_options(view)),
             input_errors=chosen_filter.input_errors,
             has_signatures=view.has_signatures,
             ranges={name: label for name, (label, _) in RANGES.items()},
@@ -312,6 +301,10 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             most_exported=MOST_EXPORTED,
             meanings={each.name: each.meaning for each in SIGNATURES},
         )
+
+
+def _search(view: View, query: ListQuery, home: Home) -> ListSearch:
+    return list_search(view, query.q, all_text=bool(query.all_text), key=known_key(home))
 
 
 def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
@@ -322,9 +315,8 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
     site = site_of(request)
     query = list_query(request.query_params)
     with site.reader.view() as view:
-        texts = SessionTexts(view.store, view.texts)
-        found = _search(texts, query, site.home)
-        chosen = filter_of(query, _search_parameters(texts, query, site.home, found))
+        search = _search(view, query, site.home)
+        chosen = filter_of(query, search.parameters)
         total = totals_of(view, chosen)["sessions"]
         rows = view.store.rows(
             "listing/page",
@@ -390,76 +382,6 @@ routes = [
     Route("/compare/ticked", compare_selected),
     Route("/views", save_view, methods=["POST"]),
 ]
-
-
-class RecentSearches:
-    """The last results of searches in all texts, with their times; a live page repeats its search with each update."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[Path, str], tuple[int, Found]] = {}
-
-
-def _search(texts: SessionTexts, query: ListQuery, home: Home) -> Found | None:
-    """Return the sessions in which the search text occurs; None without a text, or if the index cannot be used."""
-    if not query.q:
-        return None
-    recent, key = process.state(RecentSearches).found, (home.path, query.q)
-    at_ns, found = recent.get(key, (0, None))
-    is_recent = world.monotonic() - at_ns < RECENT_SECONDS * 1e9
-    if query.all_text and found is not None and is_recent and not found.unread:
-        return found
-    try:
-        found = texts.search(query.q, all_text=bool(query.all_text), seconds=SEARCH_SECONDS)
-    except (AgentobsError, OSError):
-        return None  # the index cannot be used, for example because the home is read-only
-    if query.all_text:
-        recent.clear()
-        recent[key] = world.monotonic(), found
-    return found
-
-
-def _search_parameters(
-    texts: SessionTexts, query: ListQuery, home: Home, found: Found | None
-) -> dict[str, Any]:
-    """Return the parameters of the search text for the named queries; empty without a text.
-
-    A session matches if it contains the whole text, or each of its words. The store contains digests of names and tags
-    that are not labels.
-    """
-    if not query.q:
-        return {}
-    values: dict[str, Any] = {
-        "text": query.q.lower(),
-        "digests": _digests(home, query.q),
-        "found": found.session_ids if found else None,
-    }
-    words = query.q.split()
-    if not 1 < len(words) <= MOST_WORDS:
-        return values
-    try:
-        titled = texts.titled(words)
-    except (AgentobsError, OSError):
-        titled = []  # the index cannot be used, for example because the home is read-only
-    pairs = [(each, number) for number, ids in enumerate(titled, 1) for each in ids]
-    return values | {
-        "words": [word.lower() for word in words],
-        "word_digests": [_digests(home, word) for word in words],
-        "titled_ids": [session_id for session_id, _ in pairs],
-        "titled_words": [number for _, number in pairs],
-    }
-
-
-def _digests(home: Home, text: str) -> list[str]:
-    """Return the digests with which the store replaces a text that is not a declared name, as a name and as a tag.
-
-    Return an empty list if the home has no key.
-    """
-    key = known_key(home)
-    if key is None:
-        return []
-    tag, has_value, value = text.partition("=")
-    tags = [f"{tag.lower()}={digest_label(value, key)}"] if has_value else []
-    return [str(digest_label(text, key)), *tags]
 
 
 def _usd(text: str) -> Decimal | None:

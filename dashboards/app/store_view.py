@@ -20,6 +20,7 @@ from agentobs import world
 from agentobs.errors import AgentobsError, DamagedError, UsageError, error_kind
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, forms, is_alive
+from agentobs.store.analysis.session_search import SearchableTitles
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import QueryError, Store
@@ -112,6 +113,10 @@ class _OpenState:
     """Original names and reasons, by their digests; None if a text cannot be read."""
     results: dict[Any, Any] = field(default_factory=dict)
     """The results about running sessions that were shown last."""
+    summaries: dict[Any, Any] = field(default_factory=dict)
+    """The results about all sessions that the list shows on each page."""
+    titles: SearchableTitles = field(default_factory=SearchableTitles)
+    """The titles that a search of the list covers."""
     readers: set[Store] = field(default_factory=set)
     """The cursors of the requests that use this state."""
     is_old: bool = False
@@ -146,6 +151,18 @@ class View:
     """The original names and reasons."""
     results: dict[Any, Any] = field(default_factory=dict)
     """Cached results about running sessions, shared with other requests."""
+    summaries: dict[Any, Any] = field(default_factory=dict)
+    """Cached results about all sessions, shared with other requests."""
+    titles: SearchableTitles = field(default_factory=SearchableTitles)
+    """The titles that a search of the list covers, shared with other requests."""
+
+    def summary(self, name: str, compute: Callable[[], T]) -> T:
+        """Return a quick result about all sessions, which is computed once per state, and again with all signatures."""
+        key = name, self.has_signatures
+        if key not in self.summaries:
+            self.summaries[key] = compute()
+        result: T = self.summaries[key]
+        return result
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
         """Return the rows of a named query (see `agentobs.store.named_queries`), with the original names."""
@@ -208,6 +225,8 @@ class Reader:
                 opened.cache,
                 texts,
                 opened.results,
+                opened.summaries,
+                opened.titles,
             )
         finally:
             with self._condition:

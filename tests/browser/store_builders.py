@@ -235,14 +235,22 @@ def _agentobs(home: Path, *arguments: str) -> None:
     assert "Traceback" not in done.stderr, done.stderr
 
 
-def large(path: Path, sessions: int = SESSIONS) -> Home:
-    """Build a published store of a hundred thousand sessions, with rows made in SQL."""
+def large(path: Path, sessions: int = SESSIONS, *, has_content: bool = False) -> Home:
+    """Build a published store of a hundred thousand sessions, with rows made in SQL.
+
+    Args:
+        path: the home.
+        sessions: the number of sessions.
+        has_content: whether requests refer to content. There is none, so their titles have to be in the text index.
+    """
     home = open_home(path)
     draft = path.parent / f"{path.name}.draft"
     with duckdb.connect(str(draft), config=SETTINGS) as connection:
         migrate(connection)
         for statement in _ROWS:
             connection.execute(statement.replace("{sessions}", str(sessions)))
+        if has_content:
+            connection.execute("UPDATE attempts SET request_content = 'q' || sequence")
         contexts = price_tables.new_contexts(connection, "usage", "prices", ["made"])
         price_tables.add(connection, contexts, book_of(home.path))
         connection.execute("CHECKPOINT")

@@ -17,7 +17,7 @@ from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.duckdb.ingest import ingest
-from dashboards.app.session_cache import MOST_RESULT_ROWS, MOST_RESULTS, SessionCache
+from dashboards.app.session_cache import MOST_RESULTS, MOST_ROWS, SessionCache
 from dashboards.app.session_page import PAGE_SIZE, TABS, WINDOW_TURNS
 from dashboards.app.store_view import Reader
 from tests.dashboards.live_app import Client, attempts, query_rows, serving
@@ -372,12 +372,16 @@ def test_results_about_an_ended_session_are_cached(home: Home) -> None:
             ask(f"panels {number}", ended)
         ask("rows", ended)
         assert len(asked_for) == 2 + MOST_RESULTS + 1
+        cache, half = SessionCache.of(home, view, ended), MOST_ROWS // 2
         for _ in range(2):
-            found = SessionCache.of(home, view, ended).get(
-                "many", lambda: [0] * (MOST_RESULT_ROWS + 1)
-            )
-            assert found == [0] * (MOST_RESULT_ROWS + 1)
+            found = cache.get("too many", lambda: [0] * (half + 1))
+            assert found == [0] * (half + 1)
             found.clear()
+        first, second = (cache.get(name, lambda: [0] * half) for name in ("first", "second"))
+        assert cache.get("first", list) is first
+        cache.get("third", lambda: [0])
+        assert cache.get("first", list) is first
+        assert cache.get("second", list) is not second
 
 
 def test_plotly_adds_no_blocked_style(client: Client) -> None:

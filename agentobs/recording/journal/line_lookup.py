@@ -33,7 +33,7 @@ def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:
     """
     if compressed_path(path).exists():
         lookup = Lookup(path)
-        payloads = {each: lookup.payload(each) for each in content_ids}
+        payloads = {each: lookup.payload(each) for each in sorted(content_ids, key=lookup.place)}
         return {each: payload for each, payload in payloads.items() if payload is not None}
     found: dict[str, bytes] = {}
     for line in read(path):
@@ -75,6 +75,10 @@ class Lookup:
 
     def __contains__(self, content_id: str) -> bool:
         return content_id in self._payloads or content_id in self._places
+
+    def place(self, content_id: str) -> tuple[int, int]:
+        """Return the block and the line of a content ID. In this order, each block is decompressed once."""
+        return self._places.get(content_id, (0, 0))
 
     def payload(self, content_id: str) -> bytes | None:
         """Return the JSON of a line, or None if it is missing or damaged."""

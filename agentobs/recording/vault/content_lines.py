@@ -18,6 +18,7 @@ from agentobs.determinism.values import is_not_kept
 from agentobs.provider.registry import redacted_binary
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.recording.vault.stream_secrets import find_in_answer
+from agentobs.recording.vault.vault import jobs_id
 from agentobs.records.canonical_json import canonical
 from agentobs.records.effect_facts import Command
 from agentobs.records.exchanges import (
@@ -162,11 +163,6 @@ def _job(job: Job | None) -> dict[str, Any]:
 def jobs_content(session_id: str, ended: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Return the content line of the jobs that ended before their session: number, and nanoseconds since 1970."""
     return {"content_id": jobs_id(session_id), "session_id": session_id, "ended": ended}
-
-
-def jobs_id(session_id: str) -> str:
-    """Return the content ID of the line of the jobs of a session."""
-    return f"jobs:{session_id}"
 
 
 def label_content(session_id: str, digest: str, text: str) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from agentobs.recording.journal.segments import (
 from agentobs.recording.journal.segments import segment_ids as segment_ids_of
 from agentobs.recording.journal.unfinished_attempts import ATTEMPT_KINDS, crashed_attempts
 from agentobs.recording.vault.body_deltas import rebuild
-from agentobs.recording.vault.content_lines import jobs_id
 from agentobs.recording.vault.encryption import decrypted_line
 from agentobs.records.exchanges import (
     Answer,
@@ -206,6 +205,11 @@ class Vault:
         ):
             _, old = self._bodies.popitem(last=False)
             self._bytes -= len(old)
+
+
+def jobs_id(session_id: str) -> str:
+    """Return the content ID of the line of the jobs of a session."""
+    return f"jobs:{session_id}"
 
 
 def parts_id(attempt_id: str) -> str:

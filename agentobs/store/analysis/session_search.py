@@ -6,8 +6,10 @@ Sessions that recorded no content, or whose content was pruned, have neither a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from threading import Lock
+from typing import NamedTuple
 
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
@@ -43,8 +45,18 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    """A session with content."""
+class Titles:
+    """The titles of all sessions."""
+
+    folded: dict[str, str]
+    """The case-folded title of each session that has one, by session ID."""
+    unread: int
+    """The number of sessions whose title is unknown or outdated, because the time limit was reached before it was read.
+    """
+
+
+class _Listed(NamedTuple):
+    """A session with content. A named tuple, because a search creates one for each session."""
 
     session_id: str
     stamp: str
@@ -70,13 +82,27 @@ class SessionTexts:
         listed = self._listed(session_ids)
         try:
             with TextIndex(self._store.home) as index:
-                if self._read_titles(index, listed, None, lambda *_: None):
-                    self._forget_pruned(index)
-                return self._titles_of(index, listed)
+                found, _ = self._read_titles(index, listed, _few(listed), None)
         except (AgentobsError, OSError):
-            return {
-                each.session_id: each.text for each in self._current_titles(listed) if each.text
-            }
+            found = self._current_titles(listed)
+        return {each.session_id: each.text for each in found if each.text}
+
+    def all_titles(self, *, seconds: float | None = None) -> Titles:
+        """Return the titles of all sessions, for a search that ignores case.
+
+        Args:
+            seconds: how long sessions that are not in the index yet may be read; None for no limit.
+
+        Raises:
+            DamagedError: the index is damaged.
+            OSError: the index cannot be created.
+        """
+        listed = self._listed(None)
+        with TextIndex(self._store.home) as index:
+            found, unread = self._read_titles(index, listed, None, _until_ns(seconds))
+        return Titles(
+            {each.session_id: each.text.casefold() for each in found if each.text}, unread
+        )
 
     def search(
         self,
@@ -101,80 +127,65 @@ class SessionTexts:
         needle = text.casefold().strip()
         if not needle:
             raise UsageError("the text to search for is empty", where="search", todo="Pass a text")
-        until_ns = None if seconds is None else world.monotonic() + int(seconds * 1e9)
+        until_ns = _until_ns(seconds)
         listed = self._listed(None)
         with TextIndex(self._store.home) as index:
-            self._read_titles(index, listed, until_ns, progress)
-            hits = {
-                session_id
-                for session_id, title in self._titles_of(index, listed).items()
-                if needle in title.casefold()
-            }
-            known, unreadable = index.stamps("title"), 0
+            titles, unread = self._read_titles(index, listed, None, until_ns, progress)
+            hits = {each.session_id for each in titles if needle in each.text.casefold()}
+            unreadable = 0
             if all_text:
                 unreadable = self._read_texts(index, listed, until_ns, progress)
-                present = {each.session_id for each in listed}
-                hits |= index.containing("content", needle) & present
+                hits |= index.containing("content", needle)
                 known = index.stamps("content")
-            self._forget_pruned(index)
-        searched = sum(each.session_id in known for each in listed)
+                unread = sum(each.session_id not in known for each in listed) - unreadable
         return Found(
             tuple(each.session_id for each in listed if each.session_id in hits),
-            searched,
-            len(listed) - searched - unreadable,
+            len(listed) - unread - unreadable,
+            unread,
             unreadable,
         )
-
-    def titled(self, words: Sequence[str]) -> list[list[str]]:
-        """Return for each word the sessions in whose title it occurs, ignoring case.
-
-        Titles that `search` and `titles` have not read yet are not searched.
-
-        Raises:
-            DamagedError: the index is damaged.
-        """
-        needles = [word.casefold() for word in words]
-        hits: list[list[str]] = [[] for _ in needles]
-        with TextIndex(self._store.home) as index:
-            for session_id, title in self._titles_of(index, self._listed(None)).items():
-                text = title.casefold()
-                for needle, found in zip(needles, hits, strict=True):
-                    if needle in text:
-                        found.append(session_id)
-        return hits
 
     def _listed(self, session_ids: Sequence[str] | None) -> list[_Listed]:
         rows = self._store.rows(
             "internal/sessions_with_text",
             session_ids=None if session_ids is None else list(session_ids),
         ).rows
-        return [_Listed(*row) for row in rows]
-
-    def _titles_of(self, index: TextIndex, listed: Sequence[_Listed]) -> dict[str, str]:
-        """Return the titles of sessions that are in the index."""
-        wanted = {each.session_id for each in listed}
-        return {
-            each.session_id: each.text
-            for each in index.texts("title", _few(listed))
-            if each.text and each.session_id in wanted
-        }
+        return list(map(_Listed._make, rows))
 
     def _read_titles(
         self,
         index: TextIndex,
         listed: Sequence[_Listed],
+        session_ids: Sequence[str] | None,
         until_ns: int | None,
-        progress: Progress,
-    ) -> bool:
-        """Add the titles of sessions to the index that are not in it yet; return whether there were any."""
-        known = index.stamps("title", _few(listed))
-        missing = [each for each in listed if not _is_current(known.get(each.session_id), each)]
+        progress: Progress = lambda *_: None,
+    ) -> tuple[list[IndexedText], int]:
+        """Return the titles of sessions, empty for a session without one, and the number of titles that are missing.
+
+        Titles that are not in the index yet are read from the content and added to it, until the time limit.
+
+        Args:
+            index: the index.
+            listed: the sessions.
+            session_ids: the IDs to look up in the index; None reads all of it.
+            until_ns: the time limit, as monotonic time.
+            progress: is called while titles are read.
+        """
+        stored = {each.session_id: each for each in index.texts("title", session_ids)}
+        missing = [each for each in listed if not _is_current(stored.get(each.session_id), each)]
+        unread = len(missing)
         for start in range(0, len(missing), BATCH):
             if start and _is_over(until_ns):
                 break
             progress(start, len(missing))
-            index.put("title", self._current_titles(missing[start : start + BATCH]))
-        return bool(missing)
+            titles = self._current_titles(missing[start : start + BATCH])
+            index.put("title", titles)
+            stored.update((each.session_id, each) for each in titles)
+            unread -= len(titles)
+        if missing or session_ids is None:
+            for session_id in self._forget_pruned(index, stored, is_changed=bool(missing)):
+                del stored[session_id]
+        return [stored[each.session_id] for each in listed if each.session_id in stored], unread
 
     def _current_titles(self, listed: Sequence[_Listed]) -> list[IndexedText]:
         """Return the titles of sessions, read from their content; empty if a session has none."""
@@ -215,15 +226,62 @@ class SessionTexts:
                 index.put("content", batch)
                 batch, written_ns = [], world.monotonic()
         index.put("content", batch)
+        self._forget_pruned(index, index.stamps("content"), is_changed=bool(missing))
         return unreadable
 
-    def _forget_pruned(self, index: TextIndex) -> None:
-        """Delete the texts of sessions that were pruned while they were read. Later prunings delete them themselves."""
-        with open_store(self._store.home, ingest=False) as now:
-            pruned = {str(row[0]) for row in now.rows("internal/pruned_sessions").rows}
-        held = (index.stamps("title").keys() | index.stamps("content").keys()) & pruned
-        if held:
-            index.forget(held)
+    def _forget_pruned(
+        self, index: TextIndex, held: Collection[str], *, is_changed: bool
+    ) -> set[str]:
+        """Delete the texts of sessions that were pruned while they were read, and return these sessions.
+
+        Later prunings delete the texts themselves.
+
+        Args:
+            index: the index.
+            held: the sessions whose texts are in the index.
+            is_changed: whether texts have just been added. Then the store is opened again, because a session may have
+                been pruned since this one was opened.
+        """
+        if is_changed:
+            with open_store(self._store.home, ingest=False) as now:
+                rows = now.rows("internal/pruned_sessions").rows
+        else:
+            rows = self._store.rows("internal/pruned_sessions").rows
+        if pruned := {str(row[0]) for row in rows}.intersection(held):
+            index.forget(pruned)
+        return pruned
+
+
+class SearchableTitles:
+    """The titles in the searchable text of the session list; the first search in a state of the store adds them.
+
+    For 100,000 sessions, reading the titles takes most of the time of a search, so it happens once per state.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._is_complete = False
+
+    def complete(self, texts: SessionTexts, store: Store, seconds: float) -> int:
+        """Add the titles that are not searchable yet; return the number of sessions whose titles are still unread.
+
+        If the text index cannot be used, for example because the home is read-only, there are no titles.
+
+        Args:
+            texts: the texts of the state.
+            store: a reader of the state.
+            seconds: how long titles that were not read before may be read.
+        """
+        with self._lock:
+            if self._is_complete:
+                return 0
+            try:
+                titles = texts.all_titles(seconds=seconds)
+                store.add_titles(titles.folded)
+            except (AgentobsError, OSError):
+                return 0
+            self._is_complete = not titles.unread
+            return titles.unread
 
 
 def _few(listed: Sequence[_Listed]) -> list[str] | None:
@@ -236,11 +294,17 @@ def _stamp(listed: _Listed, *, has_prompt: bool) -> str:
     return listed.title or ("prompt" if has_prompt else listed.stamp)
 
 
-def _is_current(stamp: str | None, listed: _Listed) -> bool:
-    """Return whether the title with a stamp is the title of a session."""
-    return stamp is not None and (
-        stamp == listed.title if listed.title else stamp in ("prompt", listed.stamp)
-    )
+def _is_current(stored: IndexedText | None, listed: _Listed) -> bool:
+    """Return whether a stored title is the title of a session."""
+    if stored is None:
+        return False
+    if listed.title:
+        return stored.stamp == listed.title
+    return stored.stamp in ("prompt", listed.stamp)
+
+
+def _until_ns(seconds: float | None) -> int | None:
+    return None if seconds is None else world.monotonic() + int(seconds * 1e9)
 
 
 def _is_over(until_ns: int | None) -> bool:

@@ -5,9 +5,14 @@ failure signatures take another two. Therefore both are kept as tables of the co
 has one row per session, `found_signatures` has one row per session and signature found, and `last_errors` has one row
 per session that failed. Signatures and errors are computed later, and those of unchanged sessions are copied from the
 previous state. `checked` has the fingerprints of the sessions for which they have been computed.
+
+A search reads one column, `words`: the facts of a session, its last error and its title. The last two are known later
+than the row, so they are added to it. A join for each search would cost more than the search itself.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import duckdb
 
@@ -25,12 +30,13 @@ def adopt_findings(
     connection.execute("INSERT INTO app.checked " + _CHECKED, [checked or "[]"])
     connection.execute("INSERT INTO app.found_signatures " + _FOUND, [found or "[]"])
     connection.execute("INSERT INTO app.last_errors " + _ERRORS, [errors or "[]"])
+    update_listing(connection)
 
 
 def complete_findings(connection: duckdb.DuckDBPyConnection) -> bool:
     """Compute the signatures and errors of all sessions that are not checked yet.
 
-    Return whether there were any such sessions.
+    Return whether there were any such sessions. Call `update_listing` afterward.
 
     Raises:
         duckdb.Error: there is not enough memory, or the query was interrupted.
@@ -50,7 +56,29 @@ def complete_findings(connection: duckdb.DuckDBPyConnection) -> bool:
     return True
 
 
-# `words` is the searchable text in lower case; `fingerprint` is a hash of the row.
+def add_titles(connection: duckdb.DuckDBPyConnection, titles: Mapping[str, str]) -> None:
+    """Add titles to the rows of sessions, which replace earlier ones. Only one thread may change rows at a time."""
+    connection.begin()
+    try:
+        connection.execute(_ADD_TITLES, [list(titles), list(titles.values())])
+        connection.execute(_ADD_ERRORS)
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def update_listing(connection: duckdb.DuckDBPyConnection) -> None:
+    """Add the errors and the numbers of signatures that are known by now to the rows.
+
+    Only one thread may change rows at a time.
+    """
+    connection.execute(_ADD_ERRORS)
+    connection.execute(_COUNT_SIGNATURES)
+
+
+# `words` is the searchable text in lower case: `fact_words`, which never change, the last error and the title.
+# `has_digests` is whether `fact_words` contains digests; `fingerprint` is a hash of the row without these columns.
 _TABLES = """
     CREATE SCHEMA app;
     CREATE TABLE app.listing AS
@@ -86,7 +114,11 @@ _TABLES = """
             array_to_string(map_values(tags), chr(10)),
             array_to_string([entry['key'] || '=' || entry['value'] FOR entry IN map_entries(tags)], chr(10)),
             array_to_string(models, chr(10)), used_tools.tools
-        )) AS words,
+        )) AS fact_words,
+        fact_words AS words,
+        NULL::VARCHAR AS title,
+        contains(fact_words, 'digest:') AS has_digests,
+        0::BIGINT AS signature_count,
         hash(listed) AS fingerprint
     FROM listed
     LEFT JOIN used_tools ON listed.session_id = used_tools.session_id;
@@ -95,6 +127,21 @@ _TABLES = """
         session_id VARCHAR, error_kind VARCHAR, error_name VARCHAR, error VARCHAR, error_file VARCHAR, error_line BIGINT
     );
     CREATE TABLE app.checked (fingerprint UBIGINT);
+"""
+_ADD_TITLES = """
+    UPDATE app.listing SET title = new.title, words = concat_ws(chr(10), fact_words, new.title)
+    FROM (SELECT unnest($1::VARCHAR[]) AS session_id, unnest($2::VARCHAR[]) AS title) AS new
+    WHERE listing.session_id = new.session_id
+"""
+_ADD_ERRORS = """
+    UPDATE app.listing SET words = concat_ws(chr(10), fact_words, lower(errors.error), lower(errors.error_name), title)
+    FROM app.last_errors AS errors
+    WHERE listing.session_id = errors.session_id
+"""
+_COUNT_SIGNATURES = """
+    UPDATE app.listing SET signature_count = found.signatures
+    FROM (SELECT session_id, count(*) AS signatures FROM app.found_signatures GROUP BY session_id) AS found
+    WHERE listing.session_id = found.session_id
 """
 _KNOWN = """
     SELECT

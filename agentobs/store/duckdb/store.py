@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,15 +22,22 @@ from agentobs.store.port import Parameters, QueryError, Result, Row, SegmentRang
 class DuckStore:
     """A store in a connection of `connect`; see `agentobs.store.port.Store` for the methods."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, home: Home) -> None:
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        home: Home,
+        listing_lock: threading.Lock | None = None,
+    ) -> None:
         """Wrap a connection.
 
         Args:
             connection: the result of `agentobs.connect`; the store closes it.
             home: the home of the connection.
+            listing_lock: the lock for changes of the session list, shared by all readers of one state.
         """
         self.connection = connection
         self._home = home
+        self._listing_lock = listing_lock or threading.Lock()
 
     @property
     def home(self) -> Home:
@@ -122,11 +130,21 @@ class DuckStore:
     def complete_findings(self) -> bool:
         """Add the missing findings; return whether any were missing."""
         with _translated_errors():
-            return session_listing.complete_findings(self.connection)
+            is_new = session_listing.complete_findings(self.connection)
+            if is_new:
+                with self._listing_lock:
+                    session_listing.update_listing(self.connection)
+            return is_new
+
+    def add_titles(self, titles: Mapping[str, str]) -> None:
+        """Add titles to the searchable text of the session list."""
+        if titles:
+            with _translated_errors(), self._listing_lock:
+                session_listing.add_titles(self.connection, titles)
 
     def cursor(self) -> Self:
         """Return another reader of the same state, for another thread."""
-        return type(self)(self.connection.cursor(), self._home)
+        return type(self)(self.connection.cursor(), self._home, self._listing_lock)
 
     def interrupt(self) -> None:
         """Stop the query that runs now."""

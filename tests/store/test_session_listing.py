@@ -1,0 +1,79 @@
+"""The searchable text of the session list: facts, and the titles and errors that are known later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentobs.store.backend import open_store
+from agentobs.store.port import Store
+from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
+
+
+def found(store: Store, text: str, *words: str) -> list[str]:
+    """Return the sessions that a search finds."""
+    rows = store.rows(
+        "listing/page",
+        text=text,
+        digests=[],
+        words=list(words) or None,
+        word_digests=[[] for _ in words],
+        sort="started",
+        limit=10,
+        offset=0,
+    )
+    sessions = store.rows("listing/totals", text=text, words=list(words) or None).dicts()
+    assert sessions[0]["sessions"] == len(rows.rows)
+    return [str(row["session_id"]) for row in rows.dicts()]
+
+
+@pytest.mark.parametrize("titles_first", [True, False])
+def test_titles_and_errors_are_searched_whatever_comes_first(
+    tmp_path: Path, titles_first: bool
+) -> None:
+    """A search finds facts, the last error and the title of a session, and several words in different ones of these.
+
+    A later title replaces the earlier one. The rows of the list do not contain the searchable text.
+    """
+    home = a_home(tmp_path)
+    record(home, [start(1, "coder"), attempt(1, 1), end(1, T0 + 1, failed=True)])
+    record(home, [start(2, "coder"), attempt(2, 1), end(2)])
+    with open_store(home) as store:
+        store.prepare_listing()
+        titles = {session_id(1): "mend the lamp", session_id(2): "sell the lamp"}
+        if titles_first:
+            store.add_titles(titles)
+        assert store.complete_findings()
+        if not titles_first:
+            store.add_titles(titles)
+        rows = store.rows("listing/page", sort="started", limit=10, offset=0).dicts()
+        [error] = [row["error"] for row in rows if row["error"]]
+        assert found(store, "coder") == [session_id(1), session_id(2)]
+        assert found(store, "the lamp") == [session_id(1), session_id(2)]
+        assert found(store, error.lower()) == [session_id(1)]
+        assert found(store, "absent", "coder", "sell") == [session_id(2)]
+        assert found(store, "absent", error.lower(), "mend") == [session_id(1)]
+        assert found(store, "absent", "lamp", "the", "mend") == [session_id(1)]
+        assert found(store, "absent", "lamp", "the", "nowhere") == []
+        store.add_titles({session_id(1): "paint the lamp"})
+        assert found(store, "mend") == []
+        assert found(store, error.lower()) == found(store, "paint") == [session_id(1)]
+        assert "lamp" not in str(
+            store.rows("listing/page", sort="started", limit=10, offset=0).rows
+        )
+
+
+def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
+    """Of several words, one may be in the facts of a session as a digest, and another one in its title."""
+    home = a_home(tmp_path)
+    digest = f"digest:{'0' * 24}"
+    record(home, [start(1, digest), end(1)])
+    record(home, [start(2, "coder"), end(2)])
+    with open_store(home) as store:
+        store.prepare_listing()
+        store.add_titles({session_id(1): "mend the lamp", session_id(2): "mend the lamp"})
+        values = {"text": "absent", "words": ["lamp", "private"], "word_digests": [[], [digest]]}
+        rows = store.rows("listing/page", **values, sort="started", limit=10, offset=0).dicts()
+        assert [row["session_id"] for row in rows] == [session_id(1)]
+        assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
