@@ -19,6 +19,10 @@ import certifi
 import pytest
 from hypothesis import settings
 
+from tests.failure_lines import pytest_terminal_summary
+
+__all__ = ["pytest_terminal_summary"]
+
 # Deadlines are off, because a busy machine must not fail a test. Tests may set their own number of examples.
 settings.register_profile("quick", deadline=None)
 settings.register_profile("soak", deadline=None, max_examples=2000)
