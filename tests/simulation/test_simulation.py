@@ -72,6 +72,14 @@ def test_a_damaged_store_without_segments_is_refused() -> None:
     assert {"damage", "power"} <= {each.kind for each in plan(5244)}
 
 
+@pytest.mark.crash
+def test_a_store_that_is_damaged_with_its_manifest_is_rebuilt() -> None:
+    """If both the published file and its manifest are damaged, an ingest rebuilds the store from the segments."""
+    steps = [step for step in plan(5580) if step.kind in ("record", "archive", "damage")]
+    assert [each.kind for each in steps].count("damage") == 2
+    assert simulate(5580, steps).failure is None
+
+
 def test_a_failure_is_minimized() -> None:
     """A failing plan is printed without the steps that the failure does not need."""
     with DEFECTS["records are acknowledged without a sync"]():
