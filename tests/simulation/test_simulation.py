@@ -80,6 +80,15 @@ def test_a_store_that_is_damaged_with_its_manifest_is_rebuilt() -> None:
     assert simulate(5580, steps).failure is None
 
 
+@pytest.mark.crash
+def test_a_power_loss_may_tear_damage_that_was_moved_aside() -> None:
+    """Damage is not synced. If a repair has moved a damaged store, a later power loss may change the moved file."""
+    kinds = ("import", "ingest", "damage", "repair", "record", "power")
+    steps = [step for step in plan(20088) if step.kind in kinds]
+    assert {"damage", "repair", "power"} <= {step.kind for step in steps}
+    assert simulate(20088, steps).failure is None
+
+
 def test_a_failure_is_minimized() -> None:
     """A failing plan is printed without the steps that the failure does not need."""
     with DEFECTS["records are acknowledged without a sync"]():
