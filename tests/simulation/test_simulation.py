@@ -64,6 +64,11 @@ def test_a_follower_is_not_called_again_in_the_middle_of_a_look() -> None:
     assert simulate(6039).failure is None
 
 
+def test_a_flush_reports_only_the_losses_since_the_previous_flush() -> None:
+    """A flush during a hanging call reports the losses before it, so that a later True does not cover those records."""
+    assert simulate(20286).failure is None
+
+
 @pytest.mark.crash
 def test_a_damaged_store_without_segments_is_refused() -> None:
     """If a power loss takes the only segment and the store is damaged, an ingest leaves the store unchanged."""
