@@ -186,7 +186,8 @@ def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"generations": 3}', '{"generations": [3]}', '{"generations": [{}]}']
+    "text",
+    ["", "{", "[]", "null", '{"generations": 3}', '{"generations": [3]}', '{"generations": [{}]}'],
 )
 def test_a_damaged_manifest_lists_no_generations(tmp_path: Path, text: str) -> None:
     """Whatever the manifest contains, an intact store is used as it is, and the next ingest adds to it."""
