@@ -14,10 +14,6 @@ from tests.simulation.disk import Disk
 from tests.simulation.minimization import minimized
 from tests.simulation.plan import plan
 from tests.simulation.simulation import simulate
-from tests.soak.figures import report
-
-SOAK_SEEDS = 250
-"""How many seeds each of the long tests runs."""
 
 
 def run(seeds: range) -> Counter[str]:
@@ -37,17 +33,6 @@ def test_all_invariants_hold() -> None:
     assert totals["calls"] > 5_000
     assert totals["faults"] > 20
     assert totals["acknowledged"] > 100
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(1, 21))
-def test_five_thousand_simulations(part: int) -> None:
-    """All invariants hold in 5,000 simulations."""
-    seeds = range(part * SOAK_SEEDS, (part + 1) * SOAK_SEEDS)
-    failed = [result for seed in seeds if (result := simulate(seed)).failure]
-    report("simulation", len(failed), SOAK_SEEDS)
-    assert not failed, "\n".join(described(each) for each in failed)
 
 
 def test_a_seed_determines_all_calls() -> None:
