@@ -54,6 +54,13 @@ def test_a_flush_reports_only_the_losses_since_the_previous_flush() -> None:
     assert simulate(20286).failure is None
 
 
+def test_a_full_segment_survives_a_power_loss_if_it_cannot_be_sealed() -> None:
+    """A sync after a full segment was closed on a full disk covers the records of that segment as well."""
+    steps = [plan(30201)[number] for number in (4, 7, 17, 18)]
+    assert [each.kind for each in steps] == ["record", "record", "flush", "power"]
+    assert simulate(30201, steps).failure is None
+
+
 @pytest.mark.crash
 def test_a_damaged_store_without_segments_is_refused() -> None:
     """If a power loss takes the only segment and the store is damaged, an ingest leaves the store unchanged."""

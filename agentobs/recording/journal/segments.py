@@ -188,7 +188,8 @@ class SegmentFile:
         return False
 
     def close(self, *, seal: bool = True, sync: bool = True) -> None:
-        """Write the last line, sync and release the file; a second call does nothing.
+        """Write the last line, sync and release the file; a second call does nothing. The file is synced even if its last
+        line cannot be written, because the disk may be full.
 
         Raises:
             OSError: the last line is missing, or may not survive a power loss. The file is closed in any case.
@@ -197,10 +198,12 @@ class SegmentFile:
             if self._descriptor < 0:
                 return
             try:
-                if seal and not self.is_torn:
-                    self.append("seal", {"lines": self.sequence})
-                if sync:
-                    self._files.sync(self._descriptor)
+                try:
+                    if seal and not self.is_torn:
+                        self.append("seal", {"lines": self.sequence})
+                finally:
+                    if sync:
+                        self._files.sync(self._descriptor)
             finally:
                 self.abandon()
 
