@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -193,12 +192,11 @@ def _whole_seconds(step: Step, seconds: float, scale: float, durations: Path) ->
     """Return how long a step takes in a full run, in seconds."""
     if not step.is_scaled or scale == 1:
         return seconds
-    if "pytest" not in step.command:
+    if not durations.exists():
         return seconds / scale
-    with suppress(FileNotFoundError):
-        rows: list[dict[str, Any]] = json.loads(durations.read_text("utf-8").splitlines()[-1])
-        return sum(row["seconds"] * row["all"] / row["chosen"] for row in rows) / PROCESSES
-    return seconds
+    rows: list[dict[str, Any]] = json.loads(durations.read_text("utf-8").splitlines()[-1])
+    processes = PROCESSES if "pytest" in step.command else 1
+    return float(sum(row["seconds"] * row["all"] / row["chosen"] for row in rows) / processes)
 
 
 def _verdicts(path: Path) -> Iterator[dict[str, Any]]:

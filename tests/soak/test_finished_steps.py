@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.__main__ import COUNTED, FUZZING_INPUTS, LONG, Step, measured_step, run_steps, steps
+from tests.soak.counted_cases import DURATIONS
 from tests.soak.finished_steps import FinishedStep, FinishedSteps, commit_of
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,24 @@ def test_a_command_is_measured(tmp_path: Path) -> None:
         finished = FinishedSteps(tmp_path / "soak", "c0ffee", 0.5)
         finished.save(found)
         assert finished.load("a step") == found
+
+
+@pytest.mark.parametrize(("command", "seconds"), [((), 60), (("pytest",), 30)])
+def test_the_duration_of_a_whole_run_is_estimated(
+    tmp_path: Path, command: tuple[str, ...], seconds: float
+) -> None:
+    """Durations that a step reports are extrapolated by their cases; pytest runs two cases at once."""
+    rows = [
+        {"test": "a", "seconds": 2, "chosen": 1, "all": 20},
+        {"test": "b", "seconds": 20, "chosen": 3, "all": 3},
+    ]
+    code = (
+        f"import json, os; open(os.environ[{DURATIONS!r}], 'w').write(json.dumps({rows}) + '\\n')"
+    )
+    step = Step("a", (sys.executable, "-c", code, *command))
+    found = measured_step(step, "c0ffee", 0.01, tmp_path)
+    assert found is not None
+    assert found.whole_seconds == seconds
 
 
 def test_the_commit_includes_changes(tmp_path: Path) -> None:

@@ -188,8 +188,9 @@ class SegmentFile:
         return False
 
     def close(self, *, seal: bool = True, sync: bool = True) -> None:
-        """Write the last line, sync and release the file; a second call does nothing. The file is synced even if its last
-        line cannot be written, because the disk may be full.
+        """Write the last line, sync and release the file; a second call does nothing.
+
+        The file is synced even if its last line cannot be written, for example because the disk is full.
 
         Raises:
             OSError: the last line is missing, or may not survive a power loss. The file is closed in any case.
