@@ -80,6 +80,8 @@ class RecordQueue:
         # Most records are facts and have this attribute; matching their classes would take ten times as long.
         session_id = getattr(record, "session_id", None) or session_of(record)
         size = queue_bytes(record)
+        number = _NUMBERS.get(type(record))  # type: ignore[arg-type]
+        values = () if number is None else _VALUES[number](record)
         with self.lock:
             session_records = self.accounts.count_received(session_id)
             if self.is_closed:
@@ -92,11 +94,10 @@ class RecordQueue:
                     return "no_thread"
             self._waiting_bytes += size
             self.progress.accepted += 1
-            number = _NUMBERS.get(type(record))  # type: ignore[arg-type]
             self._items.put(
                 (record, size, session_records)
                 if number is None
-                else (number, size, session_records, *_VALUES[number](record))
+                else (number, size, session_records, *values)
             )
         return None
 

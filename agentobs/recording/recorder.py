@@ -156,7 +156,8 @@ class Breath:
         if world.monotonic() - self._last_ns <= BUSY_NS:
             return
         lowered_from = self._limit
-        if (lowered_from or sys.getswitchinterval()) > _LIMIT_SECONDS and not self._is_behind():
+        limit = lowered_from or sys.getswitchinterval()
+        if limit > _LIMIT_SECONDS + _MICROSECOND and not self._is_behind():
             self.end()
             world.pause(BREATH_SECONDS)
             self._last_ns = world.monotonic()

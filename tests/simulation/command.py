@@ -8,6 +8,7 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.minimization import minimized
 from tests.simulation.plan import plan
@@ -51,14 +52,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def results(seeds: Sequence[int], processes: int) -> Iterator[tuple[Result, str]]:
-    """Yield the result of each seed, in order, with the description of its failure; several processes run them."""
+    """Yield the result of each seed, in order, with the description of its failure; several processes run them.
+
+    Raises:
+        BrokenProcessPool: a process was killed.
+    """
     if processes == 1 or len(seeds) == 1:
         yield from map(_run, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(_run, seeds)
-        pool.close()
-        pool.join()  # the CPU time of a process counts when it has ended
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        yield from pool.map(_run, seeds)
 
 
 def _run(seed: int) -> tuple[Result, str]:

@@ -4,7 +4,8 @@ Steps that count use both cores. The steps that measure times run after them, al
 a hundredth of its cases; the page is then written to build/scorecard.md, and the duration of a whole run is estimated.
 
 The figures of each finished step are kept in build/soak/. A run that was interrupted continues with the next step if it
-is started again at the same commit and scale. `--fresh` starts over, and `--steps` runs the named steps again.
+is started again at the same commit and scale. A step that failed has finished as well. `--fresh` starts over, and
+`--steps` runs the named steps again.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ SEEDS = 5_000
 FIRST_SEED = 1_000
 """Its first seed: the tests of pytest simulate lower ones."""
 PROCESSES = 2
+INTERRUPTED = 2
+"""The exit status of pytest if it was interrupted."""
 COUNTED = (
     "tests/recording/test_faults.py",
     "tests/recording/test_forks.py",
@@ -84,8 +87,9 @@ def steps(scale: float) -> Iterator[Step]:
     others = [f"--ignore={path}" for paths in LONG.values() for path in paths]
     yield Step("other tests", (*pytest, "-m", "soak or crash", *others))
     yield Step("counted tests", (*pytest, *COUNTED))
-    seeds = f"SEEDS={max(round(SEEDS * scale), 1)}"
-    yield Step("simulation", ("make", "simulate", seeds, f"ARGS=--first {FIRST_SEED}"))
+    seeds = ("--seeds", str(max(round(SEEDS * scale), 1)), "--first", str(FIRST_SEED))
+    simulation = ("env", "PYTHONHASHSEED=0", python, "-m", "tests.simulation", *seeds)
+    yield Step("simulation", simulation)
     inputs = str(max(round(FUZZING_INPUTS / FUZZING_STEPS * scale), 1))
     for seed in range(FUZZING_STEPS):
         fuzzing = (python, "-m", "tests.fuzzing", "--inputs", inputs, "--seed", str(seed))
@@ -140,7 +144,7 @@ def run_steps(
     Args:
         known: all steps.
         finished: the steps that have finished in earlier runs; each step that finishes is added at once.
-        measure: runs a step; None if it was killed.
+        measure: runs a step; None if it was killed or interrupted.
         names: the steps to run, even if they have finished; None for all that have not finished.
     """
     for step in known:
@@ -148,7 +152,7 @@ def run_steps(
             continue
         print(f"== {step.name}: {' '.join(step.command)}", flush=True)
         if (ended := measure(step)) is None:
-            print(f"== {step.name}: killed; it has no figures", flush=True)
+            print(f"== {step.name}: interrupted; it has no figures", flush=True)
             continue
         finished.save(ended)
         print(
@@ -160,7 +164,7 @@ def run_steps(
 
 
 def measured_step(step: Step, commit: str, scale: float, build: Path) -> FinishedStep | None:
-    """Run the command of a step; return its figures, or None if it was killed by a signal."""
+    """Run the command of a step; return its figures, or None if it was killed or interrupted."""
     build.mkdir(exist_ok=True)
     lines, durations = build / "scorecard.jsonl", build / "durations.jsonl"
     for each in (lines, durations, _VERDICTS):
@@ -173,7 +177,8 @@ def measured_step(step: Step, commit: str, scale: float, build: Path) -> Finishe
     }
     started = time.monotonic()
     status = subprocess.run(step.command, cwd=ROOT, env=environment, check=False).returncode
-    if status < 0:
+    is_interrupted = "pytest" in step.command and status == INTERRUPTED
+    if status < 0 or is_interrupted:
         return None
     seconds = time.monotonic() - started
     return FinishedStep(

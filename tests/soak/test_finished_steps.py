@@ -87,11 +87,13 @@ def test_a_damaged_file_is_not_used(tmp_path: Path, text: str) -> None:
 
 
 def test_a_killed_step_has_no_figures(tmp_path: Path) -> None:
-    """A step that a signal ends is not kept, so that the next run measures it."""
+    """A step that a signal ends, or an interrupted pytest, is not kept, so that the next run measures it."""
     finished, started = FinishedSteps(tmp_path / "soak", "c0ffee", 1), list[str]()
     code = f"{REPORT}; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     killed = Step("one", (sys.executable, "-c", code))
-    assert run_steps([killed], finished, lambda step: measured_step(step, "", 1, tmp_path)) == []
+    interrupted = Step("one", (sys.executable, "-c", f"{REPORT}; raise SystemExit(2)", "pytest"))
+    for step in (killed, interrupted):
+        assert run_steps([step], finished, lambda each: measured_step(each, "", 1, tmp_path)) == []
     assert run_steps(STEPS[:1], finished, measuring(started)) == [ended("one")]
     assert started == ["one"]
 
