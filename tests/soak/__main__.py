@@ -112,7 +112,10 @@ def main() -> int:
     if unknown := set(options.steps or ()) - {step.name for step in known}:
         names = ", ".join(step.name for step in known)
         parser.error(f"unknown step {', '.join(sorted(unknown))}; expected some of {names}")
-    commit = commit_of(ROOT, [str(scorecard.PAGE.relative_to(ROOT))])
+    try:
+        commit = commit_of(ROOT, [str(scorecard.PAGE.relative_to(ROOT))])
+    except (OSError, subprocess.CalledProcessError):
+        parser.error(f"{ROOT} is not a checkout of git; figures belong to a commit")
     finished = FinishedSteps(BUILD / "soak", commit, options.scale)
     if options.fresh:
         finished.clear()
