@@ -67,7 +67,7 @@ def sections() -> Iterator[Section]:
         ("text", "cost per KB"),
         rows,
         (
-            Verdict("redaction, prose, us per KB", TYPICAL_US, per_kb["prose"], "{:.1f}"),
+            Verdict("redaction, prose, us per KB", TYPICAL_US, per_kb["prose"], "{:.1f}", n=ROUNDS),
             Verdict(
                 "redaction, adversarial texts, us per KB",
                 ADVERSARIAL_US,
@@ -75,6 +75,7 @@ def sections() -> Iterator[Section]:
                 "{:.1f}",
                 "If a text consists only of names of secrets, a pattern is matched at each of them, which takes "
                 "about 1 us.",
+                n=ROUNDS,
             ),
         ),
     )

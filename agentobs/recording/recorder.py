@@ -60,6 +60,9 @@ BUSY_NS = 500_000
 """How long the worker computes before it lets other threads run. Our choice: a tenth of the interpreter's own limit."""
 BREATH_SECONDS = 0.00005
 """How long it pauses then: long enough for a waiting thread to continue. Our choice."""
+_LIMIT_SECONDS = BUSY_NS / 1e9
+_MICROSECOND = 1e-6
+"""The resolution of the limit."""
 STOPPED_MAX = 10_000
 """The maximum number of sessions with a stopped recording that are remembered. Our choice."""
 
@@ -107,8 +110,13 @@ def _seal_key(options: Options) -> bytes | None:
 class Breath:
     """Lets other threads run while the worker is busy.
 
-    A thread that computes gives up the lock of the interpreter only after 5 ms (`sys.getswitchinterval`). The event
-    loop of the agent would wait this long each time.
+    A thread that computes gives up the lock of the interpreter only after 5 ms (`sys.getswitchinterval`) if another
+    thread waits for it. The event loop of the agent would wait this long each time.
+
+    In the first place, the worker pauses between the steps of its work. Some steps take longer than half a millisecond.
+    Therefore, while the worker computes, the limit of the interpreter is half a millisecond as well. The limit applies
+    to all threads, so the worker restores it before it pauses or waits: otherwise it would interrupt the other threads
+    as often. A limit that is lower, or that the program sets meanwhile, is never changed.
     """
 
     def __init__(self, is_behind: Callable[[], bool]) -> None:
@@ -117,6 +125,29 @@ class Breath:
         """
         self._is_behind = is_behind
         self._last_ns = 0
+        self._limit: float | None = None
+        """The limit to restore, in seconds; None if it was not lowered."""
+
+    def begin(self) -> None:
+        """Lower the limit of the interpreter, because the worker computes from now on."""
+        limit = sys.getswitchinterval()
+        if limit > _LIMIT_SECONDS + _MICROSECOND:
+            sys.setswitchinterval(_LIMIT_SECONDS)
+            self._limit = limit
+
+    def end(self) -> None:
+        """Restore the limit of the interpreter, unless the program has changed it."""
+        limit, self._limit = self._limit, None
+        if limit is not None and abs(sys.getswitchinterval() - _LIMIT_SECONDS) < _MICROSECOND:
+            sys.setswitchinterval(limit)
+
+    def __enter__(self) -> None:
+        """Begin to compute."""
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop computing."""
+        self.end()
 
     def take(self) -> None:
         """Release the interpreter lock if it was not released for half a millisecond, unless the interpreter itself
@@ -124,9 +155,14 @@ class Breath:
         """
         if world.monotonic() - self._last_ns <= BUSY_NS:
             return
-        if sys.getswitchinterval() * 1e9 > BUSY_NS and not self._is_behind():
+        lowered_from = self._limit
+        limit = lowered_from or sys.getswitchinterval()
+        if limit > _LIMIT_SECONDS + _MICROSECOND and not self._is_behind():
+            self.end()
             world.pause(BREATH_SECONDS)
             self._last_ns = world.monotonic()
+            if lowered_from is not None:
+                self.begin()
 
 
 class Recorder:
@@ -316,6 +352,7 @@ class Recorder:
 
     def _reset_in_child(self) -> None:
         """In a child process, leave the parent's segment alone and start a new one."""
+        self._breath.end()
         transport.forget_open()
         self._consumers.reset_in_child()
         is_closed = self._queue.is_closed
@@ -327,8 +364,11 @@ class Recorder:
     # Methods of the worker's thread.
 
     def _work(self) -> None:
-        while self._handle(self._queue.get()):
-            pass
+        is_working = True
+        while is_working:
+            item = self._queue.get()
+            with self._breath:
+                is_working = self._handle(item)
 
     def _handle(self, item: QueuedRecord | Command) -> bool:
         """Process one item of the queue; return False after the last one."""

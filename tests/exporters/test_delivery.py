@@ -33,6 +33,7 @@ from exporters.otlp.outbox import DeliveryStatistics, Limits
 from tests.exporters.collector import RESPONSES, Collector, Response
 from tests.exporters.test_otlp import PROTOCOLS, emit_facts, ended, opened
 from tests.marks import mark_all_but_first
+from tests.soak.figures import report
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Limits(backoff_seconds=0.001, backoff_seconds_max=0.002, timeout_seconds=20, tries=3)
@@ -71,7 +72,10 @@ def test_a_burst_is_delivered_completely(protocol: Any, count: int) -> None:
     with Collector(protocol) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
         spans(backend, count)
-        assert backend.flush(60)
+        is_flushed = backend.flush(60)
+        ids = [span.span_id for span in collector.spans()]
+        report("burst_loss", count - len(set(ids)), count)
+        assert is_flushed
         statistics = backend.statistics()
         assert (
             statistics.handed,
@@ -79,7 +83,6 @@ def test_a_burst_is_delivered_completely(protocol: Any, count: int) -> None:
             statistics.waiting,
             statistics.dropped,
         ) == (count, count, 0, {})
-        ids = [span.span_id for span in collector.spans()]
         assert ids == [f"{number + 1:016x}" for number in range(count)]
         backend.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 from tests.fuzzing.processes import inputs_by_target, parts, run_parts
 from tests.fuzzing.runner import Finding, Outcome
 from tests.fuzzing.targets import TARGETS
+from tests.soak.counted_cases import DURATIONS, SCALE
 from tests.soak.figures import report
 
 
@@ -51,6 +54,14 @@ def main() -> int:
                 print(f"{each}\n{each.details}  smallest input: {path}", flush=True)
     for outcome in outcomes.values():
         _print_line(outcome)
+    if durations := os.environ.get(DURATIONS):
+        # The start of the processes is not included, because it takes the same time at any scale.
+        scale = float(os.environ.get(SCALE, "1"))
+        rows = [
+            {"test": o.target, "seconds": o.seconds / options.processes, "chosen": scale, "all": 1}
+            for o in outcomes.values()
+        ]
+        Path(durations).write_text(json.dumps(rows) + "\n", encoding="utf-8")
     failures = sum(len(outcome.findings) for outcome in outcomes.values())
     total = sum(outcome.inputs for outcome in outcomes.values())
     report("fuzzing", failures, total)

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -427,7 +428,10 @@ def environments(folder: Path) -> Iterator[Opened]:
     state = runtime.process.state(session_inheritance.State)
     inherited = state.is_read, state.joined, state.parent
     try:
-        with runtime.replaced():
+        with runtime.replaced(), warnings.catch_warnings():
+            # The documented response to an invalid value of AGENTOBS_GIT; all other warnings are shown.
+            text = "agentobs: git repositories are not recorded"
+            warnings.filterwarnings("ignore", text, RuntimeWarning)
             yield Opened(seeds, run)
     finally:
         # Otherwise later sessions of this process would join the session of the last input.

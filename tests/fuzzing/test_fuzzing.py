@@ -21,6 +21,7 @@ from tests.fuzzing.file_targets import recorded, sealer
 from tests.fuzzing.mutations import mutated
 from tests.fuzzing.processes import inputs_by_target, parts
 from tests.fuzzing.runner import Opened, Target, fuzz, input_of
+from tests.fuzzing.stream_targets import environments
 from tests.fuzzing.targets import TARGETS
 from tests.importers.recorded_agent import lines
 from tests.importers.test_claude_code_requests import SESSION, main_log
@@ -131,6 +132,16 @@ def test_a_failure_is_found_and_made_smaller(tmp_path: Path) -> None:
     assert finding.error.startswith("KeyError at ")
     assert 0 < outcome.accepted < 1_000
     assert b"\xff" in input_of(target, opened, 1, finding.number)
+
+
+def test_a_documented_warning_is_not_shown(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inputs with an invalid value of AGENTOBS_GIT do not print the warning that a user would get."""
+    with environments(tmp_path) as opened:
+        opened.run(b"AGENTOBS_GIT=neither on nor off")
+    assert [str(each.message) for each in recwarn] == []
+    assert capsys.readouterr().err == ""
 
 
 def test_inputs_are_shared_between_targets() -> None:

@@ -508,6 +508,19 @@ def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path: Path) -> None:
     assert (faulty.counts["sync"], writer.unsealed) == (2, 1)
 
 
+def test_a_segment_that_cannot_be_sealed_is_synced(tmp_path: Path) -> None:
+    """If the disk is too full for the last line of a segment, its other lines are synced when it is closed."""
+    faulty = Faulty()
+    writer = Writer(open_home(tmp_path / "home"), faulty.files)
+    writer.ensure_segment()
+    assert writer._segment is not None
+    writer._segment.facts.append("fact", {})
+    assert faulty.counts["sync"] == 0
+    faulty.plan = lambda name, count: "ENOSPC" if name == "write" else None
+    writer.seal()
+    assert (faulty.counts["sync"], writer.unsealed) == (1, 1)
+
+
 def test_a_flush_reports_a_failed_sync_at_the_end_of_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

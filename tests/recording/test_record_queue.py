@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -13,7 +17,7 @@ import agentobs
 from agentobs import world
 from agentobs.recording import record_queue
 from agentobs.recording.record_queue import BEHIND_BYTES, Command, RecordQueue
-from agentobs.recording.recorder import BREATH_SECONDS, Breath
+from agentobs.recording.recorder import BREATH_SECONDS, Breath, Recorder
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -29,8 +33,10 @@ from agentobs.records.exchanges import (
     WorldQuestion,
     queue_bytes,
 )
+from agentobs.records.facts import Event, SpanEnd, SpanStart
+from agentobs.records.labels import Label
 from agentobs.sink import Record
-from tests.store.recordings import T0, end, start, tool
+from tests.store.recordings import T0, a_home, end, start, tool
 
 RECORD_BYTES = 1024
 """The size that a record without content has in the queue."""
@@ -123,6 +129,85 @@ def test_a_busy_worker_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.0001)
     breath.take()
     assert pauses == [BREATH_SECONDS] * 2
+
+
+@pytest.fixture
+def switch_seconds() -> Iterator[float]:
+    """The limit after which the interpreter takes its lock away; restored after the test."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield 0.005
+    sys.setswitchinterval(before)
+
+
+def test_the_interpreter_interrupts_the_worker(
+    monkeypatch: pytest.MonkeyPatch, switch_seconds: float
+) -> None:
+    """While the worker computes, the limit of the interpreter is half a millisecond; not while it pauses or waits."""
+    paused_with: list[float] = []
+    monkeypatch.setattr(world, "pause", lambda _: paused_with.append(sys.getswitchinterval()))
+    breath = Breath(lambda: False)
+    with breath:
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        breath.take()
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    assert paused_with == [pytest.approx(switch_seconds)]
+    assert sys.getswitchinterval() == pytest.approx(switch_seconds)
+
+
+def test_the_limit_of_the_program_is_kept(switch_seconds: float) -> None:
+    """A lower limit is not changed, and a limit that the program sets meanwhile is not restored."""
+    for lower in (0.0001, 0.0005):
+        sys.setswitchinterval(lower)
+        with Breath(lambda: False):
+            assert sys.getswitchinterval() == pytest.approx(lower)
+        assert sys.getswitchinterval() == pytest.approx(lower)
+    sys.setswitchinterval(switch_seconds)
+    with Breath(lambda: False):
+        sys.setswitchinterval(0.02)
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+
+
+def test_a_forked_child_has_the_limit_of_the_program(tmp_path: Path, switch_seconds: float) -> None:
+    """A child that is forked while the worker computes has the limit that the program had before."""
+    recorder = Recorder(a_home(tmp_path))
+    with recorder._breath:
+        child = os.fork()
+        if not child:
+            os._exit(sys.getswitchinterval() > switch_seconds / 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    recorder.close()
+
+
+SPAN = SpanStart("s", "t", "a", None, Label("main"), Label("work"), None, T0, turn=2)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        SPAN,
+        replace(SPAN, numbers={"n": 1.5}, labels={"l": Label("x")}),
+        SpanEnd("s", "a", T0 + 1, "error", Label("ValueError"), late=True),
+        Event("s", None, Label("main"), None, T0, Label("kind"), None, {"n": 2}, rate=0.5),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_a_span_or_event_is_returned_as_it_was(record: Record) -> None:
+    """A record that waits as a tuple of its values is returned with all of them."""
+    queue = RecordQueue(lambda: True, durably=False)
+    assert queue.put(record) is None
+    assert queue.get() == (record, queue_bytes(record), 1)
+
+
+def test_the_garbage_collector_does_not_track_waiting_ends_of_spans() -> None:
+    """A thousand waiting ends of spans are not a thousand objects that a garbage collection visits."""
+    queue = RecordQueue(lambda: True, durably=False)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(1_000):
+        assert queue.put(SpanEnd("s", str(number), T0, "ok", None)) is None
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
 
 
 def test_a_long_queue_is_behind() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.provider.anthropic.streams import assemble
+from agentobs.recording.vault import stream_secrets
 from agentobs.recording.vault.content_lines import response_content
 from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream, writable_length
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
@@ -70,6 +71,28 @@ def test_a_key_in_several_deltas_is_redacted(kind: str, size: int, options: dict
     assert joined_text(body, kind) == text
     assert joined_text(written, kind) == text.replace(KEY, "[redacted:anthropic_key]")
     assert find_in_stream(written) == []
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize("length", [1, 130, 700])
+def test_a_long_stream_is_searched_in_pieces(
+    size: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The boundaries of the pieces in which a long stream is searched hide no secret and add none."""
+    texts = {True: f"before {KEY} after {KEY}", False: "harmless words " * 5}
+    bodies = {
+        is_secret: b"".join(stream("text_delta", cut(text, size), separators=(",", ":")))
+        for is_secret, text in texts.items()
+    }
+    whole = {each: find_in_answer(body) for each, body in bodies.items()}
+    monkeypatch.setattr(stream_secrets, "PIECE_BYTES", length)
+    for is_secret, body in bodies.items():
+        pieces = list(stream_secrets._pieces(body))
+        assert b"".join(pieces) == body
+        assert len(pieces) > 1 or length > 130
+        assert all(each.find(b"\n\n", length) == len(each) - 2 for each in pieces[:-1])
+        assert find_in_answer(body) == whole[is_secret]
+        assert bool(whole[is_secret]) == is_secret
 
 
 def test_a_credential_and_an_escaped_key_are_redacted() -> None:

@@ -400,6 +400,7 @@ class Simulation:
         self._give(agent, random.Random(f"{self.seed}:{self.machine.calls}"))
         if agent.recorder.flush(0):
             raise Wrong("a flush returned True while a call hangs and a record is waiting")
+        agent.acknowledged = len(agent.given)  # this flush has reported the losses so far
         self._check_accounts(agent)
 
     # Checks.

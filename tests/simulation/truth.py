@@ -57,6 +57,9 @@ class Truth:
         self._gone: set[str] = set()
         """Sessions that certainly were pruned completely."""
         self._ever_damaged: set[str] = set()
+        """The names of all files that the simulation has ever damaged."""
+        self._damaged_contents: set[bytes] = set()
+        """The digests of their contents, which may have got another name since; the damage itself is not synced."""
         self._damaged: dict[str, str] = {}
         """Files that the simulation has damaged, and how."""
         self._is_store_suspect = False
@@ -111,9 +114,10 @@ class Truth:
     def _check_published(self) -> None:
         """Check that a power loss has not torn a file that got its name by a rename: it was synced before."""
         for path in self._home.path.rglob("*"):
-            known = self._machine.published.get(path.name)
+            known = self._machine.published.get(path.name, set())
             is_cache = path.name.startswith(VIEWS_PREFIX)  # written again if it is damaged
-            if not known or is_cache or path.name in self._ever_damaged:
+            is_damaged = path.name in self._ever_damaged or known & self._damaged_contents
+            if not known or is_cache or is_damaged:
                 continue
             if digest_of(path) not in known:
                 raise Wrong(f"a power loss has torn {path.name}, which was not synced")
@@ -172,6 +176,7 @@ class Truth:
             self._is_store_suspect = True
         self._damaged[path.name] = how
         self._ever_damaged.add(path.name)
+        self._damaged_contents.add(digest_of(path))
 
     def _names_in(self, path: Path) -> set[str]:
         segment_id = path.name.partition(".")[0]

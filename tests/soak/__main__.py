@@ -2,6 +2,10 @@
 
 Steps that count use both cores. The steps that measure times run after them, alone. With `--scale 0.01`, each step runs
 a hundredth of its cases; the page is then written to build/scorecard.md, and the duration of a whole run is estimated.
+
+The figures of each finished step are kept in build/soak/. A run that was interrupted continues with the next step if it
+is started again at the same commit and scale. A step that failed has finished as well. `--fresh` starts over, and
+`--steps` runs the named steps again.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +24,22 @@ from typing import Any
 
 from tests.soak import scorecard
 from tests.soak.counted_cases import DURATIONS, SCALE
-from tests.soak.figures import VARIABLE, measurements, report
+from tests.soak.figures import VARIABLE, line_of, measurements
+from tests.soak.finished_steps import FinishedStep, FinishedSteps, commit_of
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
+_VERDICTS = BUILD / "verdicts.json"
 FUZZING_INPUTS = 10_000_000
+FUZZING_STEPS = 10
+"""The steps of the fuzzing, each with a seed of its own, so that little is lost if a run is interrupted."""
 SEEDS = 5_000
 """The seeds of the simulation."""
-FIRST_SEED = 6_000
-"""Its first seed: the long tests of pytest simulate lower ones."""
+FIRST_SEED = 1_000
+"""Its first seed: the tests of pytest simulate lower ones."""
 PROCESSES = 2
+INTERRUPTED = 2
+"""The exit status of pytest if it was interrupted."""
 COUNTED = (
     "tests/recording/test_faults.py",
     "tests/recording/test_forks.py",
@@ -40,6 +50,12 @@ COUNTED = (
     "tests/test_canary.py",
 )
 """Files that `make test` runs as well, whose cases are counted."""
+LONG = {
+    "kills": ("tests/soak/test_kills.py",),
+    "damage": ("tests/soak/test_power_loss.py", "tests/soak/test_corruptions.py"),
+    "agents": ("tests/replay/test_generated_agents.py", "tests/failing_agents"),
+}
+"""The files of the longest tests, by the steps that run them."""
 VERDICTS = {
     "lag of the event loop, p99, ms more with recording": "recording_lag",
     "secrets with a form, missed": "redaction_recall",
@@ -61,110 +77,148 @@ class Step:
     """Whether its duration depends on the scale."""
 
 
-def steps(scale: float, *, has_simulation: bool) -> Iterator[Step]:
+def steps(scale: float) -> Iterator[Step]:
     """Yield the steps of a run."""
-    pytest = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.soak.counted_cases",
-        "-n",
-        str(PROCESSES),
-    )
-    options = ("--dist", "loadgroup", "--hypothesis-profile", "soak", "--timeout", "3600")
-    yield Step("long tests", (*pytest, *options, "-m", "soak or crash"))
-    yield Step("counted tests", (*pytest, *options, *COUNTED))
-    inputs = max(round(FUZZING_INPUTS * scale), 1)
-    yield Step("fuzzing", (sys.executable, "-m", "tests.fuzzing", "--inputs", str(inputs)))
-    if has_simulation:
-        seeds = f"SEEDS={max(round(SEEDS * scale), 1)}"
-        yield Step("simulation", ("make", "simulate", seeds, f"ARGS=--first {FIRST_SEED}"))
-    yield Step("timings", (sys.executable, "-m", "tests.soak.timings"))
-    command = (
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "lag",
-        "redaction",
-        "--verdicts",
-        str(BUILD / "verdicts.json"),
-    )
-    yield Step("benchmarks", command, is_scaled=False)
+    python = sys.executable
+    pytest = (python, "-m", "pytest", "-q", "-p", "tests.soak.counted_cases", "-n", str(PROCESSES),
+              "--dist", "loadgroup", "--hypothesis-profile", "soak", "--timeout", "3600")  # fmt: skip
+    for name, paths in LONG.items():
+        yield Step(name, (*pytest, "-m", "soak or crash", *paths))
+    others = [f"--ignore={path}" for paths in LONG.values() for path in paths]
+    yield Step("other tests", (*pytest, "-m", "soak or crash", *others))
+    yield Step("counted tests", (*pytest, *COUNTED))
+    seeds = ("--seeds", str(max(round(SEEDS * scale), 1)), "--first", str(FIRST_SEED))
+    simulation = ("env", "PYTHONHASHSEED=0", python, "-m", "tests.simulation", *seeds)
+    yield Step("simulation", simulation)
+    inputs = str(max(round(FUZZING_INPUTS / FUZZING_STEPS * scale), 1))
+    for seed in range(FUZZING_STEPS):
+        fuzzing = (python, "-m", "tests.fuzzing", "--inputs", inputs, "--seed", str(seed))
+        yield Step(f"fuzzing {seed + 1} of {FUZZING_STEPS}", fuzzing)
+    yield Step("timings", (python, "-m", "tests.soak.timings"))
+    benchmarks = (python, "-m", "benchmarks", "lag", "redaction", "--verdicts", str(_VERDICTS))
+    yield Step("benchmarks", benchmarks, is_scaled=False)
 
 
 def main() -> int:
-    """Run all steps; return 1 if one failed, else 0."""
+    """Run all steps that have not finished; return 1 if one failed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="the share of the cases to run")
     parser.add_argument(
-        "--steps", nargs="*", metavar="STEP", help="only these steps, such as timings"
+        "--steps", nargs="*", metavar="STEP", help="only these steps, even if they have finished"
     )
+    parser.add_argument("--fresh", action="store_true", help="forget the steps that have finished")
     options = parser.parse_args()
-    BUILD.mkdir(exist_ok=True)
-    lines, durations = BUILD / "scorecard.jsonl", BUILD / "durations.jsonl"
-    for each in (lines, durations):
+    known = list(steps(options.scale))
+    if unknown := set(options.steps or ()) - {step.name for step in known}:
+        names = ", ".join(step.name for step in known)
+        parser.error(f"unknown step {', '.join(sorted(unknown))}; expected some of {names}")
+    try:
+        commit = commit_of(ROOT, [str(scorecard.PAGE.relative_to(ROOT))])
+    except (OSError, subprocess.CalledProcessError):
+        parser.error(f"{ROOT} is not a checkout of git; figures belong to a commit")
+    finished = FinishedSteps(BUILD / "soak", commit, options.scale)
+    if options.fresh:
+        finished.clear()
+
+    def measure(step: Step) -> FinishedStep | None:
+        return measured_step(step, commit, options.scale, BUILD)
+
+    ended = run_steps(known, finished, measure, options.steps)
+    is_whole = options.scale == 1 and len(ended) == len(known)
+    path = scorecard.PAGE if is_whole else BUILD / "scorecard.md"
+    lines = [line for step in ended for line in step.measurements]
+    failed = [step.failed for step in ended if step.failed]
+    days = sorted({step.day for step in ended})
+    text = scorecard.page(scorecard.measured(lines), days, commit, failed)
+    path.write_text(text, encoding="utf-8")
+    hours = sum(step.whole_seconds for step in ended) / 3600
+    print(f"Written to {path}. All cases of these steps take about {hours:.1f} hours.")
+    return 1 if failed or len(ended) < len(options.steps or known) else 0
+
+
+def run_steps(
+    known: Sequence[Step],
+    finished: FinishedSteps,
+    measure: Callable[[Step], FinishedStep | None],
+    names: Iterable[str] | None = None,
+) -> list[FinishedStep]:
+    """Run steps, and return all that have finished, in order, including those of earlier runs.
+
+    Args:
+        known: all steps.
+        finished: the steps that have finished in earlier runs; each step that finishes is added at once.
+        measure: runs a step; None if it was killed or interrupted.
+        names: the steps to run, even if they have finished; None for all that have not finished.
+    """
+    for step in known:
+        if step.name not in names if names else finished.load(step.name):
+            continue
+        print(f"== {step.name}: {' '.join(step.command)}", flush=True)
+        if (ended := measure(step)) is None:
+            print(f"== {step.name}: interrupted; it has no figures", flush=True)
+            continue
+        finished.save(ended)
+        print(
+            f"== {step.name}: {ended.seconds:.0f} s; all of its cases take about "
+            f"{ended.whole_seconds / 60:.0f} min",
+            flush=True,
+        )
+    return [ended for step in known if (ended := finished.load(step.name))]
+
+
+def measured_step(step: Step, commit: str, scale: float, build: Path) -> FinishedStep | None:
+    """Run the command of a step; return its figures, or None if it was killed or interrupted."""
+    build.mkdir(exist_ok=True)
+    lines, durations = build / "scorecard.jsonl", build / "durations.jsonl"
+    for each in (lines, durations, _VERDICTS):
         each.unlink(missing_ok=True)
     environment = {
         **os.environ,
         VARIABLE: str(lines),
         DURATIONS: str(durations),
-        SCALE: str(options.scale),
+        SCALE: str(scale),
     }
-    has_simulation = "\nsimulate:" in (ROOT / "Makefile").read_text("utf-8")
-    failed: list[str] = []
-    whole = 0.0
-    for step in steps(options.scale, has_simulation=has_simulation):
-        if options.steps and step.name not in options.steps:
-            continue
-        seconds = _run(step, environment, failed)
-        estimated = _whole_duration(step, seconds, options.scale, durations)
-        whole += estimated
-        print(
-            f"== {step.name}: {seconds:.0f} s; a whole run takes about {estimated / 60:.0f} min",
-            flush=True,
-        )
-    os.environ[VARIABLE] = str(lines)
-    _collect_verdicts(BUILD / "verdicts.json")
-    found = scorecard.measured(list(measurements(lines)))
-    path = scorecard.PAGE if options.scale == 1 and not options.steps else BUILD / "scorecard.md"
-    path.write_text(scorecard.page(found, datetime.now(UTC).date(), failed), encoding="utf-8")
-    print(f"Written to {path}. A whole run takes about {whole / 3600:.1f} hours.")
-    return 1 if failed else 0
-
-
-def _run(step: Step, environment: Mapping[str, str], failed: list[str]) -> float:
-    """Run a step, and return its duration in seconds."""
-    print(f"== {step.name}: {' '.join(step.command)}", flush=True)
     started = time.monotonic()
-    if subprocess.run(step.command, cwd=ROOT, env=environment, check=False).returncode:
-        failed.append(" ".join(step.command))
-    return time.monotonic() - started
+    status = subprocess.run(step.command, cwd=ROOT, env=environment, check=False).returncode
+    is_interrupted = "pytest" in step.command and status == INTERRUPTED
+    if status < 0 or is_interrupted:
+        return None
+    seconds = time.monotonic() - started
+    return FinishedStep(
+        step.name,
+        commit,
+        scale,
+        datetime.now(UTC).date().isoformat(),
+        seconds,
+        _whole_seconds(step, seconds, scale, durations),
+        " ".join(step.command) if status else "",
+        (*measurements(lines), *_verdicts(_VERDICTS)),
+    )
 
 
-def _whole_duration(step: Step, seconds: float, scale: float, durations: Path) -> float:
+def _whole_seconds(step: Step, seconds: float, scale: float, durations: Path) -> float:
     """Return how long a step takes in a full run, in seconds."""
     if not step.is_scaled or scale == 1:
         return seconds
-    if "pytest" not in step.command:
+    if not durations.exists():
         return seconds / scale
     rows: list[dict[str, Any]] = json.loads(durations.read_text("utf-8").splitlines()[-1])
-    return sum(row["seconds"] * row["all"] / row["chosen"] for row in rows) / PROCESSES
+    processes = PROCESSES if "pytest" in step.command else 1
+    return float(sum(row["seconds"] * row["all"] / row["chosen"] for row in rows) / processes)
 
 
-def _collect_verdicts(path: Path) -> None:
-    """Report the figures of benchmarks."""
-    if path.exists():
-        for each in json.loads(path.read_text("utf-8")):
-            if each["label"] in VERDICTS:
-                note = each["why"] if each["measured"] > each["target"] else ""
-                report(VERDICTS[each["label"]], each["measured"], each["n"], note)
-        path.unlink()
+def _verdicts(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the figures of benchmarks."""
+    if not path.exists():
+        return
+    for each in json.loads(path.read_text("utf-8")):
+        if each["label"] in VERDICTS:
+            note = each["why"] if each["measured"] > each["target"] else ""
+            yield line_of(VERDICTS[each["label"]], each["measured"], each["n"], note)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("Interrupted; the scorecard was not written.")
+        sys.exit("Interrupted. Run it again to continue with the step that was interrupted.")

@@ -131,7 +131,8 @@ def _accepted(path: Path, lines: list[tuple[int, str, bytes]]) -> str:
     """
     found = list(read(path))
     read_back = [(i.sequence, i.kind, i.payload) for i in found if isinstance(i, Line)]
-    if wrong := [each for each in read_back if each not in lines]:
+    known = frozenset(lines)
+    if wrong := [each for each in read_back if each not in known]:
         return f"a wrong line: {wrong[0]!r}"
     if read_back == lines:
         return ""

@@ -106,6 +106,22 @@ FIGURES: tuple[Figure, ...] = (
 BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
+def line_of(name: str, value: float, n: int, note: str = "", **more: Any) -> dict[str, Any]:
+    """Return a measurement of a figure; the arguments are those of `report`."""
+    figure = BY_NAME.get(name)
+    known = (
+        {"unit": figure.unit, "target": figure.target, "command": figure.command} if figure else {}
+    )
+    return {
+        "figure": name,
+        "value": value,
+        "n": n,
+        **known,
+        **({"note": note} if note else {}),
+        **more,
+    }
+
+
 def report(name: str, value: float, n: int, note: str = "", **more: Any) -> None:
     """Append a measurement of a figure, if measurements are collected.
 
@@ -119,18 +135,7 @@ def report(name: str, value: float, n: int, note: str = "", **more: Any) -> None
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    figure = BY_NAME.get(name)
-    known = (
-        {"unit": figure.unit, "target": figure.target, "command": figure.command} if figure else {}
-    )
-    line = {
-        "figure": name,
-        "value": value,
-        "n": n,
-        **known,
-        **({"note": note} if note else {}),
-        **more,
-    }
+    line = line_of(name, value, n, note, **more)
     # One write to a file opened with O_APPEND, so that lines of concurrent processes do not mix.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:

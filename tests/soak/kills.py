@@ -34,6 +34,8 @@ from agentobs.store.duckdb.verification import verify
 from tests.store.recordings import T0, attempt, end, start, tool
 
 Report = Callable[[str], None]
+LIFE_SECONDS = 0.15
+"""How long a process lives at most, for each process of its round, because they share the cores. Our choice."""
 
 
 @dataclass
@@ -167,7 +169,7 @@ def run_round(home: Path, seed: int, max_recorders: int, outcome: Outcome) -> No
     works += [partial(ingest_forever, home), partial(read_forever, home)]
     started = time.monotonic()
     victims = [
-        Victim(*fork(work), dies=started + chance.uniform(0.05, 0.25 * len(works)))
+        Victim(*fork(work), dies=started + chance.uniform(0.05, LIFE_SECONDS * len(works)))
         for work in works
     ]
     while victims:

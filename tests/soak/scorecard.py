@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +62,15 @@ def _unknown(line: dict[str, Any]) -> Figure:
     )
 
 
-def page(found: Sequence[Measured], day: date, failed: Sequence[str] = ()) -> str:
+def page(
+    found: Sequence[Measured], days: Sequence[str], commit: str, failed: Sequence[str] = ()
+) -> str:
     """Return the page.
 
     Args:
         found: the measured figures.
-        day: the day of the run.
+        days: the days on which the steps of the run ended, in order.
+        commit: the commit that was measured.
         failed: the steps of the run that failed.
     """
     known = {each.figure.name: each for each in found}
@@ -79,14 +81,16 @@ def page(found: Sequence[Measured], day: date, failed: Sequence[str] = ()) -> st
         f"- {each.figure.text}: {' '.join(each.notes) or each.figure.why or 'the reason is not known yet'}"
         for each in missed
     ]
-    run = f"One run of `make soak` measured the figures on {day.isoformat()}: {_machine()}."
+    when = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    run = f"Measured by `make soak` at commit {commit}, {when}: {_machine()}."
     parts = [
         _HEAD.format(run=run if found else "The figures have not been measured yet.")
         + "\n".join(rows)
     ]
     if reasons:
         parts.append("## Missed targets\n\n" + "\n".join(reasons))
-    if absent := [figure.text for figure in figures if figure.name not in known]:
+    # If nothing was measured, the head says so.
+    if found and (absent := [figure.text for figure in figures if figure.name not in known]):
         parts.append("## Not measured in this run\n\n" + "\n".join(f"- {each}" for each in absent))
     if failed:
         parts.append(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import pytest
 
-from tests.soak.figures import FIGURES, VARIABLE, measurements, report
-from tests.soak.scorecard import measured, page
+from tests.soak.figures import FIGURES, VARIABLE, line_of, measurements, report
+from tests.soak.scorecard import PAGE, measured, page
 
 
 def test_measurements_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +23,10 @@ def test_measurements_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report("exit_delay", 12, 3)
     report("disk_faults", 0, 40, counted=True)
     report("of_a_colleague", 3, 7, unit="files", target=5, command="make it")
-    text = page(measured(list(measurements(path))), date(2026, 11, 26), ["make it"])
+    text = page(
+        measured(list(measurements(path))), ["2026-11-25", "2026-11-26"], "c0ffee", ["make it"]
+    )
+    assert "at commit c0ffee, 2026-11-25 to 2026-11-26: " in text
     rows = {line.split(" | ")[0]: line for line in text.splitlines() if line.startswith("| ")}
     assert len(rows) == len(FIGURES) + 3
     kills, faults, exits = (
@@ -40,3 +42,19 @@ def test_measurements_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert text.count("| not measured |") == len(FIGURES) - 3
     assert f"- {FIGURES[0].text}: one record" in text
     assert "- `make it`" in text
+
+
+def test_a_page_without_measurements(tmp_path: Path) -> None:
+    """If nothing was measured, the page says so once, and does not repeat the list of all figures."""
+    text = page([], [], "c0ffee")
+    assert "have not been measured yet" in text
+    assert text.count("\n## ") == 0
+    assert PAGE.read_text("utf-8") == text or "at commit" in PAGE.read_text("utf-8")
+
+
+def test_figures_that_are_missing_are_listed() -> None:
+    """If something was measured, the figures without a measurement are listed."""
+    text = page(measured([line_of("kills", 0, 50)]), ["2026-11-26"], "c0ffee")
+    absent = text.partition("## Not measured in this run")[2]
+    assert [line for line in absent.splitlines() if line] == [f"- {f.text}" for f in FIGURES[1:]]
+    assert "at commit c0ffee, 2026-11-26: " in text

@@ -119,7 +119,16 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "flipped", "rotten", "changed by a client", "left half written", "older"]
+    "damage",
+    [
+        "cut",
+        "cut, and the manifest too",
+        "flipped",
+        "rotten",
+        "changed by a client",
+        "left half written",
+        "older",
+    ],
 )
 def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) -> None:
     """If the published file is damaged in any way, the next reader has the same rows, and the report of the ingest
@@ -132,6 +141,9 @@ def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) 
     home.database.chmod(0o600)
     if damage == "cut":
         home.database.write_bytes(data[: len(data) // 2])
+    elif damage == "cut, and the manifest too":
+        home.database.write_bytes(data[: len(data) // 2])
+        home.manifest.write_bytes(home.manifest.read_bytes()[:40])
     elif damage == "flipped":
         home.database.write_bytes(data[:-1000] + bytes([data[-1000] ^ 1]) + data[-999:])
     elif damage == "rotten":  # with the same size and time
@@ -171,6 +183,22 @@ def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) 
         assert everything(connection) == before
     with plain(home) as connection:
         assert everything(connection) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"generations": 3}', '{"generations": [3]}', '{"generations": [{}]}'],
+)
+def test_a_damaged_manifest_lists_no_generations(tmp_path: Path, text: str) -> None:
+    """Whatever the manifest contains, an intact store is used as it is, and the next ingest adds to it."""
+    home = recorded(tmp_path)
+    home.manifest.write_text(text)
+    assert generations.generations(home) == []
+    record(home, conversation(3))
+    report = ingest(home)
+    assert (report.published, report.damaged_moved_to) == (True, None)
+    with plain(home) as connection:
+        assert counts(connection)["session_starts"] == 3
 
 
 def test_a_deleted_store_is_rebuilt(tmp_path: Path) -> None:

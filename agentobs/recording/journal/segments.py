@@ -192,6 +192,8 @@ class SegmentFile:
     def close(self, *, seal: bool = True, sync: bool = True) -> None:
         """Write the last line, sync and release the file; a second call does nothing.
 
+        The file is synced even if its last line cannot be written, for example because the disk is full.
+
         Raises:
             OSError: the last line is missing, or may not survive a power loss. The file is closed in any case.
         """
@@ -199,10 +201,12 @@ class SegmentFile:
             if self._descriptor < 0:
                 return
             try:
-                if seal and not self.is_torn:
-                    self.append("seal", {"lines": self.sequence})
-                if sync:
-                    self._files.sync(self._descriptor)
+                try:
+                    if seal and not self.is_torn:
+                        self.append("seal", {"lines": self.sequence})
+                finally:
+                    if sync:
+                        self._files.sync(self._descriptor)
             finally:
                 self.abandon()
 

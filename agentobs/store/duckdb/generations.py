@@ -105,7 +105,7 @@ def generations(home: Home) -> list[Generation]:
     try:
         entries = json.loads(home.manifest.read_bytes())["generations"]
         return [_generation(entry) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
@@ -162,14 +162,15 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
 
     Raises:
         ForeignError: the file was not written by agentobs, or was written by a newer version.
-        DamagedError: the file cannot be opened, although the manifest lists a generation.
+        DamagedError: the file cannot be opened, although there is a manifest: agentobs has published a file here. The
+            manifest may be damaged as well.
     """
     path = str(home.database).replace("'", "''")
     try:
         connection.execute(f"ATTACH '{path}' AS published (READ_ONLY)")
         found = layout(connection, "published")
     except duckdb.Error as error:
-        if generations(home):
+        if os.path.lexists(home.manifest):
             raise DamagedError(
                 f"cannot be opened: {first_line(error)}", where=str(home.database)
             ) from error
