@@ -128,7 +128,7 @@ class SignalsPassedOn:
         self.count_requests: Callable[[], int] = lambda: 0
         """Returns how many requests the command has sent so far."""
         self._requests_at_interrupt: int | None = None
-        """How many requests it had sent at the last Ctrl-C."""
+        """The number of requests that it had sent at the last Ctrl-C."""
         self.has_ended = False
         """Whether the command has ended; a later Ctrl-C is not for it."""
         self._process: subprocess.Popen[bytes] | None = None

@@ -53,7 +53,7 @@ def list_search(view: View, text: str, *, all_text: bool, key: bytes | None) -> 
     Args:
         view: the state of the store.
         text: the text; empty for no search.
-        all_text: whether to search prompts, responses, and inputs and results of tools, too.
+        all_text: whether to also search prompts, responses, and inputs and results of tools.
         key: the key of the home; None if it has no key yet, and thus no digests.
     """
     if not text:

@@ -32,7 +32,7 @@ SHOWN = """
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Two runs of an agent with sub-agents, of which the second failed; two of a long agent; one that hit a limit."""
+    """Two runs of an agent with sub-agents, the second of which failed; two of a long agent; one that hit a limit."""
     home = open_home(tmp_path_factory.mktemp("answers") / "home")
     with recording(home) as emit:
         _fan_out(emit, FIRST_NS, fails=False)
@@ -118,7 +118,7 @@ def _open(tab: Tab, name: str, status: str = "failed", tabname: str = "") -> Non
 
 @pytest.mark.parametrize("name", ["fan-out", "long"])
 def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> None:
-    """In a small window, the failed step in the tree is visible without scrolling, also if it is the last of many."""
+    """In a small window, the failed step in the tree is visible without scrolling, even if it is the last of many."""
     _open(tab, name)
     assert tab.page.evaluate(SHOWN, "#tree [aria-selected=true]")
     assert "failed" in tab.page.locator("#tree [aria-selected=true]").inner_text()
@@ -161,7 +161,7 @@ def test_cost_and_time_have_a_summary(tab: Tab) -> None:
 
 
 def test_the_messages_of_a_turn_say_what_else_was_sent(tab: Tab) -> None:
-    """The messages of a turn are the new ones; the page says how many earlier messages were sent, and shows them."""
+    """The messages of a turn are the new ones; the page states how many earlier messages were sent, and shows them."""
     _open(tab, "long")
     page = tab.page
     page.get_by_label("Turn of the main agent").fill("30")

@@ -32,7 +32,7 @@ BUILD = ROOT / "build"
 _VERDICTS = BUILD / "verdicts.json"
 FUZZING_INPUTS = 10_000_000
 FUZZING_STEPS = 10
-"""The steps of the fuzzing, each with a seed of its own, so that little is lost if a run is interrupted."""
+"""The steps of the fuzzing, each with its own seed, so that little is lost if a run is interrupted."""
 SEEDS = 5_000
 """The seeds of the simulation."""
 FIRST_SEED = 1_000

@@ -65,7 +65,7 @@ class FinishedSteps:
         draft.replace(path)
 
     def clear(self) -> None:
-        """Forget all steps, also those of other commits."""
+        """Forget all steps, including those of other commits."""
         for path in self._folder.glob("*.json"):
             path.unlink()
 

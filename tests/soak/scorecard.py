@@ -89,7 +89,7 @@ def page(
     ]
     if reasons:
         parts.append("## Missed targets\n\n" + "\n".join(reasons))
-    # If nothing was measured, the head says so.
+    # If nothing was measured, the head states this.
     if found and (absent := [figure.text for figure in figures if figure.name not in known]):
         parts.append("## Not measured in this run\n\n" + "\n".join(f"- {each}" for each in absent))
     if failed:

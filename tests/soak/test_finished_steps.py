@@ -99,7 +99,7 @@ def test_a_killed_step_has_no_figures(tmp_path: Path) -> None:
 
 
 def test_a_command_is_measured(tmp_path: Path) -> None:
-    """The figures that a command reports are collected, also if it fails; nothing remains from an earlier command."""
+    """The figures that a command reports are collected, even if it fails; nothing remains from an earlier command."""
     for status in (0, 1):
         step = Step("a step", (sys.executable, "-c", f"{REPORT}; raise SystemExit({status})"))
         found = measured_step(step, "c0ffee", 0.5, tmp_path)
@@ -159,7 +159,7 @@ def test_the_commit_includes_changes(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_a_whole_run() -> None:
-    """Each step has a name of its own, its files exist, and the fuzzing has 10 million different inputs."""
+    """Each step has its own name, its files exist, and the fuzzing has 10 million different inputs."""
     known = list(steps(1))
     assert len({step.name for step in known}) == len(known)
     for path in (*COUNTED, *(path for paths in LONG.values() for path in paths)):

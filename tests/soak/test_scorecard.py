@@ -45,7 +45,7 @@ def test_measurements_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_page_without_measurements(tmp_path: Path) -> None:
-    """If nothing was measured, the page says so once, and does not repeat the list of all figures."""
+    """If nothing was measured, the page states this once, and does not repeat the list of all figures."""
     text = page([], [], "c0ffee")
     assert "have not been measured yet" in text
     assert text.count("\n## ") == 0

@@ -65,7 +65,7 @@ class McpObserver:
         self.has_unnamed = False
         """Whether a tee has no name for its server, so that the name in the client's configuration is not known."""
         self._called: Counter[str] = Counter()
-        """How many tools of each server the model has called, as far as their names contain a server."""
+        """The number of tools of each server that the model has called, if their names contain a server."""
 
     def start(self, scope: Scope) -> None:
         """Add tees to the servers of a recorded command.

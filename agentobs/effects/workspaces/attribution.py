@@ -254,7 +254,7 @@ def _names(call: Call, workspace: Workspace) -> _Names:
 
 
 def _words(command: str) -> set[str]:
-    """Return the words of a command: also those in quotes, and without operators around them."""
+    """Return the words of a command, including those in quotes, and without operators around them."""
     found = set(_WORDS.findall(command))
     with contextlib.suppress(ValueError):  # an unbalanced quote
         found |= set(shlex.split(command))

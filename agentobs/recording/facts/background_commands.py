@@ -16,7 +16,7 @@ BACKGROUND_KEY = "run_in_background"
 COMMAND_CHARACTERS = 20_000
 """How much of a command is searched, in characters. Our choice."""
 TEXTS_MAX = 2000
-"""How many texts in the input of one call are read. Our choice."""
+"""The maximum number of texts in the input of one call that are read. Our choice."""
 
 _BACKGROUND = re.compile(r"[()|;<>]*(?<![&|<>])&(?![&>])[()|;<>]*")
 """A token of shell operators with `&` that starts a job, such as `&)`, not `&&`, `>&` or `&>`."""

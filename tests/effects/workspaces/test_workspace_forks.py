@@ -182,7 +182,7 @@ def test_directories_of_forks_are_deleted_with_their_sessions(
     assert (chosen / "check.sh").is_file()
     assert prune(*first) == ["agentobs-com"]
     assert prune(*second) == []
-    # Comparisons of other tests are listed, too.
+    # Comparisons of other tests are listed as well.
     listed = [each.read_text() for each in (session.folder / "home" / "forks").iterdir()]
     assert not any(str(temporary) in each for each in listed)
 
