@@ -50,30 +50,33 @@ def kind_of(path: str) -> str:
     return _ID.sub("*", parts.path) + ("?" + "&".join(names) if names else "")
 
 
-def _is_filtered(kind: str) -> bool:
-    """Return whether the query string of a page contains more than a tab."""
-    names = kind.partition("?")[2]
-    return bool(names) and not re.fullmatch("tab=[a-z]+", names)
+def _parts(kind: str) -> tuple[str, set[str]]:
+    """Return a kind without filters but with its tab, and the names of the filters: filters, sorts, pages of a table."""
+    path, _, query = kind.partition("?")
+    names = set(query.split("&")) if query else set()
+    tabs = {name for name in names if name.startswith("tab=")}
+    return "?".join((path, *tabs)), names - tabs
 
 
 def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[VisitedPage]:
-    """Follow the links from the first page, and visit one page of each kind.
+    """Follow the links from the first page, and visit one page of each kind, and of each kind one with each filter.
 
     Args:
         tab: the tab in which the pages are opened.
         barriers: whether axe also checks one page of each kind.
-        queries: whether to visit pages with a query string as well: filters, sorts, pages of a table.
+        queries: whether to visit pages with filters as well: filters, sorts, pages of a table.
     """
-    waiting, known, looked = ["/"], {"/"}, set[str]()
+    waiting, known, looked = ["/"], {"/"}, dict[str, set[str]]()
     found: list[VisitedPage] = []
     while waiting:
         path = waiting.pop(0)
-        kind = kind_of(path)
-        if kind in looked or (_is_filtered(kind) and not queries):
+        page, filters = _parts(kind_of(path))
+        visited = looked.setdefault(page, set())
+        if (filters or {""}) <= visited or (filters and not queries):
             continue
-        looked.add(kind)
-        # Only the main part of a page with another query string is new.
-        found.append(visit(tab, path, barriers=barriers and not _is_filtered(kind)))
+        visited |= filters or {""}
+        # Only the main part of a page with a filter is new.
+        found.append(visit(tab, path, barriers=barriers and not filters))
         for link in links(tab):
             if link not in known:
                 known.add(link)
