@@ -78,7 +78,8 @@ def update_listing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 # `words` is the searchable text in lower case: `fact_words`, which never change, the last error and the title.
-# `has_digests` is whether the facts or the last error contain digests; `fingerprint` is a hash of the row without these columns.
+# `has_digests` is whether the facts or the last error contain digests; `fingerprint` is a hash of the row without these
+# columns.
 _TABLES = """
     CREATE SCHEMA app;
     CREATE TABLE app.listing AS
