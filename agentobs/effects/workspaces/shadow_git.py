@@ -379,7 +379,7 @@ class ShadowGit:
         return self._garbage.exists()
 
     def collect(self) -> None:
-        """Delete all files that belong to no state; if no state is left, delete the repository.
+        """Delete all files that belong to no state; if no state is left, delete the repository and the noted path.
 
         Raises:
             ShadowGitError: git failed, is missing, or another process takes a snapshot.
@@ -388,6 +388,7 @@ class ShadowGit:
         with self.locked():
             if not self.sessions():
                 shutil.rmtree(self.git_dir)
+                (self.path / "root").unlink(missing_ok=True)
             else:
                 # An index refers to blobs that belong to no other state, and `gc` keeps these.
                 for index in self.git_dir.glob("index*"):
