@@ -205,18 +205,10 @@ def object_reader(*directories: Path) -> Iterator[ShadowGit]:
     folder = Path(tempfile.mkdtemp(prefix="agentobs-objects-")).resolve()
     try:
         reader = shadow_in(folder, folder)
-        alternates = reader.git_dir / "objects" / "info" / "alternates"
-        alternates.write_bytes(b"".join(_quoted(each) + b"\n" for each in directories))
+        reader.read_objects_of(*directories)
         yield reader
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _quoted(path: Path) -> bytes:
-    """Return a path in the quotes of C, in which git reads it in a list of alternates."""
-    special = {b"\\": b"\\\\", b'"': b'\\"', b"\n": b"\\n"}
-    raw = re.sub(rb'[\\"\n]', lambda found: special[found[0]], bytes(path))
-    return b'"' + raw + b'"'
 
 
 __all__ = ["VARIABLE", "Base", "add_base_files", "find_base", "object_reader"]

@@ -66,8 +66,7 @@ class TreeRepository:
             )
         with _readable(source):
             if source.is_dir():
-                alternates = self.shadow.git_dir / "objects" / "info" / "alternates"
-                alternates.write_bytes(os.fsencode(source) + b"\n")
+                self.shadow.read_objects_of(source)
                 return
             read_bundle(self.shadow, source)
             if workspace.base is None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -240,6 +241,28 @@ def test_copies_of_a_killed_recorder_are_deleted(
     assert [each.exists() for each in (second, kept)] == [False, True]
     used.remove()
     assert not kept.exists()
+
+
+def test_a_directory_of_copies_that_is_deleted_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process can take it for that of a killed recorder."""
+    home = open_home(tmp_path / "home")
+    deleted: list[object] = []
+
+    def opened(path: Any, *arguments: Any, **more: Any) -> int:
+        if not deleted:
+            deleted.append(path)
+            Path(path).rmdir()
+        return real(path, *arguments, **more)
+
+    real = os.open
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        copies = ConfigCopies(home)
+    assert copies.write({}).read_text() == "{}"
+    assert len(deleted) == 1
+    copies.remove()
 
 
 def test_a_full_disk_is_found_before_the_command_starts(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agentobs.records.labels import Label
 from agentobs.store.backend import open_store
 from agentobs.store.port import Store
 from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
@@ -74,6 +76,22 @@ def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
         store.prepare_listing()
         store.add_titles({session_id(1): "mend the lamp", session_id(2): "mend the lamp"})
         values = {"text": "absent", "words": ["lamp", "private"], "word_digests": [[], [digest]]}
+        rows = store.rows("listing/page", **values, sort="started", limit=10, offset=0).dicts()
+        assert [row["session_id"] for row in rows] == [session_id(1)]
+        assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
+
+
+def test_an_error_is_also_found_as_a_digest(tmp_path: Path) -> None:
+    """The class of an exception that agentobs does not know is a digest, which may be the only one of a session."""
+    home = a_home(tmp_path)
+    digest = f"digest:{'0' * 24}"
+    failed = replace(end(1, failed=True), error_class=Label(digest))
+    record(home, [start(1, "coder"), failed])
+    record(home, [start(2, "coder"), end(2, failed=True)])
+    with open_store(home) as store:
+        store.prepare_listing()
+        assert store.complete_findings()
+        values = {"text": "paymenterror", "digests": [digest]}
         rows = store.rows("listing/page", **values, sort="started", limit=10, offset=0).dicts()
         assert [row["session_id"] for row in rows] == [session_id(1)]
         assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1

@@ -37,10 +37,14 @@ class ConfigCopies:
         while True:
             self._directory = home.path.resolve() / DIRECTORY / world.new_id()
             self._directory.mkdir(mode=0o700, parents=True)
-            self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            # Until it is locked, another process may take it for a leftover, and delete it.
+            try:
+                self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                continue
             if _is_locked_here(self._lock) and self._directory.is_dir():
                 break
-            os.close(self._lock)  # another process took it for a leftover before it was locked
+            os.close(self._lock)
         self._count = 0
 
     def write(self, config: dict[str, Any]) -> Path:

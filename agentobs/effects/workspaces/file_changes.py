@@ -209,12 +209,8 @@ def _with_uncaptured(
         {each.path: each for each in noted if not each.path.startswith(closed)}
         for noted in (before, after)
     )
-    for each in found:
-        if each.path.startswith(closed):
-            continue
-        if each.old_path is not None and each.old_path.startswith(closed):
-            yield _added(each)
-        elif each.kind == "deleted" and (noted := new.pop(each.path, None)) is not None:
+    for each in _outside(found, closed):
+        if each.kind == "deleted" and (noted := new.pop(each.path, None)) is not None:
             old.pop(each.path, None)
             yield replace(each, kind="modified", new_bytes=noted.size, lines_removed=None)
         elif each.kind == "added" and (noted := old.pop(each.path, None)) is not None:
@@ -232,19 +228,33 @@ def _with_uncaptured(
         yield Change("added", path, new_bytes=noted.size)
 
 
-def _added(renamed: Change) -> Change:
-    """Return a renamed file as a new one, because it is unknown whether the earlier file still exists."""
-    return Change(
-        "added",
-        renamed.path,
-        None,
-        None,
-        renamed.new_blob,
-        None,
-        renamed.new_mode,
-        None,
-        renamed.new_bytes,
-    )
+def _outside(found: Sequence[Change], closed: tuple[str, ...]) -> Iterator[Change]:
+    """Yield the changes outside of some directories.
+
+    If only one path of a renamed file is outside, the file is new or deleted there, because nothing is known about the
+    other path.
+    """
+    for each in found:
+        is_inside, old_path = each.path.startswith(closed), each.old_path
+        if old_path is None or old_path.startswith(closed) == is_inside:
+            if not is_inside:
+                yield each
+        elif is_inside:
+            yield Change(
+                "deleted",
+                old_path,
+                old_blob=each.old_blob,
+                old_mode=each.old_mode,
+                old_bytes=each.old_bytes,
+            )
+        else:
+            yield Change(
+                "added",
+                each.path,
+                new_blob=each.new_blob,
+                new_mode=each.new_mode,
+                new_bytes=each.new_bytes,
+            )
 
 
 __all__ = ["EMPTY_TREE", "Change", "ChangeKind", "changes", "patch", "tree_changes", "tree_size"]

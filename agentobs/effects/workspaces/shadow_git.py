@@ -329,11 +329,22 @@ class ShadowGit:
             (derived.git_dir / "HEAD").write_text("ref: refs/heads/history\n")
             (derived.git_dir / "config").write_text(_CONFIG)
             (derived.git_dir / "info" / "attributes").write_text(_ATTRIBUTES)
-            alternates = derived.git_dir / "objects" / "info" / "alternates"
-            alternates.write_bytes(os.fsencode(self.git_dir / "objects") + b"\n")
+            derived.read_objects_of(self.git_dir / "objects")
             yield derived
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+    def read_objects_of(self, *directories: Path) -> None:
+        """Let git also read the objects of other repositories.
+
+        Args:
+            directories: their directories with objects.
+
+        Raises:
+            OSError: the repository cannot be written.
+        """
+        alternates = self.git_dir / "objects" / "info" / "alternates"
+        alternates.write_bytes(b"".join(_quoted(each) + b"\n" for each in directories))
 
     def temporary_index(self) -> Path:
         """Return the path of an index that does not exist yet; the caller deletes it."""
@@ -368,7 +379,7 @@ class ShadowGit:
         return self._garbage.exists()
 
     def collect(self) -> None:
-        """Delete all files that belong to no state; if no state is left, delete the repository.
+        """Delete all files that belong to no state; if no state is left, delete the repository and the noted path.
 
         Raises:
             ShadowGitError: git failed, is missing, or another process takes a snapshot.
@@ -377,6 +388,7 @@ class ShadowGit:
         with self.locked():
             if not self.sessions():
                 shutil.rmtree(self.git_dir)
+                (self.path / "root").unlink(missing_ok=True)
             else:
                 # An index refers to blobs that belong to no other state, and `gc` keeps these.
                 for index in self.git_dir.glob("index*"):
@@ -485,6 +497,13 @@ def all_shadows(home: Home) -> Sequence[ShadowGit]:
     """Return all shadow repositories of a home."""
     found = sorted((home.path / DIRECTORY).glob("*/git/HEAD"))
     return [existing_shadow(home, each.parent.parent.name) for each in found]
+
+
+def _quoted(path: Path) -> bytes:
+    """Return a path in the quotes of C, in which git reads it in a list of alternates."""
+    special = {b"\\": b"\\\\", b'"': b'\\"', b"\n": b"\\n"}
+    raw = re.sub(rb'[\\"\n]', lambda found: special[found[0]], bytes(path))
+    return b'"' + raw + b'"'
 
 
 def _is_full(directory: Path) -> bool:

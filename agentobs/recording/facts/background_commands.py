@@ -17,10 +17,13 @@ COMMAND_CHARACTERS = 20_000
 """How much of a command is searched, in characters. Our choice."""
 TEXTS_MAX = 2000
 """The maximum number of texts in the input of one call that are read. Our choice."""
+HERE_DOCUMENTS_MAX = 100
+"""The maximum number of here-documents in a command that are left out of the search. Our choice."""
 
 _BACKGROUND = re.compile(r"[()|;<>]*(?<![&|<>])&(?![&>])[()|;<>]*")
 """A token of shell operators with `&` that starts a job, such as `&)`, not `&&`, `>&` or `&>`."""
-_HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1.*?^\s*\2$", re.DOTALL | re.MULTILINE)
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\b\1")
+"""The start of a here-document, with the word that ends it."""
 
 
 def is_background_command(value: Any) -> bool:
@@ -38,7 +41,7 @@ def leaves_process(value: Any) -> bool:
 
 
 def _has_background_job(command: str) -> bool:
-    text = _HERE_DOCUMENT.sub("", command)
+    text = _without_here_documents(command)
     try:
         lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
         lexer.commenters = ""
@@ -46,6 +49,25 @@ def _has_background_job(command: str) -> bool:
     except ValueError:  # an unbalanced quote
         return False
     return any(map(_BACKGROUND.fullmatch, words)) and "wait" not in words
+
+
+def _without_here_documents(command: str) -> str:
+    """Return a command without its here-documents; the time is proportional to its length."""
+    kept, at = list[str](), 0
+    for _ in range(HERE_DOCUMENTS_MAX):
+        start = _HERE_DOCUMENT.search(command, at)
+        if start is None:
+            break
+        line_end = command.find("\n", start.end())
+        last_line = re.compile(rf"^[ \t]*{start[2]}$", re.MULTILINE)
+        end = last_line.search(command, line_end) if line_end != -1 else None
+        kept.append(command[at : start.start()])
+        if end is None:  # such as a shift of bits
+            at = start.end()
+        else:
+            kept.append(command[start.end() : line_end])
+            at = end.end()
+    return "".join(kept) + command[at:]
 
 
 def input_texts(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:

@@ -78,7 +78,8 @@ def update_listing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 # `words` is the searchable text in lower case: `fact_words`, which never change, the last error and the title.
-# `has_digests` is whether `fact_words` contains digests; `fingerprint` is a hash of the row without these columns.
+# `has_digests` is whether the facts or the last error contain digests; `fingerprint` is a hash of the row without these
+# columns.
 _TABLES = """
     CREATE SCHEMA app;
     CREATE TABLE app.listing AS
@@ -134,7 +135,9 @@ _ADD_TITLES = """
     WHERE listing.session_id = new.session_id
 """
 _ADD_ERRORS = """
-    UPDATE app.listing SET words = concat_ws(chr(10), fact_words, lower(errors.error), lower(errors.error_name), title)
+    UPDATE app.listing SET
+        words = concat_ws(chr(10), fact_words, lower(errors.error), lower(errors.error_name), title),
+        has_digests = has_digests OR contains(concat_ws(chr(10), errors.error, errors.error_name), 'digest:')
     FROM app.last_errors AS errors
     WHERE listing.session_id = errors.session_id
 """

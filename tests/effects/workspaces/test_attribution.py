@@ -147,6 +147,9 @@ def test_the_directory_of_a_command_is_known() -> None:
         ("make &> log", False),
         ("a & b & wait", False),
         ("cat > page.html <<'END'\nfish & chips\nEND\nls", False),
+        ("cat <<END | server &\nfish\nEND", True),
+        ("cat <<A && cat <<B\nfish & chips\nA\nB", False),
+        ("echo $((1<<n)); cat <<-END\nfish & chips\n\tEND\nls", False),
         ("echo 'unbalanced & quote", False),
         ("curl 'http://x/?a=1&b=2'", False),
     ],
@@ -157,6 +160,12 @@ def test_commands_that_leave_a_process(command: str, expected: bool) -> None:
     assert not is_background_command({"command": command})
     assert is_background_command({"command": command, "run_in_background": True})
     assert not is_background_command({"prompt": command, "run_in_background": True})
+
+
+def test_a_command_with_many_here_documents_is_searched_in_linear_time() -> None:
+    """A search that reads the rest of the command again at each of its characters would take hours."""
+    assert leaves_process({"command": "npm start & " + "<<A " * 2000 + "\n" * 11_000})
+    assert leaves_process({"command": "npm start & <<" + "A" * 19_000})
 
 
 def test_only_calls_that_were_open_are_candidates() -> None:

@@ -88,8 +88,11 @@ def test_the_last_session_is_deleted_with_the_repository(recorded: Home) -> None
     assert repository > 5 * PART
     assert abs(total - repository) < PART // 10
     assert everything.chosen[-1].session_id == third
+    paths = [os.fsencode(each.root) for each in all_shadows(recorded)]
     prune(recorded, sessions=sessions(recorded), what="content")
     assert not list(all_shadows(recorded))
+    left = [each for each in (recorded.path / "workspaces").rglob("*") if each.is_file()]
+    assert not [each for each in left for path in paths if path in each.read_bytes()]
 
 
 def test_an_estimate_needs_no_git(recorded: Home, monkeypatch: pytest.MonkeyPatch) -> None:

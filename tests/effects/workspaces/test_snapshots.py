@@ -350,7 +350,9 @@ def test_a_comparison_that_kills_git_is_repeated(
 def test_directories_that_cannot_be_read_are_noted(
     tmp_path: Path, home: Home, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their files are neither missing without a note, nor deleted; what a file was renamed to is new."""
+    """Their files are neither missing without a note, nor deleted; what a file was renamed to is new. A file outside
+    that seems to be renamed into them is deleted.
+    """
     write(root, {"open/a": "1", "closed/b": "2\n" * 9, "closed/c": "3"})
     shadow = open_shadow(home, root)
     snapshots = Snapshots(shadow)
@@ -370,6 +372,9 @@ def test_directories_that_cannot_be_read_are_noted(
     assert found == [("added", "open/moved", None)]
     (tmp_path / "closed").rename(root / "closed")
     assert changes(shadow, second, snapshots.take()) == []
+    (root / "open" / "moved").unlink()
+    [lost] = changes(shadow, second, snapshots.take())
+    assert (lost.kind, lost.path) == ("deleted", "open/moved")
 
 
 def test_special_files_and_the_longest_names(

@@ -58,6 +58,18 @@ def test_a_hostile_tree_comes_back_byte_for_byte(tmp_path: Path) -> None:
         scratch.close()
 
 
+def test_the_home_may_have_any_path(tmp_path: Path) -> None:
+    """Git reads the directories with recorded files from a list, in which quotes and line breaks are special."""
+    root, home = tmp_path / "root", tmp_path / 'ho\nme "1" \\n#'
+    write(root, {"a.txt": "a\n"})
+    recorded = captured(home, root)
+    scratch = Scratch(recorded, tmp_path / "out")
+    assert files_of(scratch.root) == files_of(root)
+    scratch.close()
+    with open_shadow(open_home(str(home)), workspace_root(root)).derived() as derived:
+        assert derived.run("ls-tree", "--name-only", recorded.start) == b"a.txt\n"
+
+
 def test_a_session_of_a_repository_gets_a_repository(tmp_path: Path) -> None:
     """Its only commit has the files, so changes are shown by git; the comparison of files does not see it."""
     root = tmp_path / "root"
