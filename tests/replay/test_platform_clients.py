@@ -175,10 +175,9 @@ def test_a_fork_changes_the_path_of_other_clients(
     """The changed request has the path, the query and the body that the provider expects."""
 
     def run(url: str) -> list[Any]:
-        agentobs.record_all()
         target = f"{url}/model/{MODELS['bedrock']}/invoke?x=1"
         body: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Go."}]}
-        with agentobs.session("platform"):
+        with agentobs.record_all(), agentobs.session("platform"):
             first = post(target, body)
             result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"}
             body["messages"] += [
