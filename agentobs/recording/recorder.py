@@ -132,14 +132,16 @@ class Breath:
         """Lower the limit of the interpreter, because the worker computes from now on."""
         limit = sys.getswitchinterval()
         if limit > _LIMIT_SECONDS + _MICROSECOND:
-            sys.setswitchinterval(_LIMIT_SECONDS)
+            # Noted before it is lowered, because another thread may fork in between.
             self._limit = limit
+            sys.setswitchinterval(_LIMIT_SECONDS)
 
     def end(self) -> None:
         """Restore the limit of the interpreter, unless the program has changed it."""
-        limit, self._limit = self._limit, None
+        limit = self._limit
         if limit is not None and abs(sys.getswitchinterval() - _LIMIT_SECONDS) < _MICROSECOND:
             sys.setswitchinterval(limit)
+        self._limit = None
 
     def __enter__(self) -> None:
         """Begin to compute."""

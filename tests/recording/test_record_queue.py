@@ -179,6 +179,26 @@ def test_a_forked_child_has_the_limit_of_the_program(tmp_path: Path, switch_seco
     recorder.close()
 
 
+def test_a_fork_between_two_steps_of_the_change_restores_the_limit(
+    monkeypatch: pytest.MonkeyPatch, switch_seconds: float
+) -> None:
+    """Whenever the limit is lowered, the limit to restore is known, so a child that is forked then can restore it."""
+    known: list[float | None] = []
+    change = sys.setswitchinterval
+
+    def changed(seconds: float) -> None:
+        known.append(breath._limit)
+        change(seconds)
+        known.append(breath._limit)
+
+    breath = Breath(lambda: False)
+    monkeypatch.setattr(sys, "setswitchinterval", changed)
+    with breath:
+        pass
+    assert known == [pytest.approx(switch_seconds)] * 4
+    assert breath._limit is None
+
+
 SPAN = SpanStart("s", "t", "a", None, Label("main"), Label("work"), None, T0, turn=2)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agentobs.records.labels import Label, unchecked
 from agentobs.store.backend import open_store
 from agentobs.store.port import Store
 from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
@@ -77,3 +79,30 @@ def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
         rows = store.rows("listing/page", **values, sort="started", limit=10, offset=0).dicts()
         assert [row["session_id"] for row in rows] == [session_id(1)]
         assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
+
+
+def test_the_last_error_is_also_found_as_a_digest(tmp_path: Path) -> None:
+    """The class of the last error may be the only text of a session that the store replaced by a digest."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "coder"), replace(end(1, failed=True), error_class=unchecked("a b"))])
+    with open_store(home) as store:
+        store.prepare_listing()
+        store.complete_findings()
+        [row] = store.rows("listing/page", sort="started", limit=10, offset=0).dicts()
+        assert row["error"].startswith("digest:")
+        assert row["error"] not in f"{row['reason']} {row['signature']}"
+        values = {"text": "a b", "digests": [row["error"]]}
+        assert len(store.rows("listing/page", **values, sort="started", limit=1, offset=0).rows) == 1
+        assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
+
+
+def test_names_are_folded_as_the_search_text(tmp_path: Path) -> None:
+    """A search finds a name in capital and small letters, even if `str.casefold` changes more than these."""
+    home = a_home(tmp_path)
+    for number, name in enumerate(("Straße", "λόγος"), 1):
+        record(home, [start(number, Label.reviewed(name, reason="a constant")), end(number)])
+    with open_store(home) as store:
+        store.prepare_listing()
+        for number, texts in enumerate((("Straße", "STRASSE", "straße"), ("λόγος", "ΛΌΓΟΣ")), 1):
+            for text in texts:
+                assert found(store, text.casefold()) == [session_id(number)]
