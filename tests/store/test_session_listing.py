@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from agentobs.records.labels import Label, unchecked
 from agentobs.store.backend import open_store
-from agentobs.store.port import Store
+from agentobs.store.duckdb import session_listing
+from agentobs.store.port import QueryError, Store
 from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
 
 
@@ -64,6 +66,27 @@ def test_titles_and_errors_are_searched_whatever_comes_first(
         assert "lamp" not in str(
             store.rows("listing/page", sort="started", limit=10, offset=0).rows
         )
+
+
+def test_findings_are_listed_even_if_the_first_attempt_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the findings were computed but not added to the list, for example without memory, the next attempt adds them."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "coder"), attempt(1, 1), end(1, T0 + 1, failed=True)])
+    with open_store(home) as store:
+        store.prepare_listing()
+
+        def fails(_: object) -> None:
+            raise duckdb.OutOfMemoryException("full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(session_listing, "update_listing", fails)
+            with pytest.raises(QueryError):
+                store.complete_findings()
+        assert not store.complete_findings()
+        [row] = store.rows("listing/page", sort="started", limit=10, offset=0).dicts()
+        assert found(store, row["error"].lower()) == [session_id(1)]
 
 
 def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
