@@ -71,7 +71,7 @@ def test_titles_and_errors_are_searched_whatever_comes_first(
 def test_findings_are_listed_even_if_the_first_attempt_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the findings were computed but not added to the list, for example without memory, the next attempt adds them."""
+    """If findings were computed but not added to the list, for example without memory, the next attempt adds them."""
     home = a_home(tmp_path)
     record(home, [start(1, "coder"), attempt(1, 1), end(1, T0 + 1, failed=True)])
     with open_store(home) as store:
@@ -115,7 +115,9 @@ def test_the_last_error_is_also_found_as_a_digest(tmp_path: Path) -> None:
         assert row["error"].startswith("digest:")
         assert row["error"] not in f"{row['reason']} {row['signature']}"
         values = {"text": "a b", "digests": [row["error"]]}
-        assert len(store.rows("listing/page", **values, sort="started", limit=1, offset=0).rows) == 1
+        assert (
+            len(store.rows("listing/page", **values, sort="started", limit=1, offset=0).rows) == 1
+        )
         assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
 
 
