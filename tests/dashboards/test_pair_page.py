@@ -167,7 +167,7 @@ def test_differences_are_in_words() -> None:
 
 
 def test_a_run_of_additional_steps_ends_at_a_common_step() -> None:
-    """Only steps without a common step of their lane between them are one run, also if two lanes alternate."""
+    """Only steps without a common step of their lane between them are one run, even if two lanes alternate."""
     side = {"main": {"lane": "main"}, "other": {"lane": "main/agent#1"}}
     changes = [
         *(("main", each) for each in ("added", "same", "added", "added", "changed", "removed")),

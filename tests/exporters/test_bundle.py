@@ -24,6 +24,7 @@ from agentobs.importers.bundle.container import Entry
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import Block, Index, Summary
 from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segment_import import import_segment
 from agentobs.recording.journal.segments import Line, facts_path, line_of, read, segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.labels import Label
@@ -379,11 +380,10 @@ def test_the_origin_of_a_session_is_known_even_if_its_import_dies(
     The next import finishes an import that died.
     """
     other = open_home(tmp_path / "other")
-    write = bundle_import.import_segment
 
     def dies(*arguments: Any) -> None:
         if not is_before:
-            write(*arguments)
+            import_segment(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
