@@ -34,7 +34,7 @@ def now() -> int:
     While the clock is held (`hold_clock`), this is the time at which it was held plus the monotonic time since, so that
     a clock that is set changes neither the order of records nor durations.
     """
-    held = _held
+    held = _clock.held
     if held is None:
         return time.time_ns()
     found_ns = held.offset_ns + time.monotonic_ns()
@@ -67,7 +67,7 @@ _SUSPENSION_MIN_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldClock:
+class _Held:
     """The relation of the two clocks while the wall clock is held."""
 
     offset_ns: int
@@ -76,17 +76,23 @@ class _HeldClock:
     """How long the machine had been suspended since it started."""
 
 
-_held: _HeldClock | None = None
-_holders = 0
-_clock_lock = threading.RLock()  # a signal handler may read the clock at any time
+class _Clock:
+    """The wall clock of this process, which may be held."""
+
+    def __init__(self) -> None:
+        self.held: _Held | None = None
+        """None if the clock is not held."""
+        self.holders = 0
+        """The number of calls of `hold_clock` that were not undone."""
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Replace the lock, which another thread may have held when this process was forked."""
+        self.lock = threading.RLock()  # a signal handler may read the clock at any time
 
 
-def _renew_clock_lock() -> None:
-    global _clock_lock
-    _clock_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_clock_lock)
+_clock = _Clock()
+os.register_at_fork(after_in_child=_clock.renew_lock)
 
 
 def hold_clock() -> None:
@@ -94,36 +100,33 @@ def hold_clock() -> None:
 
     If it is held already, it is only set forward: to set it back would change the order of what others record.
     """
-    global _held, _holders
-    with _clock_lock:
-        found = _HeldClock(time.time_ns() - time.monotonic_ns(), _suspended_ns())
-        if _held is None or time.time_ns() > now():
-            _held = found
-        _holders += 1
+    with _clock.lock:
+        found = _Held(time.time_ns() - time.monotonic_ns(), _suspended_ns())
+        if _clock.held is None or time.time_ns() > now():
+            _clock.held = found
+        _clock.holders += 1
 
 
 def release_clock() -> None:
     """Undo one call of `hold_clock`; after the last one, `now` is the wall clock again."""
-    global _held, _holders
-    with _clock_lock:
-        _holders = max(0, _holders - 1)
-        if not _holders:
-            _held = None
+    with _clock.lock:
+        _clock.holders = max(0, _clock.holders - 1)
+        if not _clock.holders:
+            _clock.held = None
 
 
-def _add_suspension(held: _HeldClock) -> int:
+def _add_suspension(held: _Held) -> int:
     """Set the held clock forward by the time for which the machine was suspended since; return it in nanoseconds.
 
     The monotonic clock of Linux stands still during that time.
     """
-    global _held
     suspended_ns = _suspended_ns()
     added_ns = suspended_ns - held.suspended_ns
     if added_ns < _SUSPENSION_MIN_NS:
         return 0
-    with _clock_lock:
-        if _held is held:
-            _held = _HeldClock(held.offset_ns + added_ns, suspended_ns)
+    with _clock.lock:
+        if _clock.held is held:
+            _clock.held = _Held(held.offset_ns + added_ns, suspended_ns)
     return added_ns
 
 

@@ -1,7 +1,8 @@
 """A pytest plugin: the lines that name failed tests contain the reason, even if the output is not a terminal.
 
 pytest prints these lines last, directly above the counts, but cuts them at 80 columns if it writes to a file. The
-reason is then missing for most of our tests. `tests/conftest.py` uses this plugin.
+reason is then missing for most of our tests. `tests/conftest.py` uses this plugin. The option `--force-short-summary`
+prevents that a reason has many lines if the variable CI is set.
 """
 
 from __future__ import annotations

@@ -24,14 +24,19 @@ def test_passes():
 """
 
 
-def test_the_last_lines_name_the_failed_tests_and_the_reasons(pytester: pytest.Pytester) -> None:
-    """Names and reasons are complete, below all tracebacks and directly above the counts."""
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_the_last_lines_name_the_failed_tests_and_the_reasons(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    """Names and the first lines of reasons are complete, below all tracebacks and directly above the counts."""
+    monkeypatch.delenv("BUILD_NUMBER", raising=False)
+    monkeypatch.setenv("CI", ci) if ci else monkeypatch.delenv("CI", raising=False)
     pytester.makepyfile(test_some=FAILING)
     # Warnings of earlier tests could be raised during this run, and would be counted.
     without = [
         each for name in ("cacheprovider", "xdist", "warnings") for each in ("-p", f"no:{name}")
     ]
-    options = ("-p", "tests.failure_lines", *without, "-q", "-ra")
+    options = ("-p", "tests.failure_lines", *without, "-q", "-ra", "--force-short-summary")
     ran = pytester.runpytest_inprocess(*options)
     *_, error, failure, counts = ran.outlines
     assert error == "ERROR test_some.py::test_errors - RuntimeError: the setup failed"

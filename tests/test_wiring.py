@@ -20,6 +20,7 @@ MUTABLE = {
     "agentobs.runtime.process": "the object that contains all other state",
     "agentobs.sink.sink": "receives the records of every module",
     "agentobs.tracing.places.open_spans": "read for each span and request; removing a span ends it atomically",
+    "agentobs.world._clock": "the clock of the machine, which replays do not replace; the runtime imports it",
     "replay.virtual_time.time_patches._ORIGINALS": "the original functions of `time`, which the patches replace",
 }
 """The module globals that change while the program runs, each with the reason."""

@@ -60,7 +60,8 @@ BUSY_NS = 500_000
 """How long the worker computes before it lets other threads run. Our choice: a tenth of the interpreter's own limit."""
 BREATH_SECONDS = 0.00005
 """How long it pauses then: long enough for a waiting thread to continue. Our choice."""
-_LIMIT_SECONDS = BUSY_NS / 1e9
+_LIMIT_SECONDS = 0.000512
+"""The limit of the interpreter while the worker computes. It is recognized, because programs hardly set this value."""
 _MICROSECOND = 1e-6
 """The resolution of the limit."""
 STOPPED_MAX = 10_000
@@ -114,9 +115,10 @@ class Breath:
     thread waits for it. The event loop of the agent would wait this long each time.
 
     In the first place, the worker pauses between the steps of its work. Some steps take longer than half a millisecond.
-    Therefore, while the worker computes, the limit of the interpreter is half a millisecond as well. The limit applies
-    to all threads, so the worker restores it before it pauses or waits: otherwise it would interrupt the other threads
-    as often. A limit that is lower, or that the program sets meanwhile, is never changed.
+    Therefore, while the worker computes or writes, the limit of the interpreter is half a millisecond as well. The
+    limit applies to all threads, so the worker restores it before it pauses or waits for records: otherwise it would
+    interrupt the other threads as often. A limit that is lower, or that the program sets meanwhile, is never changed. A
+    program may save this limit and set it again later; then the next record restores the program's own limit.
     """
 
     def __init__(self, is_behind: Callable[[], bool]) -> None:
@@ -127,19 +129,25 @@ class Breath:
         self._last_ns = 0
         self._limit: float | None = None
         """The limit to restore, in seconds; None if it was not lowered."""
+        self._last_limit: float | None = None
+        """The last limit that was lowered, in seconds."""
 
     def begin(self) -> None:
         """Lower the limit of the interpreter, because the worker computes from now on."""
         limit = sys.getswitchinterval()
+        if _is_lowered(limit) and self._last_limit is not None:
+            limit = self._last_limit
         if limit > _LIMIT_SECONDS + _MICROSECOND:
+            # Noted before it is lowered, because another thread may fork in between.
+            self._limit = self._last_limit = limit
             sys.setswitchinterval(_LIMIT_SECONDS)
-            self._limit = limit
 
     def end(self) -> None:
         """Restore the limit of the interpreter, unless the program has changed it."""
-        limit, self._limit = self._limit, None
-        if limit is not None and abs(sys.getswitchinterval() - _LIMIT_SECONDS) < _MICROSECOND:
+        limit = self._limit
+        if limit is not None and _is_lowered(sys.getswitchinterval()):
             sys.setswitchinterval(limit)
+        self._limit = None
 
     def __enter__(self) -> None:
         """Begin to compute."""
@@ -163,6 +171,11 @@ class Breath:
             self._last_ns = world.monotonic()
             if lowered_from is not None:
                 self.begin()
+
+
+def _is_lowered(limit: float) -> bool:
+    """Return whether a limit of the interpreter is the one that the worker sets."""
+    return abs(limit - _LIMIT_SECONDS) < _MICROSECOND
 
 
 class Recorder:

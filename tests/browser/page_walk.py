@@ -51,7 +51,7 @@ def kind_of(path: str) -> str:
 
 
 def _parts(kind: str) -> tuple[str, set[str]]:
-    """Return a kind without filters but with its tab, and the names of the filters: filters, sorts, pages of a table."""
+    """Return a kind without filters but with its tab, and the names of its filters, sorts, and pages of a table."""
     path, _, query = kind.partition("?")
     names = set(query.split("&")) if query else set()
     tabs = {name for name in names if name.startswith("tab=")}

@@ -227,6 +227,7 @@ def test_the_code_of_an_imported_session_runs_only_after_a_confirmation(
             asked = client.press(path, part=False, **fields)
             assert (asked.status, programs) == (200, [])
             assert "the bundle evil.bundle" in asked.words
+            assert "or in a copy of it, with all your permissions" in asked.words
             [proof] = re.findall(r'name="confirmed" value="(\w+)"', asked.html)
             return str(proof)
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
-from dashboards.app.comparison.pair_page import PAGE_SIZE
+from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
 from dashboards.figures import two_sessions
 from dashboards.panels.pair_summary import row, totals
 from replay.divergence.session_diff import Part, compared
@@ -164,6 +164,21 @@ def test_differences_are_in_words() -> None:
     assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
     unknown = totals({**a, "cost_usd": None}, b)[0]
     assert (unknown.a, unknown.difference) == ("unknown", "unknown (a value is missing)")
+
+
+def test_a_run_of_additional_steps_ends_at_a_common_step() -> None:
+    """Only steps without a common step of their lane between them are one run, even if two lanes alternate."""
+    side = {"main": {"lane": "main"}, "other": {"lane": "main/agent#1"}}
+    changes = [
+        *(("main", each) for each in ("added", "same", "added", "added", "changed", "removed")),
+        *(("other", each) for each in ("same", "added", "added", "same")),
+    ]
+    steps = [
+        {"change": change, "a" if change == "removed" else "b": side[lane]}
+        for lane, change in changes
+    ]
+    assert difference_runs(steps, [1, 3, 4, 5, 6, 8, 9]) == [[1], [3, 4], [5], [6], [8, 9]]
+    assert difference_runs(steps, [1, 8, 3, 9, 4, 5, 6]) == [[1, 8], [3, 9, 4], [5], [6]]
 
 
 def test_each_step_shows_the_certainty_of_its_cost() -> None:

@@ -508,11 +508,16 @@ def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPy
 
 
 def test_rows_show_the_last_error(client: Client) -> None:
-    """The row of a failed session shows the error that ended it, and a click on it lists all sessions with it."""
+    """The row of a failed session shows the error that ended it, and a click on it lists all sessions with it.
+
+    A tooltip contains the whole text, because a narrow column cuts it.
+    """
     failed = client.get("/?status=failed")
+    whole = re.findall(r'class="row-error" title="([^"]*)">(.*?)</small>', failed.html)
+    assert [title for title, _ in whole] == [re.sub("<[^>]*>", "", html) for _, html in whole]
     errors = re.findall(r'class="row-error"[^>]*><a [^>]*>([^<]*)<', failed.html)
     assert set(errors) == {"ValueError"}
-    assert len(errors) == len(listed(client, status="failed"))
+    assert len(errors) == len(whole) == len(listed(client, status="failed"))
     assert "/?q=ValueError&status=failed" in failed.links("/?")
     assert sorted(all_listed(client, q="valueerror")) == sorted(all_listed(client, status="failed"))
 

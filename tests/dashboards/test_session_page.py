@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentobs.recording.journal.home import Home
+from agentobs.records.effect_facts import Command
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
@@ -382,6 +383,23 @@ def test_results_about_an_ended_session_are_cached(home: Home) -> None:
         cache.get("third", lambda: [0])
         assert cache.get("first", list) is first
         assert cache.get("second", list) is not second
+
+
+def test_effects_after_the_end_of_a_session_are_shown(tmp_path: Path) -> None:
+    """A command that is recorded after its session has ended is shown, although the session was shown before."""
+    home, session = a_home(tmp_path), session_id(1)
+    record(home, [start(1), attempt(1, 1), end(1)])
+    fact = Command(
+        session, None, Label("main"), 1, "c", None, None, Label("gitlog"), "shim", T0 + 1, T0 + 2, 1, "exited", 0,
+        None, 1, 1, None, None, None, False, 0, 0,
+    )  # fmt: skip
+    for is_recorded in (False, True):
+        if is_recorded:
+            write_facts(home, [fact])
+        with serving(home) as made:
+            for tab in ("trace", "why"):
+                words = made.get(f"/sessions/{session}?tab={tab}").words
+                assert ("gitlog" in words) is is_recorded
 
 
 def test_plotly_adds_no_blocked_style(client: Client) -> None:

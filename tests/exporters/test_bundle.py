@@ -19,11 +19,12 @@ from click.testing import CliRunner, Result
 import agentobs
 from agentobs.cli import cli
 from agentobs.errors import AgentobsError, DamagedError, ForeignError, UsageError
-from agentobs.importers.bundle import container, import_bundle
+from agentobs.importers.bundle import bundle_import, bundle_origin, container, import_bundle
 from agentobs.importers.bundle.container import Entry
 from agentobs.recording.journal import compression
 from agentobs.recording.journal.compression import Block, Index, Summary
 from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segment_import import import_segment
 from agentobs.recording.journal.segments import Line, facts_path, line_of, read, segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.labels import Label
@@ -368,6 +369,36 @@ def test_an_interrupted_replacement_is_completed_by_the_next_import(
     )
     assert session in ids(other)
     assert "already imported" in run(other, "import", "bundle", bundle_with_content).output
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_the_origin_of_a_session_is_known_even_if_its_import_dies(
+    bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    """No session of a bundle looks as if it was recorded here, even if the process dies after the session was written.
+
+    The next import finishes an import that died.
+    """
+    other = open_home(tmp_path / "other")
+
+    def dies(*arguments: Any) -> None:
+        if not is_before:
+            import_segment(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bundle_import, "import_segment", dies)
+        with pytest.raises(KeyboardInterrupt):
+            import_bundle(other, bundled, remove_session=lambda *_: None)
+    assert len(ids(other)) == (0 if is_before else 1)
+    for session in ids(other):
+        origin = bundle_origin(other, session)
+        assert origin is not None
+        assert origin.file == bundled.name
+    output = run(other, "import", "bundle", bundled).output
+    assert output.count("already imported") == (0 if is_before else 1)
+    assert len(ids(other)) == 5
+    assert run(other, "import", "bundle", bundled).output.count("already imported") == 5
 
 
 def test_digests_of_names_keep_the_key_of_their_home(home: Home, elsewhere: Home) -> None:

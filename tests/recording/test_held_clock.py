@@ -37,8 +37,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """Return a machine whose clocks this process reads; its clock is not held."""
     made = Machine()
     with monkeypatch.context() as patch:
-        patch.setattr(world, "_held", None)
-        patch.setattr(world, "_holders", 0)
+        patch.setattr(world._clock, "held", None)
+        patch.setattr(world._clock, "holders", 0)
         patch.setattr(time, "time_ns", lambda: made.wall)
         patch.setattr(time, "monotonic_ns", lambda: made.monotonic)
         patch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)

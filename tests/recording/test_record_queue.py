@@ -17,7 +17,7 @@ import agentobs
 from agentobs import world
 from agentobs.recording import record_queue
 from agentobs.recording.record_queue import BEHIND_BYTES, Command, RecordQueue
-from agentobs.recording.recorder import BREATH_SECONDS, Breath, Recorder
+from agentobs.recording.recorder import _LIMIT_SECONDS, BREATH_SECONDS, Breath, Recorder
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -148,9 +148,9 @@ def test_the_interpreter_interrupts_the_worker(
     monkeypatch.setattr(world, "pause", lambda _: paused_with.append(sys.getswitchinterval()))
     breath = Breath(lambda: False)
     with breath:
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
         breath.take()
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
     assert paused_with == [pytest.approx(switch_seconds)]
     assert sys.getswitchinterval() == pytest.approx(switch_seconds)
 
@@ -168,6 +168,17 @@ def test_the_limit_of_the_program_is_kept(switch_seconds: float) -> None:
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
+def test_a_limit_that_the_program_saved_meanwhile_is_replaced(switch_seconds: float) -> None:
+    """If a program saves the limit while the worker computes, and sets it again later, its own limit returns."""
+    breath = Breath(lambda: False)
+    with breath:
+        saved = sys.getswitchinterval()
+    sys.setswitchinterval(saved)
+    with breath:
+        assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(switch_seconds)
+
+
 def test_a_forked_child_has_the_limit_of_the_program(tmp_path: Path, switch_seconds: float) -> None:
     """A child that is forked while the worker computes has the limit that the program had before."""
     recorder = Recorder(a_home(tmp_path))
@@ -177,6 +188,26 @@ def test_a_forked_child_has_the_limit_of_the_program(tmp_path: Path, switch_seco
             os._exit(sys.getswitchinterval() > switch_seconds / 2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     recorder.close()
+
+
+def test_a_fork_between_two_steps_of_the_change_restores_the_limit(
+    monkeypatch: pytest.MonkeyPatch, switch_seconds: float
+) -> None:
+    """Whenever the limit is lowered, the limit to restore is known, so a child that is forked then can restore it."""
+    known: list[float | None] = []
+    change = sys.setswitchinterval
+
+    def changed(seconds: float) -> None:
+        known.append(breath._limit)
+        change(seconds)
+        known.append(breath._limit)
+
+    breath = Breath(lambda: False)
+    monkeypatch.setattr(sys, "setswitchinterval", changed)
+    with breath:
+        pass
+    assert known == [pytest.approx(switch_seconds)] * 4
+    assert breath._limit is None
 
 
 SPAN = SpanStart("s", "t", "a", None, Label("main"), Label("work"), None, T0, turn=2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, unchecked
 from agentobs.store.backend import open_store
-from agentobs.store.port import Store
+from agentobs.store.duckdb import session_listing
+from agentobs.store.port import QueryError, Store
 from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
 
 
@@ -66,6 +68,27 @@ def test_titles_and_errors_are_searched_whatever_comes_first(
         )
 
 
+def test_findings_are_listed_even_if_the_first_attempt_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If findings were computed but not added to the list, for example without memory, the next attempt adds them."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "coder"), attempt(1, 1), end(1, T0 + 1, failed=True)])
+    with open_store(home) as store:
+        store.prepare_listing()
+
+        def fails(_: object) -> None:
+            raise duckdb.OutOfMemoryException("full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(session_listing, "update_listing", fails)
+            with pytest.raises(QueryError):
+                store.complete_findings()
+        assert not store.complete_findings()
+        [row] = store.rows("listing/page", sort="started", limit=10, offset=0).dicts()
+        assert found(store, row["error"].lower()) == [session_id(1)]
+
+
 def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
     """Of several words, one may be in the facts of a session as a digest, and another one in its title."""
     home = a_home(tmp_path)
@@ -81,17 +104,30 @@ def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
         assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
 
 
-def test_an_error_is_also_found_as_a_digest(tmp_path: Path) -> None:
-    """The class of an exception that agentobs does not know is a digest, which may be the only one of a session."""
+def test_the_last_error_is_also_found_as_a_digest(tmp_path: Path) -> None:
+    """The class of the last error may be the only text of a session that the store replaced by a digest."""
     home = a_home(tmp_path)
-    digest = f"digest:{'0' * 24}"
-    failed = replace(end(1, failed=True), error_class=Label(digest))
-    record(home, [start(1, "coder"), failed])
-    record(home, [start(2, "coder"), end(2, failed=True)])
+    record(home, [start(1, "coder"), replace(end(1, failed=True), error_class=unchecked("a b"))])
     with open_store(home) as store:
         store.prepare_listing()
-        assert store.complete_findings()
-        values = {"text": "paymenterror", "digests": [digest]}
-        rows = store.rows("listing/page", **values, sort="started", limit=10, offset=0).dicts()
-        assert [row["session_id"] for row in rows] == [session_id(1)]
+        store.complete_findings()
+        [row] = store.rows("listing/page", sort="started", limit=10, offset=0).dicts()
+        assert row["error"].startswith("digest:")
+        assert row["error"] not in f"{row['reason']} {row['signature']}"
+        values = {"text": "a b", "digests": [row["error"]]}
+        assert (
+            len(store.rows("listing/page", **values, sort="started", limit=1, offset=0).rows) == 1
+        )
         assert store.rows("listing/totals", **values).dicts()[0]["sessions"] == 1
+
+
+def test_names_are_folded_as_the_search_text(tmp_path: Path) -> None:
+    """A search finds a name in capital and small letters, even if `str.casefold` changes more than these."""
+    home = a_home(tmp_path)
+    for number, name in enumerate(("Straße", "λόγος"), 1):
+        record(home, [start(number, Label.reviewed(name, reason="a constant")), end(number)])
+    with open_store(home) as store:
+        store.prepare_listing()
+        for number, texts in enumerate((("Straße", "STRASSE", "straße"), ("λόγος", "ΛΌΓΟΣ")), 1):
+            for text in texts:
+                assert found(store, text.casefold()) == [session_id(number)]

@@ -61,6 +61,7 @@ class _Known:
     """A session that was imported from a bundle before."""
 
     segment_id: str
+    """The ID of its segment; empty until its first import has finished."""
     has_content: bool
     becomes: str | None = None
     """While the session is being replaced, the ID of the new segment; else None."""
@@ -230,6 +231,9 @@ def _import_session(
     has_content = content is not None
     money = next((each for each in bundle.money if each.session_id == session_id), None)
     known = _known(home, session_id)
+    if known is not None and not known.segment_id:
+        known = None  # its import has not finished
+    name = bundle.path.name
     state: State = "new"
     was_imported = known is not None and known.segment_id == facts.segment_id
     if is_deleted and (known is None or known.becomes != facts.segment_id):
@@ -245,6 +249,9 @@ def _import_session(
             remove_session(home, session_id)
     elif is_present or known is not None:
         state = "kept"
+    if state == "new":
+        # If the process dies after the import, this entry tells where the session came from.
+        _remember(home, session_id, _Known("", has_content, None, name, world.now()))
     if state in ("new", "replaced"):
         import_segment(
             home,
@@ -253,7 +260,6 @@ def _import_session(
         )
     is_remembered = was_imported and known is not None and known.becomes is None
     if state != "kept" and not is_remembered:
-        name = bundle.path.name
         _remember(home, session_id, _Known(facts.segment_id, has_content, None, name, world.now()))
     return ImportedSession(session_id, state, has_content, money)
 

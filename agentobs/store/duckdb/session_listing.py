@@ -78,8 +78,8 @@ def update_listing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 # `words` is the searchable text in lower case: `fact_words`, which never change, the last error and the title.
-# `has_digests` is whether the facts or the last error contain digests; `fingerprint` is a hash of the row without these
-# columns.
+# `ß` and `ς` are folded as `str.casefold` folds them in the text to search for. `has_digests` is whether the facts or
+# the last error contain digests; `fingerprint` is a hash of the row without these columns.
 _TABLES = """
     CREATE SCHEMA app;
     CREATE TABLE app.listing AS
@@ -110,12 +110,12 @@ _TABLES = """
     )
     SELECT
         listed.*,
-        lower(concat_ws(
+        replace(replace(lower(concat_ws(
             chr(10), listed.session_id, name, reason, signature, array_to_string(map_keys(tags), chr(10)),
             array_to_string(map_values(tags), chr(10)),
             array_to_string([entry['key'] || '=' || entry['value'] FOR entry IN map_entries(tags)], chr(10)),
             array_to_string(models, chr(10)), used_tools.tools
-        )) AS fact_words,
+        )), 'ß', 'ss'), 'ς', 'σ') AS fact_words,
         fact_words AS words,
         NULL::VARCHAR AS title,
         contains(fact_words, 'digest:') AS has_digests,
@@ -137,7 +137,7 @@ _ADD_TITLES = """
 _ADD_ERRORS = """
     UPDATE app.listing SET
         words = concat_ws(chr(10), fact_words, lower(errors.error), lower(errors.error_name), title),
-        has_digests = has_digests OR contains(concat_ws(chr(10), errors.error, errors.error_name), 'digest:')
+        has_digests = contains(concat_ws(chr(10), fact_words, errors.error, errors.error_name), 'digest:')
     FROM app.last_errors AS errors
     WHERE listing.session_id = errors.session_id
 """

@@ -131,9 +131,9 @@ class DuckStore:
         """Add the missing findings; return whether any were missing."""
         with _translated_errors():
             is_new = session_listing.complete_findings(self.connection)
-            if is_new:
-                with self._listing_lock:
-                    session_listing.update_listing(self.connection)
+            # Even if none are new: an earlier call may have failed after it had added them.
+            with self._listing_lock:
+                session_listing.update_listing(self.connection)
             return is_new
 
     def add_titles(self, titles: Mapping[str, str]) -> None:

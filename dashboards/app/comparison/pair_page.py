@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -261,8 +261,7 @@ def _in_time(
 def _listed(steps: Sequence[Row], different: Sequence[int]) -> list[dict[str, Any]]:
     """Return the different steps as rows; many consecutive steps of one session are one row with their number."""
     found = []
-    for _, numbers in groupby(enumerate(different), key=lambda each: _run_key(steps, each)):
-        run = [number for _, number in numbers]
+    for run in difference_runs(steps, different):
         turns = [
             side["turn"]
             for number in run
@@ -276,11 +275,37 @@ def _listed(steps: Sequence[Row], different: Sequence[int]) -> list[dict[str, An
     return found
 
 
-def _run_key(steps: Sequence[Row], each: tuple[int, int]) -> object:
-    """Return the same value for consecutive steps that only one session has."""
-    at, number = each
-    change = steps[number - 1]["change"]
-    return at if change == "changed" else change
+def difference_runs(steps: Sequence[Row], different: Sequence[int]) -> list[list[int]]:
+    """Return the numbers of different steps in runs of steps that only one session has. A run ends at a step of one of
+    its lanes that both sessions have.
+
+    Args:
+        steps: all steps of a comparison, lane by lane.
+        different: the numbers of the different steps, from 1, in the order in which they are listed.
+    """
+    before = _common_steps_before(steps)
+    found: list[list[int]] = []
+    change, common = "", dict[str, int]()
+    for number in different:
+        step = steps[number - 1]
+        lane = _side(step)["lane"]
+        is_same = step["change"] == change != "changed"
+        if is_same and common.setdefault(lane, before[number - 1]) == before[number - 1]:
+            found[-1].append(number)
+        else:
+            found.append([number])
+            change, common = step["change"], {lane: before[number - 1]}
+    return found
+
+
+def _common_steps_before(steps: Sequence[Row]) -> list[int]:
+    """Return for each step how many steps of its lane before it both sessions have."""
+    found, common = list[int](), Counter[str]()
+    for step in steps:
+        lane = _side(step)["lane"]
+        found.append(common[lane])
+        common[lane] += step["change"] in ("same", "changed")
+    return found
 
 
 def _notes(summaries: Sequence[Sequence[Row]], *, has_common_step: bool) -> list[str]:
