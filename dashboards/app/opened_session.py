@@ -42,7 +42,8 @@ class OpenedSession:
 
 
 def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
-    """Return a session with its tree."""
+    """Return a session with its tree. A later error page of the request links to this session."""
+    request.state.session_id = session_id
     cache = SessionCache.of(site_of(request).home, view, session_id)
     key = {"session_id": session_id}
     rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))

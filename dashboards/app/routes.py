@@ -173,6 +173,7 @@ def _agentobs_error(request: Request, error: Exception) -> Response:
         title="Not found" if is_usage else "The recordings cannot be read",
         found=f"{place}{error.found}.",
         todo=f"{error.todo}." if error.todo else "",
+        session_id=getattr(request.state, "session_id", None),
     )
 
 

@@ -22,6 +22,8 @@ from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
     ShownNode,
+    earlier_failures,
+    main_turns,
     matching_nodes,
     selected_number,
     shown_nodes,
@@ -94,7 +96,9 @@ def session(request: Request) -> Response:
             if opened.tree.failing is None
             else opened.tree.node(opened.tree.failing).step_id,
             last_failed=_last_failed(opened),
+            earlier=earlier_failures(view, opened.tree),
             failed_steps=_failed_counts(opened.tree),
+            own_turns=_own_turns(opened),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(opened.cached_rows("internal/session_git")),
             spent=first_of(opened.cached_rows("cost_by_session")),
@@ -125,6 +129,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "nodes": nodes,
         "more_nodes": more,
         "all_nodes": len(tree),
+        "main_turns": main_turns(tree),
         "is_filtered": is_filtered,
         "find": words,
         "only_failed": only_failed,
@@ -203,6 +208,16 @@ def _last_failed(opened: OpenedSession) -> ShownNode | None:
     if number is None:
         return None
     return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
+
+
+def _own_turns(opened: OpenedSession) -> int | None:
+    """Return the number of turns of the main agent itself; None if no sub-agent has turns."""
+    tree = opened.tree
+    if all(tree.node(number).lane == "main" for number in tree.order):
+        return None
+    lanes = [row["lane"] for row in opened.cached_rows("session_turns")]
+    own = lanes.count("main")
+    return None if own == len(lanes) else own
 
 
 def _failed_counts(tree: TraceTree) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.provider.registry import dialect_of_body
+from agentobs.records.labels import DIGEST
 from dashboards.app.attempt_page import attempt_of
 from dashboards.app.changes_page import previous_attempt
 from dashboards.app.content_forms import Fields, content_response, on_click
@@ -158,7 +159,7 @@ def _blocks_response(request: Request, about: Row, title: str, blocks: Sequence[
 
 
 def _call_row(view: View, about: Row, ordinal: str) -> Row:
-    """Return the row of a tool call.
+    """Return the row of a tool call, with the original name.
 
     Raises:
         UsageError: the response has no such call.
@@ -168,7 +169,8 @@ def _call_row(view: View, about: Row, ordinal: str) -> Row:
     found = [each for each in calls if str(each["ordinal"]) == ordinal]
     if not found:
         raise UsageError("no such tool call in this response", where=str(about["attempt_id"]))
-    return found[0]
+    [named] = view.texts.replace_in_dicts([{"name": found[0]["name"]}])
+    return {**found[0], **named}
 
 
 def _result_rows(view: View, about: Row, call: Row) -> tuple[list[Row], Row | None]:
@@ -216,7 +218,9 @@ def _call_blocks(
 
 
 def _executed(row: Row, executed: dict[str, Any]) -> Block:
-    title = f"{'Error' if row['is_error'] else 'Result'} from {visible(str(row['name']))}"
+    title, name = "Error" if row["is_error"] else "Result", str(row["name"] or "")
+    if name and not name.startswith(DIGEST):
+        title += f" from {visible(name)}"
     value = executed.get("result")
     readable = value if isinstance(value, str) else ""
     return result_block(title, shown(value), value, readable, is_error=bool(row["is_error"]))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.errors import UsageError
+from agentobs.records.labels import DIGEST
 from agentobs.store.analysis.cause_texts import effect_text
 from agentobs.store.analysis.effect_causes import CauseNode, SessionCauses
 from agentobs.store.analysis.failure import Failure
 from dashboards.app.site import first_of
 from dashboards.app.store_view import Row, View
+from dashboards.figures.phrases import count, times
 from dashboards.panels.session_outcomes import steps_of
 from dashboards.panels.trace_tree import Node, TraceTree, trace_tree
 
 MOST_MATCHES = 200
 """The maximum number of matches of a filter that are shown. Our choice."""
+MOST_NAMES = 3
+"""The maximum number of tools that a sentence names. Our choice: one line of text."""
 
 
 NO_STEP: Row = dict.fromkeys(
@@ -133,6 +138,17 @@ def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:
     return tree.by_id[step_id]
 
 
+def main_turns(tree: TraceTree) -> tuple[int, int] | None:
+    """Return the numbers of the first and the last turn of the main agent; None if it has no turns."""
+    nodes = map(tree.node, tree.order)
+    turns = [
+        node.turn
+        for node in nodes
+        if node.kind == "request" and node.lane == "main" and node.turn is not None
+    ]
+    return (min(turns), max(turns)) if turns else None
+
+
 def step_of_turn(tree: TraceTree, text: str) -> str:
     """Return the ID of the request of a turn of the main agent.
 
@@ -147,7 +163,9 @@ def step_of_turn(tree: TraceTree, text: str) -> str:
     # The last attempt of a turn got its response.
     if requests:
         return requests[-1].step_id
-    raise UsageError("the main agent has no such turn", where=f"turn {text[:20]}")
+    turns = main_turns(tree)
+    todo = f"Its turns are {turns[0]:,} to {turns[1]:,}" if turns else ""
+    raise UsageError("the main agent has no such turn", where=f"turn {text[:20]}", todo=todo)
 
 
 def shown_nodes(view: View, nodes: Sequence[Node], expanded: set[int]) -> list[ShownNode]:
@@ -158,6 +176,41 @@ def shown_nodes(view: View, nodes: Sequence[Node], expanded: set[int]) -> list[S
         ShownNode(node, text["label"], text["lane"], text["detail"], node.number in expanded)
         for node, text in zip(nodes, texts, strict=True)
     ]
+
+
+def earlier_failures(view: View, tree: TraceTree) -> tuple[str, Sequence[str]]:
+    """Return the tool calls that failed before the step that the banner names: a sentence, and their step IDs.
+
+    Calls that contain this step are left out, because they failed later. The sentence is empty if there are none.
+    """
+    if tree.important is None:
+        return "", ()
+    last, around = tree.node(tree.important), tree.path(tree.important)
+    failed = [
+        node
+        for node in map(tree.node, tree.failed)
+        if node.kind in ("tool", "agent")
+        and node.number not in (last.number, *around)
+        and (node.started_ns or 0) < (last.started_ns or 0)
+    ]
+    failed.sort(key=lambda node: node.started_ns or 0)
+    shown = shown_nodes(view, failed, set())
+    if not shown:
+        return "", ()
+    names = Counter("" if each.label.startswith(DIGEST) else each.label for each in shown)
+    listed = [f"{name or 'an unnamed tool'} failed {times(n)}" for name, n in names.most_common()]
+    more = count(len(listed) - MOST_NAMES, "other tool")
+    kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
+    text = f"Before it, {', '.join(kept)}{_agents_of(failed)}."
+    return text, [node.step_id for node in failed]
+
+
+def _agents_of(nodes: Sequence[Node]) -> str:
+    """Return in which agents steps ran, in words; empty if the main agent and sub-agents ran them."""
+    lanes = {node.lane for node in nodes}
+    if "main" in lanes:
+        return " in the main agent" if len(lanes) == 1 else ""
+    return " in a sub-agent" if len(lanes) == 1 else f" in {len(lanes):,} sub-agents"
 
 
 def matching_nodes(

@@ -56,6 +56,11 @@ def count(number: int | float | None, word: str) -> str:
     return f"{number:,} {word if number == 1 else f'{word}s'}"
 
 
+def times(number: int) -> str:
+    """Return how often something happened: `once`, `twice`, `5 times`."""
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
 def money(value: Decimal | float | None) -> str:
     """Return US dollars as text, as everywhere: `$1.2000`, `-$0.0300`; `no price` for None."""
     return "no price" if value is None else str(display.money(Decimal(value)))

@@ -19,7 +19,7 @@ from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interacti
 from agentobs.store.port import Store
 from dashboards import figures
 from dashboards.figures.elapsed_time import SECOND
-from dashboards.figures.phrases import address_text, certainty_prefix, lane_of
+from dashboards.figures.phrases import address_text, certainty_prefix, lane_of, times
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -277,8 +277,8 @@ def _context(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     largest = max(row["context_tokens"] or 0 for row in rows)
-    times = sum(bool(row["compacted"]) for row in rows)
-    compacted = "never compacted" if not times else f"compacted {_times(times)}"
+    compactions = sum(bool(row["compacted"]) for row in rows)
+    compacted = "never compacted" if not compactions else f"compacted {times(compactions)}"
     summary = (
         f"The largest prompt has {_count(largest, 'token')}; the conversation was {compacted}."
     )
@@ -557,7 +557,3 @@ def _wasted(rows: Sequence[Row]) -> str:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def _times(number: int) -> str:
-    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")

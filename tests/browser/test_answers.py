@@ -125,6 +125,19 @@ def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> 
     assert tab.page.evaluate("scrollY") == 0
 
 
+def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
+    """The banner says which tool calls failed before the failed step, and its link selects the first of them."""
+    _open(tab, "fan-out")
+    banner = tab.page.locator("#failure")
+    assert "Before it, search_stock failed once in a sub-agent." in banner.inner_text()
+    banner.get_by_role("link", name="Go to that call", exact=True).click()
+    tab.wait_for_text("search_stock", "#tree [aria-selected=true]")
+    assert "step=" in tab.page.url
+    assert axe_violations(tab, "#failure") == ()
+    _open(tab, "long")
+    assert "Before it" not in banner.inner_text()
+
+
 def test_matches_of_the_filter_have_their_turn(tab: Tab) -> None:
     """In the flat list of failed steps, each call shows its turn, and whether it is of a sub-agent."""
     _open(tab, "fan-out")
@@ -158,6 +171,22 @@ def test_cost_and_time_have_a_summary(tab: Tab) -> None:
     tab.follow(tab.page.get_by_role("link", name="Time", exact=True))
     assert re.search(r"Between the interactions, .* passed\.", summary.inner_text())
     assert axe_violations(tab) == ()
+
+
+def test_turns_of_sub_agents_are_counted_separately(tab: Tab) -> None:
+    """The key figures tell the turns of the main agent from those of sub-agents; only the former can be opened by
+    their number. The error page of another number leads back to the session.
+    """
+    _open(tab, "fan-out")
+    page = tab.page
+    assert "main agent 3, sub-agents 4" in page.locator("#totals").inner_text()
+    number = page.get_by_label("Turn of the main agent (1–3)")
+    assert (number.get_attribute("min"), number.get_attribute("max")) == ("1", "3")
+    session = page.url.partition("?")[0]
+    tab.forgiven.append("404")
+    tab.go(f"{session[session.index('/sessions/') :]}?turn=13")
+    tab.follow(page.get_by_role("link", name="Back to the session", exact=True))
+    assert page.url == session
 
 
 def test_the_messages_of_a_turn_say_what_else_was_sent(tab: Tab) -> None:

@@ -469,4 +469,12 @@ def test_a_turn_is_opened_by_its_number(home: Home, client: Client) -> None:
     got = client.get(f"/sessions/{LONG}?turn=7")
     assert (got.status, got.headers["location"]) == (303, f"/sessions/{LONG}?step={attempt_id}")
     for wrong in ("999", "<b>"):
-        assert client.get(f"/sessions/{LONG}?turn={wrong}").status == 404
+        got = client.get(f"/sessions/{LONG}?turn={wrong}")
+        assert got.status == 404
+        assert f"Its turns are 1 to {TURNS}." in got.words
+        assert f"/sessions/{LONG}" in got.links("/sessions/")
+    shown = client.get(f"/sessions/{LONG}")
+    assert f"Turn of the main agent (1–{TURNS})" in shown.words
+    assert re.findall('name="turn" min="1" max="([0-9]+)"', shown.html) == [str(TURNS)]
+    assert "sub-agents" not in shown.words.partition("Tool calls")[0]
+    assert client.get("/sessions/none?turn=1").links("/sessions/") == []

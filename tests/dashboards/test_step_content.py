@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from agentobs.recording.journal.home import Home
+from agentobs.records.exchanges import ToolAnswer
+from agentobs.records.labels import DIGEST
 from dashboards.content.visible_text import SHOWN
 from tests.dashboards.live_app import (
     Client,
@@ -21,6 +24,17 @@ from tests.dashboards.live_app import (
 )
 from tests.exporters.sample_session import sample_home
 from tests.provider_script import call, streamed, text
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    tool,
+)
 
 LONG = "word " * SHOWN
 
@@ -116,6 +130,25 @@ def test_the_error_of_a_request_and_of_a_call(tmp_path: Path) -> None:
             if "step=" in each
         ]
         assert {failed, step} <= set(steps)
+
+
+def test_the_error_names_the_tool_as_the_page_does(tmp_path: Path) -> None:
+    """If facts have a digest in place of the name of a tool, its error is titled with the original name."""
+    home, name = a_home(tmp_path), "write the report"
+    calls = [{"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}]
+    failed = tool(1, "toolu_1", name, at=T0 + 2 * SECOND)
+    failed = replace(failed, answer=ToolAnswer("no disk", True))
+    record(home, [start(1), attempt(1, 1, content=calls), failed, end(1, failed=True)])
+    [row] = query_rows(home, "SELECT attempt_id, ordinal, tool_use_id, name FROM tool_calls")
+    assert str(row[3]).startswith(DIGEST)
+    with serving(home) as client:
+        step = " ".join(map(str, row[:3]))
+        found = client.press(f"/attempts/{row[0]}/error", step=step)
+        assert f"Error from {name}" in found.words
+        assert DIGEST not in found.html
+        page = client.get(f"/sessions/{session_id(1)}")
+        assert f"tool call {name}" in page.words
+        assert "Before it" not in page.words
 
 
 def test_a_retry_shows_the_messages_of_its_request(tmp_path: Path) -> None:
