@@ -30,7 +30,7 @@ from dashboards.app.trace import (
     shown_step,
     step_of_turn,
 )
-from dashboards.figures.phrases import certainty_prefix, money
+from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
 from dashboards.panels.panels import session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
@@ -202,6 +202,35 @@ def _panel_values(
     }
 
 
+def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    del query
+    spent = first_of(opened.cached_rows("cost_by_session"))
+    calls = _failed_counts(opened.tree)["calls"]
+    notes = [
+        uncertain_total(spent) if spent else "",
+        _compaction_note(opened.cached_rows("context_growth")),
+        f"{count(calls, 'tool call')} failed; {'its' if calls == 1 else 'their'} tokens are part of the total."
+        if calls
+        else "",
+    ]
+    return {"cost_notes": [note for note in notes if note]}
+
+
+def _compaction_note(rows: Sequence[Row]) -> str:
+    """Return how many compactions there were, and how much was then written to the cache; empty if there were none."""
+    after = [row for row in rows if row["compacted"]]
+    written = sum(row["cache_write_tokens"] or 0 for row in after)
+    if not after:
+        return ""
+    if not written:
+        return f"{count(len(after), 'compaction')} shortened the conversation; nothing was then written to the cache."
+    follower = "the request after it" if len(after) == 1 else "the requests after them"
+    return (
+        f"{count(len(after), 'compaction')} rewrote the cache: {follower} wrote {count(written, 'token')} to it; "
+        "their cost is part of the total."
+    )
+
+
 def _last_failed(opened: OpenedSession) -> ShownNode | None:
     """Return the step that failed last, if the session failed and no step is known to have caused it."""
     number = opened.tree.last_failed
@@ -281,6 +310,7 @@ def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[
 
 _TAB_VALUES = {
     "transcript": _transcript_values,
+    "cost": _cost_values,
     "trace": _trace_values,
     "overview": _overview_values,
     "steps": _step_values,

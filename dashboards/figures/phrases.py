@@ -94,6 +94,19 @@ def uncertainty_note(row: Row) -> str:
     return "; ".join(notes)
 
 
+def uncertain_total(row: Row) -> str:
+    """Return a sentence with a total cost and why it is not exact; empty if it is exact or unknown."""
+    texts = (
+        ("lower_bound_calls", "of {} is only partly known"),
+        ("unpriced_calls", "of {} is unknown, because there is no price"),
+        ("estimated_calls", "of {} is estimated"),
+    )
+    notes = [text.format(count(row[key], "call")) for key, text in texts if row.get(key)]
+    if row["cost_usd"] is None or not notes:
+        return ""
+    return f"The total is {amount(row)}: the cost {', the cost '.join(notes)}."
+
+
 def uncertainties(row: Row) -> tuple[bool, bool]:
     """Return whether a cost is a lower bound, and whether it is estimated."""
     status = row.get("cost_status", "exact")

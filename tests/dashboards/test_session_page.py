@@ -22,6 +22,7 @@ from dashboards.app.session_cache import MOST_RESULTS, MOST_ROWS, SessionCache
 from dashboards.app.session_page import PAGE_SIZE, TABS, WINDOW_TURNS
 from dashboards.app.store_view import Reader
 from tests.dashboards.live_app import Client, attempts, query_rows, serving
+from tests.dashboards.test_context_growth import context_event
 from tests.exporters.sample_session import sample_home
 from tests.store.recordings import (
     SECOND,
@@ -456,6 +457,40 @@ def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
             assert "no recordings found" in each.words
             assert "cannot record" not in each.words
         assert not gone.path.exists()
+
+
+def test_the_tab_cost_names_compactions_and_what_is_uncertain(tmp_path: Path) -> None:
+    """The summary names what compactions wrote to the cache, failed calls, and why a total is a lower bound."""
+    home = a_home(tmp_path)
+    calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}]
+    failed = replace(
+        tool(1, "toolu_1", "weather", at=T0 + 2 * SECOND), answer=ToolAnswer("no", True)
+    )
+    cut = attempt(1, 4)
+    record(
+        home,
+        [
+            start(1),
+            attempt(1, 1, content=calls),
+            failed,
+            context_event("compaction", 2.5, "auto", tokens_before=9_000),
+            attempt(1, 3, cache_creation_input_tokens=500),
+            replace(cut, answer=replace(cut.answer, ending="cut")),
+            end(1),
+        ],
+    )
+    [[partly]] = query_rows(home, "SELECT count(*) FROM costs WHERE cost_status = 'lower_bound'")
+    assert partly == 1
+    with serving(home) as client:
+        words = client.get(f"/sessions/{session_id(1)}?tab=cost").words
+    assert (
+        "1 compaction rewrote the cache: the request after it wrote 500 tokens to it; "
+        "their cost is part of the total." in words
+    )
+    assert "1 tool call failed; its tokens are part of the total." in words
+    assert re.search(
+        r"The total is at least \$[\d.]+: the cost of 1 call is only partly known\.", words
+    )
 
 
 def test_a_turn_is_opened_by_its_number(home: Home, client: Client) -> None:
