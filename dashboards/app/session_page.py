@@ -191,7 +191,7 @@ def _panel_values(
             names=names,
             known={"session_waterfall": opened.cached_rows("session_waterfall")}
             if "waterfall" in names
-            else {},
+            else {"internal/session": [opened.about]},
         ),
     )
     return {

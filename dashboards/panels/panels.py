@@ -139,7 +139,7 @@ def session_panels(
         "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window),
         "turns": lambda: _turns(query("session_turns")),
         "context": lambda: _context(query("context_growth")),
-        "time": lambda: _split(splits()),
+        "time": lambda: _split(splits(), query("internal/session")),
         "cost-by-agent": lambda: _agents(query("cost_by_agent")),
         "cache-waste": lambda: _waste(query("cache_waste")),
         "tools": lambda: _latency(tools(), len(query("cost_by_agent")) > 1),
@@ -287,7 +287,7 @@ def _context(rows: Sequence[Row]) -> Panel | None:
     return panel("context", "Context growth", summary, figure, columns, rows)
 
 
-def _split(splits: Sequence[Split]) -> Panel | None:
+def _split(splits: Sequence[Split], sessions: Sequence[Row]) -> Panel | None:
     if not splits:
         return None
     rows = [dataclasses.asdict(split) for split in splits]
@@ -299,9 +299,17 @@ def _split(splits: Sequence[Split]) -> Panel | None:
         for part in largest_first
     ]
     listed = f": {', '.join(parts)}" if parts else ""
+    about = sessions[0] if sessions and sessions[0]["duration_ns"] is not None else None
+    # Interactions at the same time can take longer in total than the session.
+    whole = (
+        f"Of {seconds(about['duration_ns'])}, {seconds(wall)} were in interactions"
+        if about is not None and wall <= about["duration_ns"]
+        else f"Of {seconds(wall)} in interactions"
+    )
     summary = (
-        f"Of {seconds(wall)} in interactions{listed}. All parts of the critical path add up to this time."
-        f"{_between(splits)}"
+        f"{whole}{listed}. "
+        f"All parts of the critical path add up to the time in interactions.{_between(splits)}"
+        f"{_around(splits, about) if about is not None else ''}"
     )
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
@@ -314,6 +322,23 @@ def _between(splits: Sequence[Split]) -> str:
         idle += max(split.started_ns - end, 0)
         end = max(end, split.started_ns + split.wall_ns)
     return f" Between the interactions, {seconds(idle)} passed." if idle >= SECOND else ""
+
+
+def _around(splits: Sequence[Split], about: Row) -> str:
+    """Return the times before the first and after the last interaction of a session, in words; each is left out if it
+    is less than a hundredth of the session.
+    """
+    end = max(split.started_ns + split.wall_ns for split in splits)
+    before = splits[0].started_ns - about["started_ns"]
+    after = about["started_ns"] + about["duration_ns"] - end
+    parts = (
+        (before, "before the first interaction"),
+        (after, "after the last interaction"),
+    )
+    named = [
+        f"{seconds(ns)} {place}" for ns, place in parts if 0 < about["duration_ns"] <= 100 * ns
+    ]
+    return f" Outside of interactions: {', '.join(named)}." if named else ""
 
 
 def _days(rows: Sequence[Row]) -> Panel | None:

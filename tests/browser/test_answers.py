@@ -177,6 +177,19 @@ def test_cost_and_time_have_a_summary(tab: Tab) -> None:
     assert axe_violations(tab) == ()
 
 
+def test_the_time_of_a_session_includes_the_time_after_its_interactions(tab: Tab) -> None:
+    """The summary of the tab Time starts with the duration on the card, and names the time after the interactions."""
+    _open(tab, "long", tabname="Time")
+    summary = tab.page.get_by_role("list", name="Summary").inner_text()
+    duration = tab.page.locator("#totals .tile", has_text="Duration").locator("dd").inner_text()
+    assert re.search(
+        rf"Time by activity: Of {re.escape(duration)}, .* were in interactions: the model", summary
+    )
+    after = r"Outside of interactions: [^,]* after the last interaction\."
+    assert re.search(after, summary)
+    assert "before the first interaction" not in summary
+
+
 def test_turns_of_sub_agents_are_counted_separately(tab: Tab) -> None:
     """The key figures tell the turns of the main agent from those of sub-agents; only the former can be opened by
     their number. The error page of another number leads back to the session.
