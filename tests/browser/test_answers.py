@@ -126,7 +126,7 @@ def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> 
 
 
 def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
-    """The banner says which tool calls failed before the failed step, and its link selects the first of them."""
+    """The banner names the tool calls that failed before the failed step, and its link selects the first of them."""
     _open(tab, "fan-out")
     banner = tab.page.locator("#failure")
     assert "Before it, search_stock failed once in a sub-agent." in banner.inner_text()
