@@ -50,8 +50,8 @@ class CostDifference:
         if not self.usd:
             return f"{about}the same or {'more' if self.bound == 'at_least' else 'less'}{of}"
         if is_sign_open:
-            opposite = "less" if is_more else "more"
-            return f"at most {about}{amount} {'more' if is_more else 'less'}{of}, or {opposite}"
+            less, more = f"{amount} less{of}; may cost more", f"{amount} more{of}; may cost less"
+            return f"at most {about}{more if is_more else less}"
         return f"at least {about}{amount} {'more' if is_more else 'less'}{of}"
 
 

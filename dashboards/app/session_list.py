@@ -73,6 +73,8 @@ COLUMNS = (
 """The columns, in order. The first one is always shown."""
 ATTENTION = "-attention"
 """The order in which failed sessions come first, then sessions with failure signatures, the most expensive first."""
+FAILED = {"failed": "failed", "crashed": "crashed", "incomplete": "ended without a record"}
+"""The statuses that come first in this order, in words."""
 _SORTS = {*(column.name for column in COLUMNS), ATTENTION.removeprefix("-")}
 RANGES = {
     "1h": ("1 hour", 3_600),
@@ -221,16 +223,37 @@ def filter_of(query: ListQuery, search: Mapping[str, Any] = MappingProxyType({})
     return Filter(values, input_errors)
 
 
-def rows_of(view: View, query: ListQuery, chosen_filter: Filter) -> list[Row]:
-    """Return the sessions of one page."""
+def rows_of(
+    view: View, query: ListQuery, chosen_filter: Filter, limit: int = PAGE_SIZE
+) -> list[Row]:
+    """Return the sessions of one page, or the first ones of it."""
     return view.named(
         "listing/page",
         **chosen_filter.parameters,
         sort=query.sort.removeprefix("-"),
         descending=query.sort.startswith("-"),
-        limit=PAGE_SIZE,
+        limit=limit,
         offset=(query.page - 1) * PAGE_SIZE,
     )
+
+
+def first_to_open(
+    view: View, query: ListQuery, chosen_filter: Filter, rows: Sequence[Row]
+) -> Row | None:
+    """Return the failed session that comes first in the order ATTENTION, and in words why it ended.
+
+    None if the list has this order, or if no failed session is on its page.
+    """
+    if query.sort == ATTENTION or not any(each["status"] in FAILED for each in rows):
+        return None
+    [first] = rows_of(view, replace(query, sort=ATTENTION, page=1), chosen_filter, limit=1)
+    error, reason = first["error"], first["reason"]
+    if error and first["error_name"]:
+        error = f"{error} in {first['error_name']}"
+    is_limit = (first["signature"] or "").startswith("result:")
+    cause = reason if is_limit and reason else error or reason
+    words = FAILED.get(first["status"], first["status"])
+    return {**first, "why": f"{words}: {cause}" if cause else words}
 
 
 def totals_of(view: View, chosen_filter: Filter) -> Row:
@@ -286,6 +309,7 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             notice=notice,
             most_name=MOST_NAME,
             rows=rows,
+            first_to_open=first_to_open(view, query, chosen_filter, rows),
             titles=SessionTexts(view.store, view.texts).titles([row["session_id"] for row in rows]),
             unsearched=search.unread,
             unreadable=search.unreadable,

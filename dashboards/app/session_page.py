@@ -15,7 +15,7 @@ from starlette.routing import Route
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps
-from dashboards.app.comparison.pair_page import previous_of
+from dashboards.app.comparison.pair_page import previous_session
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
@@ -104,7 +104,7 @@ def session(request: Request) -> Response:
             spent=first_of(opened.cached_rows("cost_by_session")),
             content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),
-            previous=previous_of(view, session_id),
+            **previous_session(view, session_id),
             link=_link,
             most=MOST_ROWS,
             **(_TAB_VALUES[tab](opened, query) if tab in _TAB_VALUES else {}),

@@ -70,6 +70,51 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
     return found
 
 
+_ENDINGS = {
+    "completed": "completed",
+    "failed": "failed",
+    "crashed": "crashed",
+    "interrupted": "was interrupted",
+    "incomplete": "ended without a record",
+}
+"""How a session ended, by its status."""
+
+
+def ending(
+    letter: str, status: str, turns: int, failure: Mapping[str, Any] | None, *, continues: bool
+) -> str:
+    """Return how a session ended, in a sentence.
+
+    Args:
+        letter: the letter of the session.
+        status: its status.
+        turns: the number of its last turn of the main agent; 0 if unknown.
+        failure: its row in the view `failures`; None if it did not fail.
+        continues: whether it has turns after the last turn of the other session.
+    """
+    subject = f"{letter} continued and" if continues else letter
+    verb = _ENDINGS.get(status)
+    if verb is None:
+        return f"{letter} is running, after turn {turns:,}." if turns else f"{letter} is running."
+    after = f" after turn {turns:,}" if turns else ""
+    if failure is None:
+        return f"{subject} {verb}{after}."
+    where = _failed_where(failure)
+    reason, error = failure["reason"], failure["step_class"] or failure["error_class"]
+    if failure["cause"] == "result" or not where:
+        return f"{subject} {verb}{after}{f': {reason or error}' if reason or error else ''}."
+    what = ", ".join(filter(None, (failure["step_name"], error or failure["step_outcome"])))
+    return f"{subject} {verb} {where}: {what}."
+
+
+def _failed_where(failure: Mapping[str, Any]) -> str:
+    """Return in which turn a step failed; empty if no step failed."""
+    if failure["step_turn"] is None or not failure["step_kind"]:
+        return ""
+    of = "" if failure["step_lane"] == "main" else " of a sub-agent"
+    return f"in turn {failure['step_turn']:,}{of}"
+
+
 def changes(steps: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence with the numbers of identical, changed, added and removed steps."""
     kinds = [step["change"] for step in steps]
@@ -96,7 +141,7 @@ def _cost_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
         return "unknown (a value is missing)"
     words = found.words(_shown("cost_usd", abs(found.usd), ""), of=" in B")
     old = _number("cost_usd", a.get("cost_usd"))
-    has_share = found.usd and old and found.bound in ("exact", "at_least") and ", or " not in words
+    has_share = found.usd and old and found.bound in ("exact", "at_least") and "; may " not in words
     return f"{words}{_share(abs(found.usd) / old)}" if has_share else words
 
 

@@ -237,19 +237,29 @@ def test_differences_of_two_runs_start_with_the_earliest(tab: Tab) -> None:
     assert "KeyError" in tab.page.locator(".head .cause").inner_text()
     _open(tab, "long")
     tab.follow(tab.page.get_by_role("link", name="Compare with the previous run", exact=True))
+    endings = tab.page.locator("#endings")
+    assert endings.inner_text().startswith(
+        "A completed after turn 10. B continued and failed in turn 40: find_order, ConnectionError."
+    )
+    assert tab.page.evaluate(SHOWN, "#endings")
     assert "turns 11 to 40" in tab.page.locator(".differences").inner_text()
     assert "60 steps only in B" in tab.page.locator(".differences").inner_text()
     tab.follow(tab.page.get_by_role("link", name="Swap A and B"))
     totals = tab.page.locator("main").inner_text()
     assert re.search(r"30 fewer in B", totals)
     assert re.search(r"\$[\d.]+ less in B", totals)
+    assert "B completed after turn" in tab.page.locator("#endings").inner_text()
+    tab.follow(tab.page.get_by_role("link", name="Failed step in A"))
+    assert "find_order" in tab.page.locator("#tree [aria-selected=true]").inner_text()
+    tab.back()
     assert axe_violations(tab) == ()
 
 
 def test_sessions_without_a_previous_run_offer_the_latest(tab: Tab) -> None:
     """With one session given, each of the latest sessions is one click away."""
     _open(tab, "limited")
-    tab.follow(tab.page.get_by_role("link", name="Compare", exact=True).last)
+    tab.follow(tab.page.get_by_role("link", name="Compare with another session", exact=True))
+    assert "There is no earlier session named limited." in tab.page.locator("main").inner_text()
     assert axe_violations(tab) == ()
     tab.follow(tab.page.locator("#latest-sessions a", has_text="fan-out").first)
     assert tab.page.locator("#pair-title").is_visible()
@@ -264,6 +274,19 @@ def test_the_list_shows_the_limit_and_the_signatures(tab: Tab) -> None:
     head = page.get_by_role("columnheader", name="Signatures").bounding_box()
     assert head is not None
     assert head["x"] + head["width"] <= LAPTOP["width"]
+    cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
+    page.locator("td.fired").first.evaluate(
+        "cell => cell.innerHTML = '<a class=tag href=/>repeated tool errors</a>'"
+    )
+    assert page.locator("td.fired a").evaluate_all(cut) == []
+    head = page.get_by_role("columnheader", name="Signatures").bounding_box()
+    assert head is not None
+    assert head["x"] + head["width"] <= LAPTOP["width"]
+    row_status = page.locator(".row-status").first
+    row_status.evaluate(
+        "cell => cell.querySelector('.row-error').textContent = 'RemoteProtocolError in claude-sonnet-5'"
+    )
+    assert row_status.evaluate("each => each.scrollHeight <= each.clientHeight + 1")
     assert axe_violations(tab, "#found") == ()
     page.set_viewport_size({"width": 390, "height": 844})
     assert axe_violations(tab, "#found") == ()

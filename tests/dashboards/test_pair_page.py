@@ -16,8 +16,9 @@ from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
 from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
+from dashboards.app.comparison.pair_texts import _changes
 from dashboards.figures import two_sessions
-from dashboards.panels.pair_summary import row, totals
+from dashboards.panels.pair_summary import ending, row, totals
 from replay.divergence.session_diff import Part, compared
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
@@ -146,7 +147,7 @@ def test_differences_are_in_words() -> None:
     }
     found = {each.name: (each.a, each.b, each.difference) for each in totals(a, b)}
     assert found == {
-        "Cost": ("$0.3000", "at least $0.1500", "at most $0.1500 less in B, or more"),
+        "Cost": ("$0.3000", "at least $0.1500", "at most $0.1500 less in B; may cost more"),
         "Total step time": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
         "Requests": ("2", "2", "no difference"),
         "Input tokens": ("10", "15", "5 more in B (50%)"),
@@ -158,7 +159,7 @@ def test_differences_are_in_words() -> None:
     assert totals(exact, {**more, "cost_status": "lower_bound"})[0].difference == (
         "at least $0.1500 more in B (50%)"
     )
-    assert totals(low, more)[0].difference == "at most $0.1500 more in B, or less"
+    assert totals(low, more)[0].difference == "at most $0.1500 more in B; may cost less"
     assert totals(low, low)[0].difference == "unknown (both are lower bounds)"
     about = {**more, "cost_status": "estimated"}
     assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
@@ -295,6 +296,28 @@ def test_a_session_is_compared_with_the_previous_run_of_its_name(
     found = client.get(f"/compare/previous?b={second}")
     assert (found.status, found.headers["location"]) == (303, f"/compare?a={first}&b={second}")
     assert client.get(f"/compare/previous?b={first}").status == 404
+    words = client.get(f"/compare?b={first}").words
+    assert "There is no earlier session named" in words
+    assert "There is no earlier session" not in client.get(f"/compare?b={second}").words
+    assert "There is no earlier session" not in client.get(f"/compare?a={first}").words
+
+
+def test_only_a_session_of_the_same_task_is_a_previous_run(tmp_path: Path) -> None:
+    """The link says `previous run` if the first messages are the same, and `previous session` if they differ."""
+    home = a_home(tmp_path)
+    ids = []
+    with recording(home) as emit:
+        for number, prompt in enumerate(("Count.", "Count.", "Write.")):
+            run = SyntheticSession(emit, "worker", T0 + number * 100 * SECOND, seed=number + 1)
+            with run.interaction(prompt):
+                run.turn(text("Done."))
+            ids.append(run.end("completed", None))
+    with serving(home) as client:
+        first, second, third = (client.get(f"/sessions/{each}").words for each in ids)
+    assert "Compare with another session" in first
+    assert "Compare with the previous run" in second
+    assert "Compare with the previous session" in third
+    assert "previous run" not in third
 
 
 def test_long_sessions_without_a_common_step_are_aligned() -> None:
@@ -315,3 +338,40 @@ def test_an_empty_home_has_an_empty_form(tmp_path: Path) -> None:
         got = client.get("/compare")
         assert got.status == 200
         assert "<option" not in got.html.partition("<datalist")[2].partition("</datalist>")[0]
+
+
+def test_identical_texts_claim_nothing_else() -> None:
+    """Equal texts are called identical, not their token counts; of a cut text, only the shown part is."""
+    text_of = {"Response": "Done.", "Input": "x\n(cut: 900 characters)", "Result": "7"}
+    assert {each.name: each.summary for each in _changes(text_of, text_of)} == {
+        "Response": "identical text; token counts may differ",
+        "Input": "the shown part is identical",
+        "Result": "identical text",
+    }
+
+
+def test_the_page_says_how_each_session_ended() -> None:
+    """A failed step is named with its turn; without one, the reason is named."""
+    failure = {
+        "cause": "exception", "reason": "KeyError", "error_class": "KeyError", "step_kind": "tool_call",
+        "step_name": "mail", "step_lane": "main", "step_turn": 1_001, "step_class": None, "step_outcome": "failed",
+    }  # fmt: skip
+    sub_agent = {**failure, "step_lane": "main/agent#2", "step_class": "ValueError"}
+    nowhere = {**failure, "step_kind": None, "step_turn": None}
+    limited = {**failure, "cause": "result", "reason": "max_turns"}
+    found = [
+        ending("A", "completed", 300, None, continues=False),
+        ending("B", "failed", 1_000, failure, continues=True),
+        ending("A", "failed", 9, sub_agent, continues=False),
+        ending("A", "crashed", 9, nowhere, continues=False),
+        ending("A", "failed", 9, limited, continues=False),
+        ending("A", "running", 0, None, continues=False),
+    ]
+    assert found == [
+        "A completed after turn 300.",
+        "B continued and failed in turn 1,001: mail, KeyError.",
+        "A failed in turn 1,001 of a sub-agent: mail, ValueError.",
+        "A crashed after turn 9: KeyError.",
+        "A failed after turn 9: max_turns.",
+        "A is running.",
+    ]

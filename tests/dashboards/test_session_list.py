@@ -507,6 +507,24 @@ def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPy
     assert "/?" in client.get("/?sort=-attention").links("/?")
 
 
+def test_the_list_names_the_session_to_look_at_first(client: Client) -> None:
+    """One line above the table links to the first session of the order `Needs attention first` and states the reason.
+
+    It keeps the filters. It is missing if the list has this order, or if no failed session is shown.
+    """
+    for filters in ({"status": "failed"}, {"q": "coder"}):
+        first = listed(client, sort="-attention", **filters)[0]
+        html = client.get(f"/?{urlencode(filters)}").html
+        line = re.search(r'<span id="first-to-open">(.*?)</span>', html)
+        assert line is not None
+        assert f'href="/sessions/{first}"' in line[1]
+        assert re.search(r"</a>, (failed|crashed|ended without a record)", line[1])
+    assert "failed: ValueError" in client.get("/?status=failed").words
+    assert "first-to-open" not in client.get("/?sort=-attention").html
+    assert "first-to-open" not in client.get("/?status=completed").html
+    assert 'title="Order: failed, crashed and incomplete sessions, then' in client.get("/").html
+
+
 def test_rows_show_the_last_error(client: Client) -> None:
     """The row of a failed session shows the error that ended it, and a click on it lists all sessions with it.
 

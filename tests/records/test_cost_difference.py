@@ -10,8 +10,8 @@ from agentobs.records.cost_difference import Cost, cost_difference
 
 COSTS = ("0.30", "0.45"), ("0.45", "0.30"), ("0.30", "0.30")
 EXACT = ("$0.15 more", "$0.15 less", "no difference")
-LOW_B = ("at least $0.15 more", "at most $0.15 less, or more", "the same or more")
-LOW_A = ("at most $0.15 more, or less", "at least $0.15 less", "the same or less")
+LOW_B = ("at least $0.15 more", "at most $0.15 less; may cost more", "the same or more")
+LOW_A = ("at most $0.15 more; may cost less", "at least $0.15 less", "the same or less")
 
 
 @pytest.mark.parametrize(

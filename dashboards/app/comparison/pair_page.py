@@ -19,7 +19,7 @@ from dashboards import figures
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
-from dashboards.panels.pair_summary import changes, row, totals
+from dashboards.panels.pair_summary import changes, ending, row, totals
 from dashboards.panels.panels import Panel, panel
 
 PAGE_SIZE = 100
@@ -43,7 +43,7 @@ def pair(request: Request) -> Response:
         if len(ids) == 2 and (query.get("a"), query.get("b")) != ids:
             return RedirectResponse(f"/compare?{urlencode({'a': ids[0], 'b': ids[1]})}", 303)
         if len(ids) < 2:
-            return _form(request, view, names, found)
+            return _form(request, view, names, ids, found)
     return _compared(request, (ids[0], ids[1]))
 
 
@@ -62,7 +62,13 @@ def _ids(
     return tuple(ids), None
 
 
-def _form(request: Request, view: View, names: Sequence[str], error: UsageError | None) -> Response:
+def _form(
+    request: Request,
+    view: View,
+    names: Sequence[str],
+    ids: Sequence[str],
+    error: UsageError | None,
+) -> Response:
     return page_response(
         request,
         "pair_form.html",
@@ -71,8 +77,17 @@ def _form(request: Request, view: View, names: Sequence[str], error: UsageError 
         a=names[0],
         b=names[1],
         error=error,
+        first_of_name=_without_previous(view, names, ids),
         latest=view.named("sessions", limit=MOST_OFFERED, causes=False),
     )
+
+
+def _without_previous(view: View, names: Sequence[str], ids: Sequence[str]) -> str:
+    """Return the name of session B if only B is given and no earlier session has its name, else an empty text."""
+    if names[0] or not ids or previous_session(view, ids[0])["previous"]:
+        return ""
+    rows = view.named("internal/session_summary", session_id=ids[0])
+    return str(rows[0]["name"] or "") if rows else ""
 
 
 def _compared(request: Request, ids: tuple[str, str]) -> Response:
@@ -82,7 +97,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         steps = list(comparison["steps"])
         places = [_StepPlaces.of(view, session_id) for session_id in ids]
         running = [view.named("internal/session_summary", session_id=each) for each in ids]
-        causes = [_cause(view, session_id) for session_id in ids]
+        failures = [_failure(view, session_id) for session_id in ids]
         different = [number for number, step in enumerate(steps, 1) if step["change"] != "same"]
         if len({_side(steps[number - 1])["lane"] for number in different}) > 1:
             different = _in_time(view, ids, steps, different)
@@ -103,7 +118,8 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         figures=True,
         a=comparison["a"],
         b=comparison["b"],
-        causes=causes,
+        causes=[str(each["summary"]) if each else "" for each in failures],
+        endings=_endings(steps, running, failures, places),
         notes=_notes(running, has_common_step=len(different) < len(steps) or not steps),
         totals=totals(comparison["a"], comparison["b"]),
         panel=_panel(comparison),
@@ -164,13 +180,12 @@ class _StepPlaces:
 
     @classmethod
     def of(cls, view: View, session_id: str) -> _StepPlaces:
-        rows = view.named("internal/session_tool_calls", session_id=session_id)
-        calls = {
-            str(
-                each["tool_use_id"]
-            ): f"{each['attempt_id']} {each['ordinal']} {each['tool_use_id']}"
-            for each in rows
-        }
+        # The trace names a call by its stored ID, which may be a digest; a comparison by its original ID.
+        rows = list(view.store.rows("internal/session_tool_calls", session_id=session_id).dicts())
+        calls = {}
+        for stored, shown in zip(rows, view.texts.replace_in_dicts(rows), strict=True):
+            step_id = f"{stored['attempt_id']} {stored['ordinal']} {stored['tool_use_id']}"
+            calls[str(stored["tool_use_id"])] = calls[str(shown["tool_use_id"])] = step_id
         return cls(session_id, calls)
 
     def step_id(self, part: Mapping[str, Any] | None) -> str | None:
@@ -179,6 +194,14 @@ class _StepPlaces:
         if part is None or found is None:
             return None
         return str(found) if part["kind"] == "request" else self.calls.get(str(found))
+
+    def failed_step(self, failure: Row) -> str | None:
+        """Return the ID of the failed step in the trace; None if no step failed, or if it is not in the trace."""
+        attempt_id = failure["step_attempt_id"]
+        if failure["step_kind"] != "tool_call":
+            return attempt_id and str(attempt_id)
+        found = self.calls.get(str(failure["step_id"]), "")
+        return found if found.partition(" ")[0] == attempt_id else None
 
 
 def _selected(text: str | None, count: int, different: Sequence[int]) -> int | None:
@@ -221,10 +244,35 @@ def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None
     return (before[-1] if before else None, after[0] if after else None)
 
 
-def _cause(view: View, session_id: str) -> str:
-    """Return why a session failed, in one line; empty if it did not fail."""
-    rows = view.named("internal/failure", session_id=session_id)
-    return str(rows[0]["summary"]) if rows else ""
+def _failure(view: View, session_id: str) -> Row | None:
+    """Return why a session failed; None if it did not fail."""
+    return next(iter(view.named("internal/failure", session_id=session_id)), None)
+
+
+def _endings(
+    steps: Sequence[Row],
+    summaries: Sequence[Sequence[Row]],
+    failures: Sequence[Row | None],
+    places: Sequence[_StepPlaces],
+) -> list[dict[str, Any]]:
+    """Return how each session ended: a sentence, and the failed step in its trace, if known."""
+    turns = [
+        max((each[side]["turn"] or 0 for each in steps if _is_main(each.get(side))), default=0)
+        for side in "ab"
+    ]
+    is_same_task = any(step["change"] == "same" for step in steps)
+    found = []
+    for at, (rows, failure, place) in enumerate(zip(summaries, failures, places, strict=True)):
+        continues = at == 1 and is_same_task and turns[1] > turns[0]
+        status = str(rows[0]["status"]) if rows else ""
+        words = ending("AB"[at], status, turns[at], failure, continues=continues)
+        step = failure and place.failed_step(failure)
+        found.append({"words": words, "session_id": place.session_id, "step": step})
+    return found
+
+
+def _is_main(part: Mapping[str, Any] | None) -> bool:
+    return part is not None and part["lane"] == "main"
 
 
 def _side(step: Row) -> Row:
@@ -339,7 +387,7 @@ def previous_run(request: Request) -> Response:
     session_id = request.query_params.get("b", "")
     with site_of(request).reader.view() as view:
         found = find_session(view.store, session_id, key=known_key(site_of(request).home))
-        previous = previous_of(view, found)
+        previous = previous_session(view, found)["previous"]
     if previous is None:
         raise UsageError(
             "no earlier session has the same name",
@@ -349,10 +397,13 @@ def previous_run(request: Request) -> Response:
     return RedirectResponse(f"/compare?{urlencode({'a': previous, 'b': found})}", 303)
 
 
-def previous_of(view: View, session_id: str) -> str | None:
-    """Return the ID of the previous session with the same name; None if there is none."""
+def previous_session(view: View, session_id: str) -> dict[str, Any]:
+    """Return the previous session with the same name: its ID as `previous`, None if there is none, and as
+    `previous_kind` what a link calls it: `run` if it has the same entry point and first messages, else `session`.
+    """
     rows = view.named("internal/previous_run", session_id=session_id)
-    return str(rows[0]["session_id"]) if rows else None
+    kind = "run" if rows and rows[0]["is_same_task"] else "session"
+    return {"previous": str(rows[0]["session_id"]) if rows else None, "previous_kind": kind}
 
 
 routes = [Route("/compare/previous", previous_run), Route("/compare", pair)]

@@ -127,13 +127,19 @@ def _changes(a: Texts | Withheld, b: Texts | Withheld) -> list[TextChange]:
 
 def _change(name: str, old: str | None, new: str | None) -> TextChange:
     if old == new:
-        return TextChange(name, "identical", (), 0)
+        return TextChange(name, _same(name, old or ""), (), 0)
     summary = "only in B" if old is None else "only in A" if new is None else "changed"
     lines = text_lines(old or "", new or "")
     if old is None or new is None:
         wanted = "added" if old is None else "removed"
         lines = [each for each in lines if each.sign in (wanted, "omitted")]
     return TextChange(name, summary, lines[:MOST_LINES], max(len(lines) - MOST_LINES, 0))
+
+
+def _same(name: str, text: str) -> str:
+    """Return what is identical: the texts, or their shown parts. Equal texts of a response may have different usage."""
+    words = "the shown part is identical" if "\n(cut: " in text else "identical text"
+    return f"{words}; token counts may differ" if name == "Response" else words
 
 
 routes = [Route("/compare/texts", on_click(texts), methods=["GET", "POST"])]
