@@ -14,7 +14,7 @@ if ($dir eq "$bin/shell") {
     $real = $shell;
 } else {
     # The next program behind the last place of this directory, however PATH spells it: the shims of an outer recording may
-    # be there, too, and each would otherwise find the other one again.
+    # also be there, and each would otherwise find the other one again.
     my @own = stat "$bin/path/$name";
     for my $each (split /:/, defined $ENV{PATH} ? $ENV{PATH} : '', -1) {
         my $file = ($each eq '' ? '.' : $each) . "/$name";

@@ -47,7 +47,7 @@ def end_command(calls: KnownCalls, ended_ns: int, rule: Any = "contained_command
     link = EffectLink(
         "s", "c", "command", Label("t1"), "a1", 1, None, Label("main"), 1, "inferred", rule
     )
-    calls.record(ObservedEffect(fact, content={"directory": "/work/docs"}), facts(fact, link))
+    calls.record(ObservedEffect(fact, content={"directory": "/src/docs"}), facts(fact, link))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_end_of_its_command_closes_a_call_in_the_background() -> None:
     calls, call = known(BACKGROUND)
     finish(calls, 20)
     end_command(calls, 90)
-    assert (call.closed_ns, call.directory) == (90, "/work/docs")
+    assert (call.closed_ns, call.directory) == (90, "/src/docs")
     calls, call = known(BACKGROUND)
     end_command(calls, 15)
     assert call.closed_ns is None
