@@ -47,7 +47,8 @@ def sections() -> Iterator[Section]:
         {kind.anchor for kind in KINDS} | {named.anchor for named in (*NAMED, *COMMANDS)}
     )
     worst = max(anchors, key=lambda anchor: _cost(_repeated(anchor)).thread_ns)
-    texts[f"the slowest prefix, `{worst.decode()}` x n"] = worst
+    slowest_prefix = f"the slowest prefix, `{worst.decode()}` x n"
+    texts[slowest_prefix] = worst
     variants: dict[str, Callable[[int], Cost]] = {
         name: partial(_cost_of_round, _repeated(text)) for name, text in texts.items()
     }
@@ -59,7 +60,7 @@ def sections() -> Iterator[Section]:
         for name in variants
     }
     rows = tuple((name, f"{cost:.1f} us") for name, cost in per_kb.items())
-    adversarial = max(per_kb[name] for name in ADVERSARIAL_TEXTS)
+    adversarial = max(per_kb[name] for name in (*ADVERSARIAL_TEXTS, slowest_prefix))
     yield Section(
         "Search for secrets",
         f"CPU time of the thread per KB, median of {ROUNDS} rounds with texts of {SIZE // 1024} KB. The floor is the "
@@ -73,8 +74,8 @@ def sections() -> Iterator[Section]:
                 ADVERSARIAL_US,
                 adversarial,
                 "{:.1f}",
-                "If a text consists only of names of secrets, a pattern is matched at each of them, which takes "
-                "about 1 us.",
+                "A text that only repeats a prefix of secrets contains up to 340 of them per KB; each is searched for "
+                "a token and for a value, which takes about 2 us. The cost is linear in the size of the text.",
                 n=ROUNDS,
             ),
         ),

@@ -24,8 +24,6 @@ from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """The maximum size of the queue. Records beyond it are dropped, and their sessions are incomplete."""
-BEHIND_BYTES = QUEUE_BYTES // 4
-"""The size of the queue from which on the worker does not pause for other threads. Our choice."""
 
 
 class Command(enum.Enum):
@@ -102,9 +100,9 @@ class RecordQueue:
         return None
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the queue is so long that records may soon be dropped."""
-        return self._waiting_bytes > BEHIND_BYTES
+    def fill(self) -> float:
+        """The share of the queue that is in use, from 0 to 1."""
+        return self._waiting_bytes / QUEUE_BYTES
 
     def send_tick(self) -> None:
         """Queue a tick for the worker."""

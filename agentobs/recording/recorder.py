@@ -58,6 +58,10 @@ machine one call may take a second, and the waiting records are worth that time.
 """
 BUSY_NS = 500_000
 """How long the worker computes before it lets other threads run. Our choice: a tenth of the interpreter's own limit."""
+LONG_QUEUE_BUSY_NS = 3_000_000
+"""The same while the queue is long. Our choice: below the limit of the interpreter."""
+LONG_QUEUE, FULL_QUEUE = 0.25, 0.35
+"""The shares of the queue from which on the worker pauses less, and not at all. Our choice."""
 BREATH_SECONDS = 0.00005
 """How long it pauses then: long enough for a waiting thread to continue. Our choice."""
 _LIMIT_SECONDS = 0.000512
@@ -121,11 +125,18 @@ class Breath:
     program may save this limit and set it again later; then the next record restores the program's own limit.
     """
 
-    def __init__(self, is_behind: Callable[[], bool]) -> None:
-        """Create it for one thread. The thread does not pause while records are waiting, because a busy agent would
-        then add records faster than they are written.
+    def __init__(self, fill: Callable[[], float]) -> None:
+        """Create it for one thread.
+
+        The fuller the queue, the less the worker pauses, because a busy agent may add records faster than they are
+        written. It never pauses if records may soon be dropped. It then writes a record every 35 us and releases the
+        interpreter lock each time, but takes it again before another thread has woken up. That thread waits up to
+        30 ms.
+
+        Args:
+            fill: returns the share of the queue that is in use.
         """
-        self._is_behind = is_behind
+        self._fill = fill
         self._last_ns = 0
         self._limit: float | None = None
         """The limit to restore, in seconds; None if it was not lowered."""
@@ -161,16 +172,23 @@ class Breath:
         """Release the interpreter lock if it was not released for half a millisecond, unless the interpreter itself
         releases it as often.
         """
-        if world.monotonic() - self._last_ns <= BUSY_NS:
+        busy_ns = world.monotonic() - self._last_ns
+        if busy_ns <= BUSY_NS:
             return
         lowered_from = self._limit
         limit = lowered_from or sys.getswitchinterval()
-        if limit > _LIMIT_SECONDS + _MICROSECOND and not self._is_behind():
+        if limit <= _LIMIT_SECONDS + _MICROSECOND:
+            return
+        fill = self._fill()
+        if fill <= LONG_QUEUE:
             self.end()
             world.pause(BREATH_SECONDS)
             self._last_ns = world.monotonic()
             if lowered_from is not None:
                 self.begin()
+        elif fill <= FULL_QUEUE and busy_ns > LONG_QUEUE_BUSY_NS:
+            world.pause(BREATH_SECONDS)
+            self._last_ns = world.monotonic()
 
 
 def _is_lowered(limit: float) -> bool:
@@ -189,7 +207,7 @@ class Recorder:
         self.is_sealed = key is not None
         """Whether content is encrypted."""
         self._is_always = self.options.sync == "always"
-        self._breath = Breath(lambda: self._queue.is_behind)
+        self._breath = Breath(lambda: self._queue.fill)
         self._interpreter = Interpreter(
             home.key(), self.options.redactors, self.options.sampling, self._breath.take
         )

@@ -15,8 +15,10 @@ from agentobs.recording.recorder_progress import Progress
 from agentobs.recording.segment_writer import Writer
 from agentobs.recording.span_sweeper import Sweeper
 
-SYNC_SECONDS = 0.2
-"""How often written data is synced, exchanges in progress are written, and a failed disk is tried again."""
+SYNC_SECONDS = 0.18
+"""How often written data is synced, exchanges in progress are written, and a failed disk is tried again. A sync takes
+time as well; the documented limit is 200 ms.
+"""
 
 
 class Timekeeper:

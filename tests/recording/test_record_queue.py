@@ -16,7 +16,7 @@ import pytest
 import agentobs
 from agentobs import world
 from agentobs.recording import record_queue
-from agentobs.recording.record_queue import BEHIND_BYTES, Command, RecordQueue
+from agentobs.recording.record_queue import QUEUE_BYTES, Command, RecordQueue
 from agentobs.recording.recorder import _LIMIT_SECONDS, BREATH_SECONDS, Breath, Recorder
 from agentobs.records.exchanges import (
     Answer,
@@ -112,23 +112,28 @@ def test_a_record_counts_with_its_content(record: object) -> None:
 
 
 def test_a_busy_worker_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the worker computes, it pauses each time when half a millisecond has passed, unless it is behind."""
-    now, is_behind = [0], [False]
+    """While the worker computes, it pauses every half millisecond; less often if the queue is long."""
+    now, fill = [0], [0.0]
     pauses: list[float] = []
     monkeypatch.setattr(world, "monotonic", lambda: now[0])
     monkeypatch.setattr(world, "pause", pauses.append)
-    breath = Breath(lambda: is_behind[0])
+    breath = Breath(lambda: fill[0])
     for elapsed_us in (100, 300, 200, 100, 600, 10):
         now[0] += elapsed_us * 1000
         breath.take()
     assert pauses == [BREATH_SECONDS] * 2
-    is_behind[0] = True
+    fill[0] = 0.3
+    for elapsed_us in (2_900, 200, 2_900, 200):
+        now[0] += elapsed_us * 1000
+        breath.take()
+    assert pauses == [BREATH_SECONDS] * 4
+    fill[0] = 0.6
     now[0] += 10_000_000
     breath.take()
-    is_behind[0] = False
+    fill[0] = 0.0
     monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.0001)
     breath.take()
-    assert pauses == [BREATH_SECONDS] * 2
+    assert pauses == [BREATH_SECONDS] * 4
 
 
 @pytest.fixture
@@ -146,7 +151,7 @@ def test_the_interpreter_interrupts_the_worker(
     """While the worker computes, the limit of the interpreter is half a millisecond; not while it pauses or waits."""
     paused_with: list[float] = []
     monkeypatch.setattr(world, "pause", lambda _: paused_with.append(sys.getswitchinterval()))
-    breath = Breath(lambda: False)
+    breath = Breath(lambda: 0.0)
     with breath:
         assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
         breath.take()
@@ -159,18 +164,18 @@ def test_the_limit_of_the_program_is_kept(switch_seconds: float) -> None:
     """A lower limit is not changed, and a limit that the program sets meanwhile is not restored."""
     for lower in (0.0001, 0.0005):
         sys.setswitchinterval(lower)
-        with Breath(lambda: False):
+        with Breath(lambda: 0.0):
             assert sys.getswitchinterval() == pytest.approx(lower)
         assert sys.getswitchinterval() == pytest.approx(lower)
     sys.setswitchinterval(switch_seconds)
-    with Breath(lambda: False):
+    with Breath(lambda: 0.0):
         sys.setswitchinterval(0.02)
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
 def test_a_limit_that_the_program_saved_meanwhile_is_replaced(switch_seconds: float) -> None:
     """If a program saves the limit while the worker computes, and sets it again later, its own limit returns."""
-    breath = Breath(lambda: False)
+    breath = Breath(lambda: 0.0)
     with breath:
         saved = sys.getswitchinterval()
     sys.setswitchinterval(saved)
@@ -202,7 +207,7 @@ def test_a_fork_between_two_steps_of_the_change_restores_the_limit(
         change(seconds)
         known.append(breath._limit)
 
-    breath = Breath(lambda: False)
+    breath = Breath(lambda: 0.0)
     monkeypatch.setattr(sys, "setswitchinterval", changed)
     with breath:
         pass
@@ -241,17 +246,17 @@ def test_the_garbage_collector_does_not_track_waiting_ends_of_spans() -> None:
     assert len(gc.get_objects()) - before < 100
 
 
-def test_a_long_queue_is_behind() -> None:
-    """The worker is behind while records of more than a quarter of the limit wait."""
+def test_the_fill_is_the_share_of_the_queue_that_is_in_use() -> None:
+    """The fill of the queue rises with the sizes of the records that wait, and falls when they were processed."""
     records = RecordQueue(lambda: True, durably=False)
     exchange = ToolExchange(
-        PLACE, T0, 1, ToolQuestion("t", "read", {}), ToolAnswer("x" * BEHIND_BYTES, False)
+        PLACE, T0, 1, ToolQuestion("t", "read", {}), ToolAnswer("x" * (QUEUE_BYTES // 2), False)
     )
-    assert not records.is_behind
+    assert records.fill == 0
     assert records.put(exchange) is None
-    assert records.is_behind
+    assert records.fill == pytest.approx(0.5, abs=0.01)
     records.note_processed(queue_bytes(exchange))
-    assert not records.is_behind
+    assert records.fill == 0
 
 
 def test_the_worker_pauses_between_the_steps_of_an_exchange(
