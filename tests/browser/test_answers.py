@@ -134,8 +134,9 @@ def test_a_sub_agent_has_the_same_name_everywhere(tab: Tab) -> None:
     assert all(each in table for each in names)
     tab.follow(tab.page.get_by_role("link", name="Transcript", exact=True))
     tab.page.get_by_role("button", name="Show transcript", exact=True).click()
-    tab.settle()
-    offered = tab.page.locator("select[name=lane] option").all_inner_texts()
+    chooser = tab.page.locator("select[name=lane]")
+    chooser.wait_for(state="attached")
+    offered = chooser.locator("option").all_text_contents()
     assert offered == ["main", *names]
 
 

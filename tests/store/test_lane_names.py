@@ -53,7 +53,7 @@ def test_the_first_known_type_of_a_lane_counts() -> None:
 
 def test_a_lane_has_the_same_name_under_its_digest_and_its_text() -> None:
     digest = "digest:" + "0" * 24
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"lane": f"main/{digest}", "agent_type": None},
         {"lane": "main/call 7", "agent_type": "Explore"},
     ]
