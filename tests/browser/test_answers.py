@@ -4,6 +4,7 @@ changed between two runs, and which session to look at first. Each answer is vis
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -116,6 +117,29 @@ def _open(tab: Tab, name: str, status: str = "failed", tabname: str = "") -> Non
         tab.follow(tab.page.get_by_role("link", name=tabname, exact=True))
 
 
+def test_a_sub_agent_has_the_same_name_everywhere(tab: Tab) -> None:
+    """The tree, the waterfall, the details, the tab Cost and the transcript use the same names of sub-agents."""
+    _open(tab, "fan-out")
+    names = ["researcher 1", "researcher 2"]
+    agents = tab.page.locator("#tree [role=treeitem].agent .name")
+    assert agents.all_inner_texts() == names
+    assert "/" in str(agents.first.get_attribute("title"))
+    figure = json.loads(tab.page.locator("[data-for=waterfall]").text_content() or "")
+    written = [each["text"] for each in figure["layout"]["annotations"]]
+    assert [each for each in written if each.startswith("researcher")] == names
+    agents.last.click()
+    tab.wait_for_text("Sub-agent call researcher 2", "#step-title")
+    tab.follow(tab.page.get_by_role("link", name="Cost", exact=True))
+    table = tab.page.locator("#cost-by-agent table").text_content() or ""
+    assert all(each in table for each in names)
+    tab.follow(tab.page.get_by_role("link", name="Transcript", exact=True))
+    tab.page.get_by_role("button", name="Show transcript", exact=True).click()
+    chooser = tab.page.locator("select[name=lane]")
+    chooser.wait_for(state="attached")
+    offered = chooser.locator("option").all_text_contents()
+    assert offered == ["main", *names]
+
+
 @pytest.mark.parametrize("name", ["fan-out", "long"])
 def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> None:
     """In a small window, the failed step in the tree is visible without scrolling, even if it is the last of many."""
@@ -129,7 +153,7 @@ def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
     """The banner names the tool calls that failed before the failed step, and its link selects the first of them."""
     _open(tab, "fan-out")
     banner = tab.page.locator("#failure")
-    assert "Before it, search_stock failed once in a sub-agent." in banner.inner_text()
+    assert "Before it, search_stock failed once in researcher 2." in banner.inner_text()
     banner.get_by_role("link", name="Go to that call", exact=True).click()
     tab.wait_for_text("search_stock", "#tree [aria-selected=true]")
     assert "step=" in tab.page.url
@@ -144,7 +168,7 @@ def test_matches_of_the_filter_have_their_turn(tab: Tab) -> None:
     tab.page.get_by_role("checkbox", name="failed only").check()
     tab.wait_for_text("match", "#tree-summary")
     found = tab.page.locator("#tree a").all_inner_texts()
-    assert any("search_stock" in each and "turn 1 of a sub-agent" in each for each in found)
+    assert any("search_stock" in each and "turn 1 of researcher 2" in each for each in found)
     assert any(
         "send_mail" in each and "turn 2" in each and "sub-agent" not in each for each in found
     )

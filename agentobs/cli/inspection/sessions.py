@@ -24,12 +24,14 @@ from agentobs.cli.terminal.query_output import (
     readable,
     rows_of,
     session_of,
+    with_lane_names,
 )
 from agentobs.cli.terminal.session_choice import WHERE_HELP
 from agentobs.cli.terminal.tables import print_facts, print_line
 from agentobs.errors import UsageError
 from agentobs.records.display import (
     COST_MARKS,
+    has_partial_counts,
     money,
     printable,
     score_value,
@@ -38,7 +40,7 @@ from agentobs.records.display import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
     from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.port import Store
@@ -149,15 +151,14 @@ def show(context: click.Context, session: str, content: bool) -> None:
         about = rows_of(store, "internal/session", session_id=session_id)
         git = rows_of(store, "internal/session_git", session_id=session_id)
         costs = as_dicts(rows_of(store, "cost_by_session", session_id=session_id))
-        mark = COST_MARKS.get(costs[0]["cost_status"], "") if costs else ""
-        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), mark)
+        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), costs[:1])
         _print_time_and_waste(store, session_id)
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         turns, timeline = (
             rows_of(store, "session_turns", session_id=session_id),
             _timeline(store, session_id),
         )
-        print_rows(turns, _TURNS, "table")
+        print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
         print_rows(timeline, _TIMELINE, "table")
         if failure is not None and len(turns[1]) + len(timeline[1]) > SCREEN_ROWS:
             # The first lines have left the screen.
@@ -326,13 +327,24 @@ def _name(row: dict[str, Any]) -> str:
     return f"{prefix}{row['name']}"
 
 
-def _print_facts(rows: Rows, cost_mark: str) -> None:
-    """Print one row, one fact per line; `cost_mark` precedes the cost. On a terminal, long values are wrapped."""
+def _print_facts(rows: Rows, costs: Sequence[Mapping[str, Any]]) -> None:
+    """Print one row, one fact per line. On a terminal, long values are wrapped.
+
+    The certainty in `costs` precedes the cost and the output tokens.
+    """
     columns, [values] = rows
+    marks = {
+        name: mark
+        for row in costs
+        for name, mark in (
+            ("cost_usd", COST_MARKS.get(row["cost_status"], "")),
+            ("output_tokens", COST_MARKS["lower_bound"] if has_partial_counts(row) else ""),
+        )
+    }
     facts = [
         (
             heading(column),
-            f"{cost_mark if column == 'cost_usd' else ''}{text(readable(column, value))}",
+            f"{marks.get(column, '')}{text(readable(column, value))}",
         )
         for column, value in zip(columns, values, strict=True)
         if value is not None and not column.endswith("_at")
