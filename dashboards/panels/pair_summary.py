@@ -115,6 +115,21 @@ def _failed_where(failure: Mapping[str, Any]) -> str:
     return f"in turn {failure['step_turn']:,}{of}"
 
 
+def not_compared(comparison: Mapping[str, Any]) -> list[str]:
+    """Return which parts of the content could not be compared, and why, in sentences."""
+    found = []
+    for gap in comparison.get("not_compared", ()):
+        parts = [_CONTENT[name] for name in gap["parts"]]
+        names = f"{', '.join(parts[:-1])} and {parts[-1]}"
+        if gap["reason"] == "different_homes":
+            why = "the sessions were recorded in different homes, and a text is missing"
+        else:
+            sides = " and ".join(each.upper() for each in gap["missing_in"])
+            why = f"the content of {sides} is missing"
+        found.append(f"Not comparable: {names}, because {why}.")
+    return found
+
+
 def changes(steps: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence with the numbers of identical, changed, added and removed steps."""
     kinds = [step["change"] for step in steps]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,12 +13,13 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from agentobs.cli.inspection.step_digests import StepDigests, step_digests
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
-from agentobs.errors import AgentobsError, UsageError
+from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
 
 if TYPE_CHECKING:
@@ -113,13 +113,14 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
 
     with open_store(home) as store:
         labels = LabelTexts(store)
+        digests, gaps = step_digests(store, (a, b))
         (about_a, parts_a), (about_b, parts_b) = (
-            _facts_of(store, session_id, labels=labels, digests=_digests(store, session_id))
-            for session_id in (a, b)
+            _facts_of(store, session_id, labels=labels, digests=each)
+            for session_id, each in zip((a, b), digests, strict=True)
         )
         about_a, about_b = labels.replace_in_dicts([about_a, about_b])
     found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
-    return found
+    return {**found, "not_compared": [each.json() for each in gaps]} if gaps else found
 
 
 def _write_report(
@@ -197,7 +198,7 @@ def _facts_of(
     session_id: str,
     texts: _Texts | None = None,
     labels: LabelTexts | None = None,
-    digests: _Digests | None = None,
+    digests: StepDigests | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
     """Return a session's description and its steps.
 
@@ -225,7 +226,8 @@ def _facts_of(
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
-            digests=None if digests is None else digests.get((row["kind"], row["id"])),
+            digests=None if digests is None else digests.digests.get((row["kind"], row["id"])),
+            ids=None if digests is None else digests.ids.get((row["kind"], row["id"])),
             texts=None if texts is None else texts.get((row["kind"], row["id"])),
         )
         for row in rows
@@ -242,42 +244,6 @@ def _facts_of(
 
 _Texts = dict[tuple[str, str], dict[str, Any]]
 """Content, by kind and ID of the step."""
-_Digests = dict[tuple[str, str], dict[str, str]]
-"""Digests of parts of the content, by kind and ID of the step."""
-
-
-def _digests(store: Store, session_id: str) -> _Digests:
-    """Return the digests of the parts of a session's content; if the content is missing, only the digests of
-    prompts.
-    """
-    zones = store.rows("internal/prompt_zones", session_id=session_id).dicts()
-    found = {
-        ("request", row.pop("attempt_id")): {name: value for name, value in row.items() if value}
-        for row in zones
-    }
-    with contextlib.suppress(AgentobsError, OSError):
-        for exchange in store.content(session_id).exchanges:
-            _add_digests(found, exchange)
-    return found
-
-
-def _add_digests(found: _Digests, exchange: Exchange) -> None:
-    """Add the digests of a response with its calls, or of a tool that ran."""
-    from agentobs.provider.registry import message_of
-    from agentobs.records.exchanges import ModelExchange, ToolExchange
-    from replay.divergence.session_diff import content_digest, response_parts
-
-    if isinstance(exchange, ModelExchange):
-        message = message_of(exchange.question.path, exchange.answer)
-        known = found.setdefault(("request", exchange.attempt_id), {})
-        known["response"] = content_digest(response_parts(message))
-        for call in message.calls:
-            inputs = found.setdefault(("tool_call", str(call.id)), {})
-            inputs["input"] = content_digest(call.value)
-    elif isinstance(exchange, ToolExchange):
-        known = found.setdefault(("tool_call", exchange.question.tool_use_id), {})
-        known["input"] = content_digest(exchange.question.input)
-        known["result"] = content_digest(exchange.answer.content)
 
 
 def _texts(context: click.Context, session_id: str) -> _Texts:

@@ -19,7 +19,7 @@ from dashboards import figures
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
-from dashboards.panels.pair_summary import changes, ending, row, totals
+from dashboards.panels.pair_summary import changes, ending, not_compared, row, totals
 from dashboards.panels.panels import Panel, panel
 
 PAGE_SIZE = 100
@@ -120,7 +120,10 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         b=comparison["b"],
         causes=[str(each["summary"]) if each else "" for each in failures],
         endings=_endings(steps, running, failures, places),
-        notes=_notes(running, has_common_step=len(different) < len(steps) or not steps),
+        notes=[
+            *_notes(running, has_common_step=len(different) < len(steps) or not steps),
+            *not_compared(comparison),
+        ],
         totals=totals(comparison["a"], comparison["b"]),
         panel=_panel(comparison),
         changes=len(different),
