@@ -1,8 +1,8 @@
-"""IDs that are generated anew in each run: of tool calls, responses, requests and sessions.
+"""IDs that are new in each run: of tool calls, responses, requests and sessions.
 
 Texts of two sessions are compared without them. In the shape of a text, each ID is replaced by its number in this text,
-and `PairedIds` then checks that each ID of one session stands in the places of exactly one ID of the other. So two runs
-have equal texts although all their IDs differ, and a text that names another call is still a difference.
+and `PairedIds` then checks that each ID of one session corresponds to exactly one ID of the other. So two runs have equal
+texts although all their IDs differ, and a text that names another call is still a difference.
 
 The patterns are applied to JSON text, in which a line feed is a backslash and an `n`.
 """
@@ -80,7 +80,7 @@ def _pattern(session_ids: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class PairedIds:
-    """The IDs of two sessions that stand for each other."""
+    """The IDs of two sessions that correspond to each other."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
         """Start with known pairs, such as the IDs of aligned tool calls. The first pair of an ID counts."""
@@ -90,7 +90,7 @@ class PairedIds:
             self._add(a, b)
 
     def match(self, a: Sequence[str], b: Sequence[str]) -> bool:
-        """Return whether the IDs of two texts stand for each other; if so, remember their pairs."""
+        """Return whether the IDs of two texts correspond to each other; if so, remember their pairs."""
         if len(a) != len(b) or not all(map(self._fits, a, b)):
             return False
         for one, other in zip(a, b, strict=True):

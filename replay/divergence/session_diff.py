@@ -4,7 +4,7 @@ Steps are aligned by what they do, not by their position: identical steps first,
 inputs, then steps of the same kind and name. So an inserted or removed step shifts no other step. Facts are enough for
 this, so that sessions without content can be compared. If texts or their digests are given, they decide which of
 several similar steps are aligned, and differences of texts are included. IDs that are new in each run are not a
-difference if each ID of one session stands in the places of exactly one ID of the other (see `provider.run_ids`).
+difference if each ID of one session corresponds to exactly one ID of the other (see `provider.run_ids`).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _with_shape(part: Part) -> Part:
 
 
 def _with_id_changes(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Yield the pairs; a pair whose texts differ in an ID that stands for another ID elsewhere is changed."""
+    """Yield the pairs; a pair is changed if an ID in its texts corresponds to another ID elsewhere."""
     paired = PairedIds(
         (pair.a.id, pair.b.id)
         for pair in pairs

@@ -45,7 +45,7 @@ def test_ids_that_are_new_in_each_run_are_replaced_by_their_number() -> None:
     assert shape.ids[:3] == ("toolu_01Ab", "toolu_02Cd", session)
 
 
-def test_each_id_stands_for_exactly_one_other_id() -> None:
+def test_each_id_corresponds_to_exactly_one_other_id() -> None:
     """IDs that are swapped or confused do not match; IDs of aligned calls are known from the start."""
     paired = PairedIds([("toolu_a1", "toolu_b1"), ("toolu_a1", "toolu_b9")])
     assert paired.match(("toolu_a1", "toolu_a2"), ("toolu_b1", "toolu_b2"))
@@ -124,8 +124,8 @@ def test_the_shown_difference_has_the_original_text() -> None:
 
 @pytest.mark.parametrize("has_content", [True, False])
 def test_prompts_of_two_homes_are_compared_by_text(tmp_path: Path, has_content: bool) -> None:
-    """Sessions of two homes, imported into a third one, are compared by their texts; without texts, the page says that
-    their prompts cannot be compared.
+    """Sessions of two homes, imported into a third one, are compared by their texts; without texts, the page states
+    that their prompts cannot be compared.
     """
     runner, home, ids = CliRunner(), a_home(tmp_path / "third"), []
     for number in (1, 2):
