@@ -1,8 +1,8 @@
 """IDs that are new in each run: of tool calls, responses, requests and sessions.
 
 Texts of two sessions are compared without them. In the shape of a text, each ID is replaced by its number in this text,
-and `PairedIds` then checks that each ID of one session corresponds to exactly one ID of the other. So two runs have equal
-texts although all their IDs differ, and a text that names another call is still a difference.
+and `PairedIds` then checks that each ID of one session corresponds to exactly one ID of the other. So two runs have
+equal texts although all their IDs differ, and a text that names another call is still a difference.
 
 The patterns are applied to JSON text, in which a line feed is a backslash and an `n`.
 """

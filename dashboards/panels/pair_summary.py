@@ -81,7 +81,13 @@ _ENDINGS = {
 
 
 def ending(
-    letter: str, status: str, turns: int, failure: Mapping[str, Any] | None, *, continues: bool
+    letter: str,
+    status: str,
+    turns: int,
+    failure: Mapping[str, Any] | None,
+    *,
+    continues: bool,
+    failed_agents: Sequence[str] = (),
 ) -> str:
     """Return how a session ended, in a sentence.
 
@@ -91,6 +97,7 @@ def ending(
         turns: the number of its last turn of the main agent; 0 if unknown.
         failure: its row in the view `failures`; None if it did not fail.
         continues: whether it has turns after the last turn of the other session.
+        failed_agents: the types of its sub-agents that failed; an empty text if a type is unknown.
     """
     subject = f"{letter} continued and" if continues else letter
     verb = _ENDINGS.get(status)
@@ -98,13 +105,24 @@ def ending(
         return f"{letter} is running, after turn {turns:,}." if turns else f"{letter} is running."
     after = f" after turn {turns:,}" if turns else ""
     if failure is None:
-        return f"{subject} {verb}{after}."
+        return f"{subject} {verb}{after}{_but(failed_agents)}."
     where = _failed_where(failure)
     reason, error = failure["reason"], failure["step_class"] or failure["error_class"]
     if failure["cause"] == "result" or not where:
         return f"{subject} {verb}{after}{f': {reason or error}' if reason or error else ''}."
     what = ", ".join(filter(None, (failure["step_name"], error or failure["step_outcome"])))
     return f"{subject} {verb} {where}: {what}."
+
+
+def _but(failed_agents: Sequence[str]) -> str:
+    """Return that sub-agents failed although the session did not; empty if none failed."""
+    if not failed_agents:
+        return ""
+    known = sorted(set(filter(None, failed_agents)))
+    if len(failed_agents) == 1:
+        return f", but its sub-agent {known[0]} failed" if known else ", but a sub-agent failed"
+    named = f" ({', '.join(known)})" if known else ""
+    return f", but {len(failed_agents):,} of its sub-agents failed{named}"
 
 
 def _failed_where(failure: Mapping[str, Any]) -> str:

@@ -97,6 +97,8 @@ class Part:
     duration_ns: int | None = None
     id: str | None = None
     """The ID of the attempt, or of the tool call; None in a fixture."""
+    agent_lane: str | None = None
+    """The lane, named after the types of the sub-agents instead of the calls that started them; None if unknown."""
     digests: Mapping[str, str] | None = field(default=None, repr=False)
     """The digests of the parts in `DIGESTED` that are known. They are compared, but never shown or written."""
     ids: Mapping[str, tuple[str, ...]] | None = field(default=None, repr=False)
@@ -175,13 +177,28 @@ class Comparison:
 
 def compared(a: Sequence[Part], b: Sequence[Part]) -> Comparison:
     """Align the steps of two sessions, lane by lane, in the order of the lanes of the first session."""
-    sides = [_with_shape(part) for part in a], [_with_shape(part) for part in b]
+    sides = [[_with_shape(part) for part in side] for side in _with_lanes(a, b)]
     lanes = list(dict.fromkeys(part.lane for side in sides for part in side))
     pairs: list[Pair] = []
     for lane in lanes:
         in_lane = _aligned(*([part for part in side if part.lane == lane] for side in sides))
         pairs += _with_prompt_changes(list(in_lane))
     return Comparison(tuple(_with_id_changes(pairs)), totals(a), totals(b))
+
+
+def _with_lanes(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Yield the steps of both sides, with lanes named after the types of sub-agents if this pairs at least as many
+    lanes.
+    """
+    by_call = {part.lane for part in a} & {part.lane for part in b}
+    by_type = {part.agent_lane for part in a} & {part.agent_lane for part in b} - {None}
+    for side in (a, b):
+        if len(by_type) < len(by_call):
+            yield [replace(part, agent_lane=None) for part in side]
+        else:
+            yield [
+                replace(part, lane=part.agent_lane or part.lane, agent_lane=None) for part in side
+            ]
 
 
 def _with_shape(part: Part) -> Part:
@@ -303,12 +320,15 @@ def _with_equal_placeholders(value: Any) -> Any:
     return bare(value) if isinstance(value, str) else value
 
 
-def stable_lane_names(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:
+def stable_lane_names(
+    lanes: Sequence[str], calls: Mapping[str, str], agents: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return names for lanes that are the same in each run of the agent.
 
     Args:
         lanes: the recorded names of the lanes.
         calls: the name of the tool of each call, by the ID of the call.
+        agents: the types of the sub-agents by which lanes are named, if known, by the recorded name of the lane.
     """
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
@@ -319,6 +339,8 @@ def stable_lane_names(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, 
             continue
         starter = calls.get(started_by) or started_by.partition(":")[0]
         starter = starter if started_by in calls or ":" in started_by else "agent"
+        if agents and lane in agents:
+            starter = agents[lane].replace("/", " ").replace("#", " ")
         path = f"{names.get(parent, parent)}/{starter}"
         counts[path] = counts.get(path, 0) + 1
         names[lane] = f"{path}#{counts[path]}"

@@ -220,12 +220,15 @@ def _facts_of(
         rows = labels.replace_in_dicts(rows)
         [summary] = labels.replace_in_dicts([summary])
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
-    lanes = stable_lane_names(list(dict.fromkeys(row["lane"] for row in rows)), calls)
+    recorded = list(dict.fromkeys(row["lane"] for row in rows))
+    lanes = stable_lane_names(recorded, calls)
+    agent_lanes = stable_lane_names(recorded, calls, _agent_types(store, session_id, labels))
     fields = Part.__dataclass_fields__
     parts = [
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
+            agent_lane=agent_lanes[row["lane"]],
             digests=None if digests is None else digests.digests.get((row["kind"], row["id"])),
             ids=None if digests is None else digests.ids.get((row["kind"], row["id"])),
             texts=None if texts is None else texts.get((row["kind"], row["id"])),
@@ -240,6 +243,16 @@ def _facts_of(
     if forked_turn is not None:
         about |= {"forked_from": parent, "forked_turn": forked_turn}
     return about, parts
+
+
+def _agent_types(store: Store, session_id: str, labels: LabelTexts | None) -> dict[str, str]:
+    """Return the types of a session's sub-agents, by the recorded names of their lanes."""
+    rows: Sequence[dict[str, Any]] = store.rows(
+        "internal/sub_agent_types", session_id=session_id
+    ).dicts()
+    if labels is not None:
+        rows = labels.replace_in_dicts(rows)
+    return {row["lane"]: row["agent_type"] for row in rows}
 
 
 _Texts = dict[tuple[str, str], dict[str, Any]]
