@@ -367,7 +367,13 @@ def _measure(one: Row, key: str) -> str:
         return f"{certainty_prefix([one]) if value is not None else ''}{money(value)}"
     if key == "duration_ns":
         return _time(one)
-    return f"{int(value or 0):,}"
+    is_low = key == "output_tokens" and _is_low(one)
+    return f"{'at least ' if is_low else ''}{int(value or 0):,}"
+
+
+def _is_low(one: Row) -> bool:
+    """Return whether the output tokens of a step or a session are a lower bound."""
+    return bool(one.get("lower_bound_calls")) or one.get("counts_status") == "lower_bound"
 
 
 def _difference(key: str, a: Row, b: Row) -> str:
@@ -379,13 +385,20 @@ def _difference(key: str, a: Row, b: Row) -> str:
         found = cost_difference(Cost(old, *uncertainties(a)), Cost(new, *uncertainties(b)))
         is_known = found is not None and found.bound != "unknown"
         return found.words(money(abs(found.usd))) if found is not None and is_known else ""
+    is_old_low, is_new_low = (key == "output_tokens" and _is_low(each) for each in (a, b))
+    if is_old_low and is_new_low:
+        return ""
     if old == new:
-        return "identical"
+        return "" if is_old_low or is_new_low else "identical"
     less = "less" if key in ("cost_usd", "duration_ns") else "fewer"
     word = "more" if new > old else less
     if not old:
         return "none in A"
     share = abs(new - old) / old * 100
+    if is_old_low or is_new_low:
+        # A share of a lower bound would be misleading, so the difference is given as a number.
+        bound = "at least" if (new > old) == is_new_low else "at most"
+        return f"{bound} {abs(new - old):,} {word}"
     return f"{share:,.0f}% {word}" if share >= 1 else f"<1% {word}"
 
 

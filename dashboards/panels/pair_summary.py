@@ -256,8 +256,9 @@ def _cost_summary(side: Mapping[str, Any] | None) -> str:
     """Return the time, tokens and cost of a step in short form."""
     if side is None:
         return ""
+    is_low = side.get("counts_status") == "lower_bound"
     tokens = [
-        f"{side[key]:,} {label}"
+        f"{'at least ' if is_low and key == 'output_tokens' else ''}{side[key]:,} {label}"
         for key, label in (
             ("input_tokens", "in"),
             ("cache_read_tokens", "read"),

@@ -94,6 +94,8 @@ class Part:
     """None if the price of the model is not known, or if steps of this kind have no cost."""
     cost_status: str | None = None
     """The certainty of the cost: `exact`, `lower_bound` or `estimated`; None if there is none."""
+    counts_status: str | None = None
+    """`lower_bound` if the response ended before its last counts, so that its output tokens are a lower bound."""
     duration_ns: int | None = None
     id: str | None = None
     """The ID of the attempt, or of the tool call; None in a fixture."""
@@ -141,6 +143,8 @@ class Totals:
     """The number of requests with usage but without a known price."""
     cost_status: CostStatus
     """The certainty of the cost; a lower bound if there are unpriced requests."""
+    lower_bound_calls: int
+    """The number of requests whose output tokens are a lower bound."""
     duration_ns: int
     """The sum of the durations of all steps, including concurrent steps."""
 
@@ -257,6 +261,7 @@ def totals(parts: Sequence[Part]) -> Totals:
         sum(priced, Decimal(0)) if priced else None,
         sum(part.cost_usd is None for part in used),
         _cost_status(used),
+        sum(part.counts_status == "lower_bound" for part in parts),
         sum(part.duration_ns or 0 for part in parts if part.kind != "decision"),
     )
 

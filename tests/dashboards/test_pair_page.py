@@ -169,6 +169,32 @@ def test_differences_are_in_words() -> None:
     assert (unknown.a, unknown.difference) == ("unknown", "unknown (a value is missing)")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words", "drawn"),
+    [
+        ((540, 0), (121, 1), "at most 419 fewer in B; may be more", "at most 419 fewer"),
+        ((121, 1), (540, 0), "at most 419 more in B; may be fewer", "at most 419 more"),
+        ((121, 0), (540, 1), "at least 419 more in B", "at least 419 more"),
+        ((121, 1), (540, 1), "unknown (both are lower bounds)", ""),
+    ],
+)
+def test_the_difference_of_partial_counts_is_a_bound(
+    old: tuple[int, int], new: tuple[int, int], words: str, drawn: str
+) -> None:
+    """If a response was cut, its output tokens are a lower bound; so are sums, and differences are bounds."""
+    a, b = ({"output_tokens": count, "lower_bound_calls": calls} for count, calls in (old, new))
+    [found] = totals(a, b)
+    assert found.difference == words
+    assert (found.a.startswith("at least "), found.b.startswith("at least ")) == (
+        bool(old[1]),
+        bool(new[1]),
+    )
+    written = [note.text for note in two_sessions({"a": a, "b": b}).layout.annotations]
+    assert f"{found.b}{f' ({drawn})' if drawn else ''}" in written
+    part = {"kind": "request", "lane": "main", "output_tokens": 7, "counts_status": "lower_bound"}
+    assert row({"change": "added", "b": part})["b"] == "at least 7 out"
+
+
 def test_a_run_of_additional_steps_ends_at_a_common_step() -> None:
     """Only steps without a common step of their lane between them are one run, even if two lanes alternate."""
     side = {"main": {"lane": "main"}, "other": {"lane": "main/agent#1"}}

@@ -223,12 +223,14 @@ def _facts_of(
     recorded = list(dict.fromkeys(row["lane"] for row in rows))
     lanes = stable_lane_names(recorded, calls)
     agent_lanes = stable_lane_names(recorded, calls, _agent_types(store, session_id, labels))
+    partial = {row[0] for row in store.rows("internal/partial_counts", session_id=session_id).rows}
     fields = Part.__dataclass_fields__
     parts = [
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
             agent_lane=agent_lanes[row["lane"]],
+            counts_status="lower_bound" if row["id"] in partial else None,
             digests=None if digests is None else digests.digests.get((row["kind"], row["id"])),
             ids=None if digests is None else digests.ids.get((row["kind"], row["id"])),
             texts=None if texts is None else texts.get((row["kind"], row["id"])),
@@ -384,6 +386,7 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
         "cache_write_tokens": sum(
             row.cache_write_5m_tokens + row.cache_write_1h_tokens for row in rows
         ),
+        "counts_status": "lower_bound" if any(r.certainty == "lower_bound" for r in rows) else None,
         "cost_usd": sum(known, Decimal(0)) if len(known) == len(costs) else None,
         "cost_status": "exact" if all(each.status == "exact" for each in costs) else "estimated",
     }
@@ -416,16 +419,17 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     for name, key in _TOTALS:
         a, b = getattr(found.a, key), getattr(found.b, key)
         if a or b:
-            qualifiers = [_QUALIFIERS[side.cost_status] for side in (found.a, found.b)]
-            is_cost = key == "cost_usd"
-            rows.append(
-                (
-                    name,
-                    _measure(key, a, qualifiers[0]),
-                    _measure(key, b, qualifiers[1]),
-                    _cost_difference(found) if is_cost else _difference(key, a, b),
-                )
+            sides, is_cost = (found.a, found.b), key == "cost_usd"
+            are_low = [key == "output_tokens" and side.lower_bound_calls > 0 for side in sides]
+            qualifiers = [
+                "at least " if is_low else _QUALIFIERS[side.cost_status] if is_cost else ""
+                for side, is_low in zip(sides, are_low, strict=True)
+            ]
+            shown = [_measure(key, *each) for each in zip((a, b), qualifiers, strict=True)]
+            found_difference = (
+                _cost_difference(found) if is_cost else _count_difference(key, (a, b), are_low)
             )
+            rows.append((name, *shown, found_difference))
     show_table(["", "A", "B", "B - A"], rows)
 
 
@@ -437,7 +441,7 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
         return f"{qualifier}{money(value)}"
-    return str(seconds(value)) if key == "duration_ns" else text(value)
+    return str(seconds(value)) if key == "duration_ns" else f"{qualifier}{text(value)}"
 
 
 def _difference(key: str, a: Any, b: Any) -> str:
@@ -446,6 +450,17 @@ def _difference(key: str, a: Any, b: Any) -> str:
         return ""
     sign = "+" if b > a else "-"
     return f"{sign}{_measure(key, abs(b - a))}"
+
+
+def _count_difference(key: str, values: tuple[int, int], are_low: Sequence[bool]) -> str:
+    """Return the difference of two totals as text. It is a bound if one of them is a lower bound."""
+    a, b = values
+    if not any(are_low):
+        return _difference(key, a, b)
+    if all(are_low):
+        return "unknown (both are lower bounds)"
+    bound = "at least" if are_low[1] == (b >= a) else "at most"
+    return f"{bound} {_difference(key, a, b) or '0'}"
 
 
 def _cost_difference(found: Comparison) -> str:
@@ -541,7 +556,12 @@ def _step_summary(part: Part | None) -> str:
     """Return the tokens, cost and time of a step in short form."""
     if part is None:
         return ""
-    tokens = f"in {part.input_tokens:,} out {part.output_tokens:,}" if part.input_tokens else ""
+    at_least = "at least " if part.counts_status == "lower_bound" else ""
+    tokens = (
+        f"in {part.input_tokens:,} out {at_least}{part.output_tokens:,}"
+        if part.input_tokens
+        else ""
+    )
     outcome = part.outcome if part.outcome != "ok" else part.stop_reason
     qualifier = _QUALIFIERS.get(part.cost_status or "exact", "")
     cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"
