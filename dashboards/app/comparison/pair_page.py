@@ -17,6 +17,7 @@ from agentobs.runtime import process
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
 from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
+from dashboards.app.comparison.pair_picker import form
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
@@ -32,8 +33,6 @@ MANY_STEPS = 5
 """The number of consecutive steps of one session that are listed as one difference. Our choice."""
 MOST_COMPARISONS = 4
 """The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
-MOST_OFFERED = 100
-"""The number of sessions that the form suggests; others are selected by ID. Our choice."""
 
 
 def pair(request: Request) -> Response:
@@ -45,7 +44,8 @@ def pair(request: Request) -> Response:
         if len(ids) == 2 and (query.get("a"), query.get("b")) != ids:
             return RedirectResponse(f"/compare?{urlencode({'a': ids[0], 'b': ids[1]})}", 303)
         if len(ids) < 2:
-            return _form(request, view, names, ids, found)
+            previous = previous_session(view, ids[0]) if ids else {}
+            return form(request, view, names, ids, found, previous)
     return _compared(request, (ids[0], ids[1]))
 
 
@@ -62,34 +62,6 @@ def _ids(
             except UsageError as error:
                 return tuple(ids), error
     return tuple(ids), None
-
-
-def _form(
-    request: Request,
-    view: View,
-    names: Sequence[str],
-    ids: Sequence[str],
-    error: UsageError | None,
-) -> Response:
-    return page_response(
-        request,
-        "pair_form.html",
-        status=404 if error else 200,
-        nav_item="compare",
-        a=names[0],
-        b=names[1],
-        error=error,
-        first_of_name=_without_previous(view, names, ids),
-        latest=view.named("sessions", limit=MOST_OFFERED, causes=False),
-    )
-
-
-def _without_previous(view: View, names: Sequence[str], ids: Sequence[str]) -> str:
-    """Return the name of session B if only B is given and no earlier session has its name, else an empty text."""
-    if names[0] or not ids or previous_session(view, ids[0])["previous"]:
-        return ""
-    rows = view.named("internal/session_summary", session_id=ids[0])
-    return str(rows[0]["name"] or "") if rows else ""
 
 
 def _compared(request: Request, ids: tuple[str, str]) -> Response:
