@@ -101,6 +101,7 @@ def test_a_session_is_identical_to_itself(client: Client) -> None:
     """If a session is compared with itself, the page states that all steps are identical."""
     words = client.get(f"/compare?a={ONE}&b={ONE}").words
     assert "All 2 steps are identical." in words
+    assert "No difference of outcomes or content." in words
     assert "No changes." in client.get(f"/compare?a={ONE}&b={ONE}&changed=1").words
 
 

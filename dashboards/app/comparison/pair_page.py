@@ -106,6 +106,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         totals=totals(comparison["a"], comparison["b"]),
         panel=_panel(comparison),
         changes=len(different),
+        a_part_is_missing="not_compared" in comparison,
         all_steps=len(steps),
         is_only_changed=is_only_changed,
         selected=_selected_step(steps, selected, places),
