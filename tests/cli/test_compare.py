@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,13 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.agent import Permissions
-from agentobs.records.exchanges import ModelExchange
 from replay.divergence.session_diff import Part, compared, new_in_request, stable_lane_names, totals
 from replay.freeze.conversion import freeze
-from tests.browser.store_builders import recording
-from tests.browser.synthetic_sessions import SyntheticSession
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import last_session, recorded
 from tests.replay.mailer import Mailer, mails, recorded_run
-from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed=True)}
 
@@ -115,30 +111,6 @@ def test_the_difference_of_a_lower_bound_is_a_bound(
     ]
     assert "at least $" in line
     assert line.rstrip().endswith("the same or more")
-
-
-def test_output_tokens_of_a_cut_response_are_a_lower_bound(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If a response was cut, its output tokens and their sum are lower bounds, and the difference is a bound."""
-    home = a_home(tmp_path)
-    ids = []
-    with recording(home) as emit:
-
-        def emit_cut(each: Any) -> None:
-            if isinstance(each, ModelExchange):
-                answer = replace(each.answer, chunks=each.answer.chunks[:2], ending="cut")
-                each = replace(each, answer=answer)
-            emit(each)
-
-        for seed, emitted in ((1, emit), (2, emit_cut)):
-            run = SyntheticSession(emitted, "cut", T0 + seed * 60 * SECOND, seed=seed)
-            with run.interaction("Hello."):
-                run.turn(text("Hello, how can I help you today?"), output_tokens=50)
-            ids.append(run.end())
-    found = Shell(home.path, capsys)("diff", *ids).out
-    [line] = [each for each in found.splitlines() if each.startswith("output tokens")]
-    assert re.search(r"at least \d+ +at most -\d+$", line.rstrip())
 
 
 def test_a_session_is_identical_to_itself(shell: Shell, home: tuple[Path, list[str]]) -> None:
