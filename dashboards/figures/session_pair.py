@@ -6,6 +6,7 @@ their texts, but not the texts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -112,12 +113,12 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     shown_rows, omitted_rows = rows[:MOST_STEPS], rows[MOST_STEPS:]
     lane = None
     at = top
-    has_lanes = len({_lane(pair) for pair in pairs}) > 1
+    names = lane_names(pairs)
     positions: list[tuple[int, Row]] = []
     for row in shown_rows:
-        if row.pair is not None and has_lanes and _lane(row.pair) != lane:
+        if row.pair is not None and len(names) > 1 and _lane(row.pair) != lane:
             lane = _lane(row.pair)
-            _write(sheet, 0, at, plain(lane, 60), color=INK, anchor="center", size=11)
+            _write(sheet, 0, at, plain(names[lane], 60), color=INK, anchor="center", size=11)
             at += 1
         if row.pair is None:
             _write_left_out(sheet, at, row.left_out)
@@ -141,6 +142,20 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     figure.update_xaxes(visible=False, range=[-1, 1], fixedrange=True)
     figure.update_yaxes(visible=False, range=[at - 0.4, -1.7], fixedrange=True)
     return figure
+
+
+def lane_names(steps: Sequence[Row]) -> dict[str, str]:
+    """Return the display names of the lanes of a comparison. Sub-agents of the same type are numbered."""
+    lanes = dict.fromkeys(map(_lane, steps))
+    kinds = {lane: lane.rpartition("/")[2].partition("#")[0] for lane in lanes if "/" in lane}
+    seen = Counter[str]()
+    names = {}
+    for lane in lanes:
+        kind = kinds.get(lane, lane)
+        seen[kind] += 1
+        is_alone = list(kinds.values()).count(kind) < 2
+        names[lane] = kind if is_alone else f"{kind} {seen[kind]:,}"
+    return names
 
 
 def _changes_of(cut: Sequence[_Step]) -> str:
@@ -352,7 +367,13 @@ def _measure(one: Row, key: str) -> str:
         return f"{certainty_prefix([one]) if value is not None else ''}{money(value)}"
     if key == "duration_ns":
         return _time(one)
-    return f"{int(value or 0):,}"
+    is_low = key == "output_tokens" and _is_low(one)
+    return f"{'at least ' if is_low else ''}{int(value or 0):,}"
+
+
+def _is_low(one: Row) -> bool:
+    """Return whether the output tokens of a step or a session are a lower bound."""
+    return bool(one.get("lower_bound_calls")) or one.get("counts_status") == "lower_bound"
 
 
 def _difference(key: str, a: Row, b: Row) -> str:
@@ -364,13 +385,20 @@ def _difference(key: str, a: Row, b: Row) -> str:
         found = cost_difference(Cost(old, *uncertainties(a)), Cost(new, *uncertainties(b)))
         is_known = found is not None and found.bound != "unknown"
         return found.words(money(abs(found.usd))) if found is not None and is_known else ""
+    is_old_low, is_new_low = (key == "output_tokens" and _is_low(each) for each in (a, b))
+    if is_old_low and is_new_low:
+        return ""
     if old == new:
-        return "identical"
+        return "" if is_old_low or is_new_low else "identical"
     less = "less" if key in ("cost_usd", "duration_ns") else "fewer"
     word = "more" if new > old else less
     if not old:
         return "none in A"
     share = abs(new - old) / old * 100
+    if is_old_low or is_new_low:
+        # A share of a lower bound would be misleading, so the difference is given as a number.
+        bound = "at least" if (new > old) == is_new_low else "at most"
+        return f"{bound} {abs(new - old):,} {word}"
     return f"{share:,.0f}% {word}" if share >= 1 else f"<1% {word}"
 
 

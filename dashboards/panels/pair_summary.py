@@ -83,7 +83,13 @@ _ENDINGS = {
 
 
 def ending(
-    letter: str, status: str, turns: int, failure: Mapping[str, Any] | None, *, continues: bool
+    letter: str,
+    status: str,
+    turns: int,
+    failure: Mapping[str, Any] | None,
+    *,
+    continues: bool,
+    failed_agents: Sequence[str] = (),
 ) -> str:
     """Return how a session ended, in a sentence.
 
@@ -93,6 +99,7 @@ def ending(
         turns: the number of its last turn of the main agent; 0 if unknown.
         failure: its row in the view `failures`; None if it did not fail.
         continues: whether it has turns after the last turn of the other session.
+        failed_agents: the types of its sub-agents that failed; an empty text if a type is unknown.
     """
     subject = f"{letter} continued and" if continues else letter
     verb = _ENDINGS.get(status)
@@ -100,7 +107,7 @@ def ending(
         return f"{letter} is running, after turn {turns:,}." if turns else f"{letter} is running."
     after = f" after turn {turns:,}" if turns else ""
     if failure is None:
-        return f"{subject} {verb}{after}."
+        return f"{subject} {verb}{after}{_but(failed_agents)}."
     where = _failed_where(failure)
     reason, error = failure["reason"], failure["step_class"] or failure["error_class"]
     if failure["cause"] == "result" or not where:
@@ -109,12 +116,38 @@ def ending(
     return f"{subject} {verb} {where}: {what}."
 
 
+def _but(failed_agents: Sequence[str]) -> str:
+    """Return that sub-agents failed although the session did not; empty if none failed."""
+    if not failed_agents:
+        return ""
+    known = sorted(set(filter(None, failed_agents)))
+    if len(failed_agents) == 1:
+        return f", but its sub-agent {known[0]} failed" if known else ", but a sub-agent failed"
+    named = f" ({', '.join(known)})" if known else ""
+    return f", but {len(failed_agents):,} of its sub-agents failed{named}"
+
+
 def _failed_where(failure: Mapping[str, Any]) -> str:
     """Return in which turn a step failed; empty if no step failed."""
     if failure["step_turn"] is None or not failure["step_kind"]:
         return ""
     of = "" if failure["step_lane"] == "main" else " of a sub-agent"
     return f"in turn {failure['step_turn']:,}{of}"
+
+
+def not_compared(comparison: Mapping[str, Any]) -> list[str]:
+    """Return which parts of the content could not be compared, and why, in sentences."""
+    found = []
+    for gap in comparison.get("not_compared", ()):
+        parts = [_CONTENT[name] for name in gap["parts"]]
+        names = f"{', '.join(parts[:-1])} and {parts[-1]}"
+        if gap["reason"] == "different_homes":
+            why = "the sessions were recorded in different homes, and a text is missing"
+        else:
+            sides = " and ".join(each.upper() for each in gap["missing_in"])
+            why = f"the content of {sides} is missing"
+        found.append(f"Not comparable: {names}, because {why}.")
+    return found
 
 
 def changes(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -223,8 +256,9 @@ def _cost_summary(side: Mapping[str, Any] | None) -> str:
     """Return the time, tokens and cost of a step in short form."""
     if side is None:
         return ""
+    is_low = side.get("counts_status") == "lower_bound"
     tokens = [
-        f"{side[key]:,} {label}"
+        f"{'at least ' if is_low and key == 'output_tokens' else ''}{side[key]:,} {label}"
         for key, label in (
             ("input_tokens", "in"),
             ("cache_read_tokens", "read"),

@@ -68,7 +68,7 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
         call = calls.get((step["lane"], step["turn"], step["id"]))
         attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
         is_error = step["kind"] == "tool_call" and bool(call and call["is_error"])
-        is_failed = _has_failed(step) or is_error
+        is_failed = has_failed(step) or is_error
         found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
     return found
 
@@ -84,10 +84,10 @@ def shown_failure(failure: Failure | None, restore_names: RestoreNames = list) -
         return None
     [row] = restore_names([failure.row])
     before = restore_names(failure.before)
-    return Failure(row, [{**step, "is_failed": _has_failed(step)} for step in before])
+    return Failure(row, [{**step, "is_failed": has_failed(step)} for step in before])
 
 
-def _has_failed(step: Row) -> bool:
+def has_failed(step: Row) -> bool:
     """Return whether the outcome of a step is a failure."""
     if step["kind"] == "decision":
         return str(step["outcome"]).startswith("deny")

@@ -14,6 +14,7 @@ from typing import Any
 from agentobs.records.labels import is_label
 from dashboards import figures
 from dashboards.content.session_content import Budget
+from dashboards.figures.session_pair import lane_names
 from dashboards.panels.pair_summary import changes, row, totals
 from dashboards.panels.panels import panel
 from dashboards.report.html_report import MOST, panels_report
@@ -160,6 +161,7 @@ def comparison_report(
         b=_side(comparison["b"]),
         totals=totals(comparison["a"], comparison["b"]),
         changes=len(differing),
+        names=lane_names(steps),
         all_steps=len(steps),
         steps=[{**row(step), "lines": fit_lines(line, budget)} for step, line in differing[:MOST]],
         more=max(len(differing) - MOST, 0),

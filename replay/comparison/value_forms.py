@@ -12,6 +12,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from agentobs.provider.run_ids import SEPARATOR as _SEPARATOR
+from agentobs.provider.run_ids import ULID as _ULID
+from agentobs.provider.run_ids import UUID as _UUID
+from agentobs.provider.run_ids import after as _after
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -28,21 +33,11 @@ class Form:
     """
 
 
-def _after(characters: str) -> str:
-    r"""Return a lookbehind for the start of a value: none of these characters may precede it.
-
-    However, the letter of a JSON escape such as `\n` may precede the value.
-    """
-    return rf"(?:(?<![{characters}])|(?<=\\[nrtbf]))"
-
-
 def _any(*patterns: str) -> str:
     return "(?:" + "|".join(patterns) + ")"
 
 
 _START = _after(r"\w")
-_SEPARATOR = r"[\s\"':=\\#(\[]{1,6}"
-"""The characters between a label and its value: `pid 1`, `pid=1`, `"pid": 1`."""
 
 # Paths ------------------------------------------------------------------------------------------------------------
 _SLASH = r"(?:\\{1,4}|/)"
@@ -173,11 +168,6 @@ _DURATION = r"(?=[0-9Pbcdeflprtuw])" + _any(
 )
 
 # Identifiers ------------------------------------------------------------------------------------------------------
-_UUID = _any(
-    r"(?<![0-9a-fA-F])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9a-fA-F])",
-    _after("0-9A-Za-z") + r"[0-9a-f]{12}[1-8][0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9A-Za-z])",
-)
-_ULID = _after("0-9A-Za-z") + r"01(?:[0-9A-HJKMNP-TV-Z]{24}|[0-9a-hjkmnp-tv-z]{24})(?![0-9A-Za-z])"
 _KSUID = (
     _after("0-9A-Za-z")
     + r"(?=[0-9A-Z]{0,26}[a-z])(?=[0-9a-z]{0,26}[A-Z])[1-5][0-9A-Za-z]{26}(?![0-9A-Za-z])"

@@ -3,7 +3,8 @@
 Steps are aligned by what they do, not by their position: identical steps first, then steps with the same calls and
 inputs, then steps of the same kind and name. So an inserted or removed step shifts no other step. Facts are enough for
 this, so that sessions without content can be compared. If texts or their digests are given, they decide which of
-several similar steps are aligned, and differences of texts are included.
+several similar steps are aligned, and differences of texts are included. IDs that are new in each run are not a
+difference if each ID of one session corresponds to exactly one ID of the other (see `provider.run_ids`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 from agentobs.provider.dialect import Block, Turn
 from agentobs.provider.registry import dialect_of_body, history
+from agentobs.provider.run_ids import PairedIds, shape_of
 from agentobs.records.canonical_json import canonical, digest
 from agentobs.records.differences import (
     CELLS_MAX,
@@ -57,6 +59,8 @@ TEXTS_SHOWN = 3
 DIGESTED = ("system_prompt", "tools", "parameters", "beta_headers", "response", "input", "result")
 """The parts of a step that can be compared by digest. The first four are parts of the prompt."""
 PROMPT = DIGESTED[:4]
+_BYTES = {"input_bytes": "input", "result_bytes": "result"}
+"""The sizes of content. They do not matter if the content is equal, because IDs may have different lengths."""
 WINDOW = 150
 """The number of steps of each session that are aligned at once if a long part of both has no step in common. Our
 choice.
@@ -90,11 +94,17 @@ class Part:
     """None if the price of the model is not known, or if steps of this kind have no cost."""
     cost_status: str | None = None
     """The certainty of the cost: `exact`, `lower_bound` or `estimated`; None if there is none."""
+    counts_status: str | None = None
+    """`lower_bound` if the response ended before its last counts, so that its output tokens are a lower bound."""
     duration_ns: int | None = None
     id: str | None = None
     """The ID of the attempt, or of the tool call; None in a fixture."""
+    agent_lane: str | None = None
+    """The lane, named after the types of the sub-agents instead of the calls that started them; None if unknown."""
     digests: Mapping[str, str] | None = field(default=None, repr=False)
-    """The digests of the parts in `DIGESTED`, if known. They are compared, but never shown or written."""
+    """The digests of the parts in `DIGESTED` that are known. They are compared, but never shown or written."""
+    ids: Mapping[str, tuple[str, ...]] | None = field(default=None, repr=False)
+    """The IDs in the content behind each digest, in order, from `content_digest`. They are never shown or written."""
     texts: dict[str, Any] | None = field(default=None, repr=False)
     """The texts, if content is compared: `input` and `result` of a call; `asked` (see `new_in_request`) and `answer` of
     a request.
@@ -133,6 +143,8 @@ class Totals:
     """The number of requests with usage but without a known price."""
     cost_status: CostStatus
     """The certainty of the cost; a lower bound if there are unpriced requests."""
+    lower_bound_calls: int
+    """The number of requests whose output tokens are a lower bound."""
     duration_ns: int
     """The sum of the durations of all steps, including concurrent steps."""
 
@@ -169,14 +181,68 @@ class Comparison:
 
 def compared(a: Sequence[Part], b: Sequence[Part]) -> Comparison:
     """Align the steps of two sessions, lane by lane, in the order of the lanes of the first session."""
-    lanes = list(dict.fromkeys(part.lane for part in (*a, *b)))
+    sides = [[_with_shape(part) for part in side] for side in _with_lanes(a, b)]
+    lanes = list(dict.fromkeys(part.lane for side in sides for part in side))
     pairs: list[Pair] = []
     for lane in lanes:
-        in_lane = _aligned(
-            [part for part in a if part.lane == lane], [part for part in b if part.lane == lane]
-        )
+        in_lane = _aligned(*([part for part in side if part.lane == lane] for side in sides))
         pairs += _with_prompt_changes(list(in_lane))
-    return Comparison(tuple(pairs), totals(a), totals(b))
+    return Comparison(tuple(_with_id_changes(pairs)), totals(a), totals(b))
+
+
+def _with_lanes(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Yield the steps of both sides, with lanes named after the types of sub-agents if this pairs at least as many
+    lanes.
+    """
+    by_call = {part.lane for part in a} & {part.lane for part in b}
+    by_type = {part.agent_lane for part in a} & {part.agent_lane for part in b} - {None}
+    for side in (a, b):
+        if len(by_type) < len(by_call):
+            yield [replace(part, agent_lane=None) for part in side]
+        else:
+            yield [
+                replace(part, lane=part.agent_lane or part.lane, agent_lane=None) for part in side
+            ]
+
+
+def _with_shape(part: Part) -> Part:
+    """Return a step with the digest of its texts, and the IDs in them, if content is compared."""
+    if part.texts is None:
+        return part
+    found, ids = content_digest(part.texts)
+    return replace(
+        part,
+        digests={**(part.digests or {}), "texts": found},
+        ids={**(part.ids or {}), "texts": ids},
+    )
+
+
+def _with_id_changes(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """Yield the pairs; a pair is changed if an ID in its texts corresponds to another ID elsewhere."""
+    paired = PairedIds(
+        (pair.a.id, pair.b.id)
+        for pair in pairs
+        if pair.a and pair.b and pair.a.kind == "tool_call" and pair.a.id and pair.b.id
+    )
+    for pair in pairs:
+        yield _with_id_change(pair, paired)
+
+
+def _with_id_change(pair: Pair, paired: PairedIds) -> Pair:
+    if pair.a is None or pair.b is None or not (pair.a.ids and pair.b.ids):
+        return pair
+    a, b = pair.a.ids, pair.b.ids
+    found = [
+        name
+        for name in a
+        if name in b and name not in (*PROMPT, *pair.differs) and not paired.match(a[name], b[name])
+    ]
+    if not found:
+        return pair
+    shown = pair.differences
+    if "texts" in found:
+        shown = tuple(map(shortened, differences(pair.a.texts, pair.b.texts)[:TEXTS_SHOWN]))
+    return replace(pair, change="changed", differs=(*pair.differs, *found), differences=shown)
 
 
 def totals(parts: Sequence[Part]) -> Totals:
@@ -195,6 +261,7 @@ def totals(parts: Sequence[Part]) -> Totals:
         sum(priced, Decimal(0)) if priced else None,
         sum(part.cost_usd is None for part in used),
         _cost_status(used),
+        sum(part.counts_status == "lower_bound" for part in parts),
         sum(part.duration_ns or 0 for part in parts if part.kind != "decision"),
     )
 
@@ -258,12 +325,15 @@ def _with_equal_placeholders(value: Any) -> Any:
     return bare(value) if isinstance(value, str) else value
 
 
-def stable_lane_names(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:
+def stable_lane_names(
+    lanes: Sequence[str], calls: Mapping[str, str], agents: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return names for lanes that are the same in each run of the agent.
 
     Args:
         lanes: the recorded names of the lanes.
         calls: the name of the tool of each call, by the ID of the call.
+        agents: the types of the sub-agents by which lanes are named, if known, by the recorded name of the lane.
     """
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
@@ -274,19 +344,26 @@ def stable_lane_names(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, 
             continue
         starter = calls.get(started_by) or started_by.partition(":")[0]
         starter = starter if started_by in calls or ":" in started_by else "agent"
+        if agents and lane in agents:
+            starter = agents[lane].replace("/", " ").replace("#", " ")
         path = f"{names.get(parent, parent)}/{starter}"
         counts[path] = counts.get(path, 0) + 1
         names[lane] = f"{path}#{counts[path]}"
     return names
 
 
-def content_digest(value: Any) -> str:
-    """Return a digest of content that does not depend on which secrets were redacted.
+def content_digest(value: Any, session_ids: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """Return a digest of content, and the IDs in it.
 
-    It is a digest without a key, so it must not be written or shown.
+    The digest depends neither on which secrets were redacted nor on IDs that are new in each run. It has no key, so it
+    must not be written or shown.
+
+    Args:
+        value: the content.
+        session_ids: the IDs of the session.
     """
-    text = canonical(_with_equal_placeholders(value))
-    return digest(text.encode("utf-8", "surrogatepass"))
+    shape = shape_of(bare(canonical(value)), session_ids)
+    return digest(shape.text.encode("utf-8", "surrogatepass")), shape.ids
 
 
 _Parts = Sequence[Part]
@@ -340,11 +417,13 @@ def _action(part: Part) -> Hashable:
 
 
 def _key(part: Part) -> Hashable:
-    texts = json.dumps(part.texts, sort_keys=True, default=str) if part.texts else ""
-    facts = (getattr(part, name) for name in COMPARED)
     known = part.digests or {}
-    parts = (known.get(name) for name in DIGESTED if name not in PROMPT)
-    return part.kind, *facts, *parts, digest(texts.encode("utf-8", "surrogatepass"))
+    facts = (
+        None if name in _BYTES and {_BYTES[name], "texts"} & known.keys() else getattr(part, name)
+        for name in COMPARED
+    )
+    parts = (known.get(name) for name in (*DIGESTED, "texts") if name not in PROMPT)
+    return part.kind, *facts, *parts
 
 
 def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
@@ -363,28 +442,47 @@ def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
 
 
 def _differing_digests(a: Part, b: Part, names: Sequence[str]) -> list[str]:
-    if a.digests is None or b.digests is None:
-        return []
-    return [name for name in names if a.digests.get(name) != b.digests.get(name)]
+    """Return the names of the parts whose digests are known on both sides and differ."""
+    old, new = a.digests or {}, b.digests or {}
+    return [name for name in names if name in old and name in new and old[name] != new[name]]
 
 
 def _pair(a: Part, b: Part) -> Pair:
-    differs = [name for name in COMPARED if getattr(a, name) != getattr(b, name)]
+    differs = [
+        name
+        for name in COMPARED
+        if getattr(a, name) != getattr(b, name) and not _is_equal_content(a, b, name)
+    ]
     differs += _differing_digests(a, b, [name for name in DIGESTED if name not in PROMPT])
-    found = differences(a.texts, b.texts) if a.texts is not None and b.texts is not None else []
+    found: list[Difference] = []
+    if _differing_digests(a, b, ["texts"]):
+        found = [each for each in differences(a.texts, b.texts) if not _is_only_ids(each)]
     if found:
         differs.append("texts")
     shown = tuple(map(shortened, found[:TEXTS_SHOWN]))
     return Pair("changed" if differs else "same", a, b, tuple(differs), shown)
 
 
+def _is_equal_content(a: Part, b: Part, name: str) -> bool:
+    """Return whether a fact is the size of content that is known to be equal."""
+    if name not in _BYTES:
+        return False
+    old, new = a.digests or {}, b.digests or {}
+    return any(each in old and old[each] == new.get(each) for each in (_BYTES[name], "texts"))
+
+
+def _is_only_ids(difference: Difference) -> bool:
+    """Return whether two values differ only in IDs that are new in each run."""
+    if difference.change != "changed":
+        return False
+    old, new = difference.expected, difference.actual
+    return content_digest(old)[0] == content_digest(new)[0]
+
+
 def _step_of(pair: Pair) -> dict[str, Any]:
-    """Return a pair as a mapping, without digests."""
-    step = asdict(pair)
-    for side in (step["a"], step["b"]):
-        if side is not None:
-            del side["digests"]
-    return step
+    """Return a pair as a mapping, without digests and the IDs in texts."""
+    sides = [part and replace(part, digests=None, ids=None) for part in (pair.a, pair.b)]
+    return asdict(replace(pair, a=sides[0], b=sides[1]))
 
 
 def _without_none(value: Any) -> Any:

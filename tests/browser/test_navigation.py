@@ -149,19 +149,24 @@ def test_two_sessions_are_compared(tab: Tab) -> None:
 
 
 def test_changed_words_of_two_sessions_are_shown_on_demand(tab: Tab) -> None:
-    """The first difference shows no text until a click; then other differences show theirs without a click."""
+    """The page opens at the first change of an outcome, and shows no text until a click; then other differences, such
+    as the first change of content, show theirs without a click.
+    """
     page = tab.page
     boxes = page.locator("#found tbody input[type=checkbox]")
     boxes.nth(1).check()
     boxes.nth(2).check()
     tab.follow(page.get_by_role("button", name="Compare selected"))
-    assert "First difference" in page.locator("#pair-title").inner_text()
+    assert "First change of outcome" in page.locator("#pair-title").inner_text()
+    assert "First change of outcome" in page.locator(".head").inner_text()
     assert page.locator("#pair pre").count() == 0
     page.get_by_role("button", name="Show changed text").click()
     page.wait_for_selector("#pair pre.edit")
     tab.follow(page.get_by_role("link", name="Next difference"))
     page.wait_for_selector("#pair [data-content] section")
     assert "step=" in page.url
+    tab.follow(page.locator(".head .line", has_text="First change of content").get_by_role("link"))
+    page.wait_for_selector("#pair [data-content] section")
 
 
 def test_sql_queries_and_errors(tab: Tab) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -15,13 +15,15 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
+from agentobs.records.exchanges import child_lane
 from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
 from dashboards.app.comparison.pair_texts import _changes
 from dashboards.figures import two_sessions
+from dashboards.figures.session_pair import lane_names
 from dashboards.panels.pair_summary import ending, row, totals
 from replay.divergence.session_diff import Part, compared
 from tests.browser.store_builders import recording
-from tests.browser.synthetic_sessions import SyntheticSession, text
+from tests.browser.synthetic_sessions import Lane, SyntheticSession, text
 from tests.dashboards.live_app import Client, query_rows, serving
 from tests.store.recordings import (
     SECOND,
@@ -99,6 +101,7 @@ def test_a_session_is_identical_to_itself(client: Client) -> None:
     """If a session is compared with itself, the page states that all steps are identical."""
     words = client.get(f"/compare?a={ONE}&b={ONE}").words
     assert "All 2 steps are identical." in words
+    assert "No difference of outcomes or content." in words
     assert "No changes." in client.get(f"/compare?a={ONE}&b={ONE}&changed=1").words
 
 
@@ -165,6 +168,32 @@ def test_differences_are_in_words() -> None:
     assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
     unknown = totals({**a, "cost_usd": None}, b)[0]
     assert (unknown.a, unknown.difference) == ("unknown", "unknown (a value is missing)")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words", "drawn"),
+    [
+        ((540, 0), (121, 1), "at most 419 fewer in B; may be more", "at most 419 fewer"),
+        ((121, 1), (540, 0), "at most 419 more in B; may be fewer", "at most 419 more"),
+        ((121, 0), (540, 1), "at least 419 more in B", "at least 419 more"),
+        ((121, 1), (540, 1), "unknown (both are lower bounds)", ""),
+    ],
+)
+def test_the_difference_of_partial_counts_is_a_bound(
+    old: tuple[int, int], new: tuple[int, int], words: str, drawn: str
+) -> None:
+    """If a response was cut, its output tokens are a lower bound; so are sums, and differences are bounds."""
+    a, b = ({"output_tokens": count, "lower_bound_calls": calls} for count, calls in (old, new))
+    [found] = totals(a, b)
+    assert found.difference == words
+    assert (found.a.startswith("at least "), found.b.startswith("at least ")) == (
+        bool(old[1]),
+        bool(new[1]),
+    )
+    written = [note.text for note in two_sessions({"a": a, "b": b}).layout.annotations]
+    assert f"{found.b}{f' ({drawn})' if drawn else ''}" in written
+    part = {"kind": "request", "lane": "main", "output_tokens": 7, "counts_status": "lower_bound"}
+    assert row({"change": "added", "b": part})["b"] == "at least 7 out"
 
 
 def test_a_run_of_additional_steps_ends_at_a_common_step() -> None:
@@ -366,6 +395,9 @@ def test_the_page_says_how_each_session_ended() -> None:
         ending("A", "crashed", 9, nowhere, continues=False),
         ending("A", "failed", 9, limited, continues=False),
         ending("A", "running", 0, None, continues=False),
+        ending("B", "completed", 2, None, continues=False, failed_agents=["tests"]),
+        ending("B", "completed", 2, None, continues=False, failed_agents=[""]),
+        ending("B", "completed", 2, None, continues=False, failed_agents=["tests", "docs", ""]),
     ]
     assert found == [
         "A completed after turn 300.",
@@ -374,4 +406,71 @@ def test_the_page_says_how_each_session_ended() -> None:
         "A crashed after turn 9: KeyError.",
         "A failed after turn 9: max_turns.",
         "A is running.",
+        "B completed after turn 2, but its sub-agent tests failed.",
+        "B completed after turn 2, but a sub-agent failed.",
+        "B completed after turn 2, but 3 of its sub-agents failed (docs, tests).",
     ]
+
+
+def test_lanes_are_named_after_the_types_of_sub_agents() -> None:
+    """Lanes have the types of their agents as names; agents of the same type are numbered."""
+    lanes = ("main", "main/tests#1", "main/docs#1", "main/docs#2", "main/tests#1/search#1")
+    assert list(lane_names([{"b": {"lane": lane}} for lane in lanes]).values()) == [
+        "main", "tests", "docs 1", "docs 2", "search",
+    ]  # fmt: skip
+
+
+def delegating(home: Home, seed: int, agents: tuple[str, ...], failing: str = "") -> str:
+    """Record a session that starts sub-agents in this order; the call of one of them may fail."""
+    with recording(home) as emit:
+        run = SyntheticSession(emit, "delegating", T0 + seed * 60 * SECOND, seed=seed)
+        with run.interaction("Check the release."):
+            calls: dict[str, dict[str, Any]] = {}
+            for number, agent in enumerate(agents):
+                call_id = f"toolu_01{seed:04}{number:018}"
+                asked = {
+                    "type": "tool_use",
+                    "id": call_id,
+                    "name": "agent",
+                    "input": {"for": agent},
+                }
+                calls[agent] = asked
+            run.turn(*calls.values())
+            results = []
+            for agent, call in calls.items():
+                outer = run.lane
+                run.lane = Lane(child_lane(outer.name, call["id"]))
+                with run.span("sub_agent", agent):
+                    run.turn(text(f"{agent}: done"))
+                run.lane = outer
+                is_error = agent == failing
+                answer = "out of turns" if is_error else f"{agent}: done"
+                results.append(run.run_call(call, answer, is_error=is_error))
+            run.results(*results)
+            run.turn(text("One failed." if failing else "All passed."))
+        return run.end()
+
+
+def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
+    """The head names failed sub-agents, the first step that failed in only one session, and the first different
+    content. Sub-agents are paired by their types, so another order of their starts shifts nothing.
+    """
+    home = a_home(tmp_path)
+    first = delegating(home, 1, ("docs", "tests"))
+    second = delegating(home, 2, ("tests", "docs"), failing="tests")
+    lanes = {
+        (step.get("b") or step["a"])["lane"]: step["change"]
+        for step in comparison_of(home, first, second)["steps"]
+    }
+    assert (lanes["main/docs#1"], lanes["main/tests#1"]) == ("same", "same")
+    with serving(home) as client:
+        page = client.get(f"/compare?a={first}&b={second}")
+        words = page.words
+        [step, *_] = [each for each in page.links(f"/sessions/{second}?") if "step=" in each]
+        assert client.get(step).status == 200
+    assert "A completed after turn 2." in words
+    assert "B completed after turn 2, but its sub-agent tests failed. Failed step in B" in words
+    assert "First change of outcome: call agent in turn 1 : failed only in B" in words
+    assert "First change of content: request in turn 1 : different text of the response" in words
+    assert "First change of outcome: tool call agent" in words
+    assert "#1" not in re.sub(r"/sessions/\S+", "", words)

@@ -156,7 +156,7 @@ def test_lanes_have_names(comparison: dict[str, Any]) -> None:
         note.text
         for note in two_sessions({**comparison, "steps": [step, other]}).layout.annotations
     ]
-    assert {"main", "main/agent#1"} <= set(written)
+    assert {"main", "agent"} <= set(written)
 
 
 def test_missing_values_and_markup(comparison: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,12 +13,13 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from agentobs.cli.inspection.step_digests import StepDigests, step_digests
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
-from agentobs.errors import AgentobsError, UsageError
+from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
 
 if TYPE_CHECKING:
@@ -113,13 +113,14 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
 
     with open_store(home) as store:
         labels = LabelTexts(store)
+        digests, gaps = step_digests(store, (a, b))
         (about_a, parts_a), (about_b, parts_b) = (
-            _facts_of(store, session_id, labels=labels, digests=_digests(store, session_id))
-            for session_id in (a, b)
+            _facts_of(store, session_id, labels=labels, digests=each)
+            for session_id, each in zip((a, b), digests, strict=True)
         )
         about_a, about_b = labels.replace_in_dicts([about_a, about_b])
     found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
-    return found
+    return {**found, "not_compared": [each.json() for each in gaps]} if gaps else found
 
 
 def _write_report(
@@ -197,7 +198,7 @@ def _facts_of(
     session_id: str,
     texts: _Texts | None = None,
     labels: LabelTexts | None = None,
-    digests: _Digests | None = None,
+    digests: StepDigests | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
     """Return a session's description and its steps.
 
@@ -219,13 +220,19 @@ def _facts_of(
         rows = labels.replace_in_dicts(rows)
         [summary] = labels.replace_in_dicts([summary])
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
-    lanes = stable_lane_names(list(dict.fromkeys(row["lane"] for row in rows)), calls)
+    recorded = list(dict.fromkeys(row["lane"] for row in rows))
+    lanes = stable_lane_names(recorded, calls)
+    agent_lanes = stable_lane_names(recorded, calls, _agent_types(store, session_id, labels))
+    partial = {row[0] for row in store.rows("internal/partial_counts", session_id=session_id).rows}
     fields = Part.__dataclass_fields__
     parts = [
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
-            digests=None if digests is None else digests.get((row["kind"], row["id"])),
+            agent_lane=agent_lanes[row["lane"]],
+            counts_status="lower_bound" if row["id"] in partial else None,
+            digests=None if digests is None else digests.digests.get((row["kind"], row["id"])),
+            ids=None if digests is None else digests.ids.get((row["kind"], row["id"])),
             texts=None if texts is None else texts.get((row["kind"], row["id"])),
         )
         for row in rows
@@ -240,44 +247,18 @@ def _facts_of(
     return about, parts
 
 
+def _agent_types(store: Store, session_id: str, labels: LabelTexts | None) -> dict[str, str]:
+    """Return the types of a session's sub-agents, by the recorded names of their lanes."""
+    rows: Sequence[dict[str, Any]] = store.rows(
+        "internal/sub_agent_types", session_id=session_id
+    ).dicts()
+    if labels is not None:
+        rows = labels.replace_in_dicts(rows)
+    return {row["lane"]: row["agent_type"] for row in rows}
+
+
 _Texts = dict[tuple[str, str], dict[str, Any]]
 """Content, by kind and ID of the step."""
-_Digests = dict[tuple[str, str], dict[str, str]]
-"""Digests of parts of the content, by kind and ID of the step."""
-
-
-def _digests(store: Store, session_id: str) -> _Digests:
-    """Return the digests of the parts of a session's content; if the content is missing, only the digests of
-    prompts.
-    """
-    zones = store.rows("internal/prompt_zones", session_id=session_id).dicts()
-    found = {
-        ("request", row.pop("attempt_id")): {name: value for name, value in row.items() if value}
-        for row in zones
-    }
-    with contextlib.suppress(AgentobsError, OSError):
-        for exchange in store.content(session_id).exchanges:
-            _add_digests(found, exchange)
-    return found
-
-
-def _add_digests(found: _Digests, exchange: Exchange) -> None:
-    """Add the digests of a response with its calls, or of a tool that ran."""
-    from agentobs.provider.registry import message_of
-    from agentobs.records.exchanges import ModelExchange, ToolExchange
-    from replay.divergence.session_diff import content_digest, response_parts
-
-    if isinstance(exchange, ModelExchange):
-        message = message_of(exchange.question.path, exchange.answer)
-        known = found.setdefault(("request", exchange.attempt_id), {})
-        known["response"] = content_digest(response_parts(message))
-        for call in message.calls:
-            inputs = found.setdefault(("tool_call", str(call.id)), {})
-            inputs["input"] = content_digest(call.value)
-    elif isinstance(exchange, ToolExchange):
-        known = found.setdefault(("tool_call", exchange.question.tool_use_id), {})
-        known["input"] = content_digest(exchange.question.input)
-        known["result"] = content_digest(exchange.answer.content)
 
 
 def _texts(context: click.Context, session_id: str) -> _Texts:
@@ -405,6 +386,7 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
         "cache_write_tokens": sum(
             row.cache_write_5m_tokens + row.cache_write_1h_tokens for row in rows
         ),
+        "counts_status": "lower_bound" if any(r.certainty == "lower_bound" for r in rows) else None,
         "cost_usd": sum(known, Decimal(0)) if len(known) == len(costs) else None,
         "cost_status": "exact" if all(each.status == "exact" for each in costs) else "estimated",
     }
@@ -437,16 +419,17 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     for name, key in _TOTALS:
         a, b = getattr(found.a, key), getattr(found.b, key)
         if a or b:
-            qualifiers = [_QUALIFIERS[side.cost_status] for side in (found.a, found.b)]
-            is_cost = key == "cost_usd"
-            rows.append(
-                (
-                    name,
-                    _measure(key, a, qualifiers[0]),
-                    _measure(key, b, qualifiers[1]),
-                    _cost_difference(found) if is_cost else _difference(key, a, b),
-                )
+            sides, is_cost = (found.a, found.b), key == "cost_usd"
+            are_low = [key == "output_tokens" and side.lower_bound_calls > 0 for side in sides]
+            qualifiers = [
+                "at least " if is_low else _QUALIFIERS[side.cost_status] if is_cost else ""
+                for side, is_low in zip(sides, are_low, strict=True)
+            ]
+            shown = [_measure(key, *each) for each in zip((a, b), qualifiers, strict=True)]
+            found_difference = (
+                _cost_difference(found) if is_cost else _count_difference(key, (a, b), are_low)
             )
+            rows.append((name, *shown, found_difference))
     show_table(["", "A", "B", "B - A"], rows)
 
 
@@ -458,7 +441,7 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
         return f"{qualifier}{money(value)}"
-    return str(seconds(value)) if key == "duration_ns" else text(value)
+    return str(seconds(value)) if key == "duration_ns" else f"{qualifier}{text(value)}"
 
 
 def _difference(key: str, a: Any, b: Any) -> str:
@@ -467,6 +450,17 @@ def _difference(key: str, a: Any, b: Any) -> str:
         return ""
     sign = "+" if b > a else "-"
     return f"{sign}{_measure(key, abs(b - a))}"
+
+
+def _count_difference(key: str, values: tuple[int, int], are_low: Sequence[bool]) -> str:
+    """Return the difference of two totals as text. It is a bound if one of them is a lower bound."""
+    a, b = values
+    if not any(are_low):
+        return _difference(key, a, b)
+    if all(are_low):
+        return "unknown (both are lower bounds)"
+    bound = "at least" if are_low[1] == (b >= a) else "at most"
+    return f"{bound} {_difference(key, a, b) or '0'}"
 
 
 def _cost_difference(found: Comparison) -> str:
@@ -562,7 +556,12 @@ def _step_summary(part: Part | None) -> str:
     """Return the tokens, cost and time of a step in short form."""
     if part is None:
         return ""
-    tokens = f"in {part.input_tokens:,} out {part.output_tokens:,}" if part.input_tokens else ""
+    at_least = "at least " if part.counts_status == "lower_bound" else ""
+    tokens = (
+        f"in {part.input_tokens:,} out {at_least}{part.output_tokens:,}"
+        if part.input_tokens
+        else ""
+    )
     outcome = part.outcome if part.outcome != "ok" else part.stop_reason
     qualifier = _QUALIFIERS.get(part.cost_status or "exact", "")
     cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"

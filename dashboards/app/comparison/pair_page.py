@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,10 +16,13 @@ from agentobs.errors import UsageError
 from agentobs.runtime import process
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
+from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
+from dashboards.app.comparison.pair_picker import form
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
-from dashboards.panels.pair_summary import changes, ending, row, totals
+from dashboards.figures.session_pair import lane_names
+from dashboards.panels.pair_summary import changes, not_compared, row, totals
 from dashboards.panels.panels import Panel, panel
 
 PAGE_SIZE = 100
@@ -30,8 +33,6 @@ MANY_STEPS = 5
 """The number of consecutive steps of one session that are listed as one difference. Our choice."""
 MOST_COMPARISONS = 4
 """The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
-MOST_OFFERED = 100
-"""The number of sessions that the form suggests; others are selected by ID. Our choice."""
 
 
 def pair(request: Request) -> Response:
@@ -43,7 +44,8 @@ def pair(request: Request) -> Response:
         if len(ids) == 2 and (query.get("a"), query.get("b")) != ids:
             return RedirectResponse(f"/compare?{urlencode({'a': ids[0], 'b': ids[1]})}", 303)
         if len(ids) < 2:
-            return _form(request, view, names, ids, found)
+            previous = previous_session(view, ids[0]) if ids else {}
+            return form(request, view, names, ids, found, previous)
     return _compared(request, (ids[0], ids[1]))
 
 
@@ -62,45 +64,19 @@ def _ids(
     return tuple(ids), None
 
 
-def _form(
-    request: Request,
-    view: View,
-    names: Sequence[str],
-    ids: Sequence[str],
-    error: UsageError | None,
-) -> Response:
-    return page_response(
-        request,
-        "pair_form.html",
-        status=404 if error else 200,
-        nav_item="compare",
-        a=names[0],
-        b=names[1],
-        error=error,
-        first_of_name=_without_previous(view, names, ids),
-        latest=view.named("sessions", limit=MOST_OFFERED, causes=False),
-    )
-
-
-def _without_previous(view: View, names: Sequence[str], ids: Sequence[str]) -> str:
-    """Return the name of session B if only B is given and no earlier session has its name, else an empty text."""
-    if names[0] or not ids or previous_session(view, ids[0])["previous"]:
-        return ""
-    rows = view.named("internal/session_summary", session_id=ids[0])
-    return str(rows[0]["name"] or "") if rows else ""
-
-
 def _compared(request: Request, ids: tuple[str, str]) -> Response:
     steps: list[Row]
     with site_of(request).reader.view() as view:
         comparison = comparison_in(request, view, ids)
         steps = list(comparison["steps"])
-        places = [_StepPlaces.of(view, session_id) for session_id in ids]
+        places = [StepPlaces.of(view, session_id) for session_id in ids]
         running = [view.named("internal/session_summary", session_id=each) for each in ids]
         failures = [_failure(view, session_id) for session_id in ids]
-        different = [number for number, step in enumerate(steps, 1) if step["change"] != "same"]
-        if len({_side(steps[number - 1])["lane"] for number in different}) > 1:
-            different = _in_time(view, ids, steps, different)
+        by_start, by_end = _in_time(view, ids, steps)
+        ended = endings(view, steps, running, failures, places)
+    names = lane_names(steps)
+    different = [number for number in by_start if steps[number - 1]["change"] != "same"]
+    firsts = first_changes(steps, by_end, names, places)
     query = request.query_params
     is_only_changed = "changed" in query
     numbered: list[Row] = [
@@ -110,7 +86,8 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
     ]
     parameters = {"a": ids[0], "b": ids[1], **({"changed": "1"} if is_only_changed else {})}
     listed = page_of(numbered, query.get("page"), parameters, PAGE_SIZE)
-    selected = _selected(query.get("step"), len(steps), different)
+    lead = [each["number"] for each in firsts if each["of"] == "outcome"] + different
+    selected = _selected(query.get("step"), len(steps), lead)
     return page_response(
         request,
         "pair.html",
@@ -119,17 +96,23 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         a=comparison["a"],
         b=comparison["b"],
         causes=[str(each["summary"]) if each else "" for each in failures],
-        endings=_endings(steps, running, failures, places),
-        notes=_notes(running, has_common_step=len(different) < len(steps) or not steps),
+        endings=ended,
+        firsts=firsts,
+        names=names,
+        notes=[
+            *_notes(running, has_common_step=len(different) < len(steps) or not steps),
+            *not_compared(comparison),
+        ],
         totals=totals(comparison["a"], comparison["b"]),
         panel=_panel(comparison),
         changes=len(different),
+        a_part_is_missing="not_compared" in comparison,
         all_steps=len(steps),
         is_only_changed=is_only_changed,
         selected=_selected_step(steps, selected, places),
         neighbors=_neighbors(selected, different),
         listed=_listed(steps, different)[:MOST_LISTED],
-        is_first=bool(different) and selected == different[0],
+        lead=_lead(selected, firsts, different),
         parameters=parameters,
         link=_link,
         steps=replace(
@@ -170,50 +153,16 @@ class RecentComparisons:
         self.found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _StepPlaces:
-    """Where the steps of a session are in its trace."""
-
-    session_id: str
-    calls: Mapping[str, str]
-    """The step in the trace of each tool call, by its ID."""
-
-    @classmethod
-    def of(cls, view: View, session_id: str) -> _StepPlaces:
-        # The trace names a call by its stored ID, which may be a digest; a comparison by its original ID.
-        rows = list(view.store.rows("internal/session_tool_calls", session_id=session_id).dicts())
-        calls = {}
-        for stored, shown in zip(rows, view.texts.replace_in_dicts(rows), strict=True):
-            step_id = f"{stored['attempt_id']} {stored['ordinal']} {stored['tool_use_id']}"
-            calls[str(stored["tool_use_id"])] = calls[str(shown["tool_use_id"])] = step_id
-        return cls(session_id, calls)
-
-    def step_id(self, part: Mapping[str, Any] | None) -> str | None:
-        """Return the ID of a step in the trace; None if it has none."""
-        found = None if part is None else part.get("id")
-        if part is None or found is None:
-            return None
-        return str(found) if part["kind"] == "request" else self.calls.get(str(found))
-
-    def failed_step(self, failure: Row) -> str | None:
-        """Return the ID of the failed step in the trace; None if no step failed, or if it is not in the trace."""
-        attempt_id = failure["step_attempt_id"]
-        if failure["step_kind"] != "tool_call":
-            return attempt_id and str(attempt_id)
-        found = self.calls.get(str(failure["step_id"]), "")
-        return found if found.partition(" ")[0] == attempt_id else None
-
-
-def _selected(text: str | None, count: int, different: Sequence[int]) -> int | None:
-    """Return the number of the selected step; without a valid one in the URL, of the first difference."""
+def _selected(text: str | None, count: int, lead: Sequence[int]) -> int | None:
+    """Return the number of the selected step; without a valid one in the URL, of the most important difference."""
     number = number_in(text)
     if number is not None and 1 <= number <= count:
         return number
-    return different[0] if different else None
+    return lead[0] if lead else None
 
 
 def _selected_step(
-    steps: Sequence[Row], number: int | None, places: Sequence[_StepPlaces]
+    steps: Sequence[Row], number: int | None, places: Sequence[StepPlaces]
 ) -> dict[str, Any] | None:
     if number is None:
         return None
@@ -227,6 +176,13 @@ def _selected_step(
         for side, place in zip("ab", places, strict=True)
     ]
     return {"number": number, **row(step), "sides": dict(zip("ab", sides, strict=True))}
+
+
+def _lead(number: int | None, firsts: Sequence[Mapping[str, Any]], different: Sequence[int]) -> str:
+    """Return of what the selected step is the first one, such as `change of outcome`; empty if it is not."""
+    if different and number == different[0]:
+        return "difference"
+    return next((f"change of {each['of']}" for each in firsts if each["number"] == number), "")
 
 
 def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None, int | None]:
@@ -249,45 +205,21 @@ def _failure(view: View, session_id: str) -> Row | None:
     return next(iter(view.named("internal/failure", session_id=session_id)), None)
 
 
-def _endings(
-    steps: Sequence[Row],
-    summaries: Sequence[Sequence[Row]],
-    failures: Sequence[Row | None],
-    places: Sequence[_StepPlaces],
-) -> list[dict[str, Any]]:
-    """Return how each session ended: a sentence, and the failed step in its trace, if known."""
-    turns = [
-        max((each[side]["turn"] or 0 for each in steps if _is_main(each.get(side))), default=0)
-        for side in "ab"
-    ]
-    is_same_task = any(step["change"] == "same" for step in steps)
-    found = []
-    for at, (rows, failure, place) in enumerate(zip(summaries, failures, places, strict=True)):
-        continues = at == 1 and is_same_task and turns[1] > turns[0]
-        status = str(rows[0]["status"]) if rows else ""
-        words = ending("AB"[at], status, turns[at], failure, continues=continues)
-        step = failure and place.failed_step(failure)
-        found.append({"words": words, "session_id": place.session_id, "step": step})
-    return found
-
-
-def _is_main(part: Mapping[str, Any] | None) -> bool:
-    return part is not None and part["lane"] == "main"
-
-
 def _side(step: Row) -> Row:
     """Return the side of a step that exists, preferably that of B."""
     found: Row = step.get("b") or step["a"]
     return found
 
 
-def _in_time(
-    view: View, ids: Sequence[str], steps: Sequence[Row], different: Sequence[int]
-) -> list[int]:
-    """Return the numbers of different steps in the order in which they started, each since the start of its session.
+def _in_time(view: View, ids: Sequence[str], steps: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Return the numbers of the steps in the order in which they started, and in the order in which they ended.
 
-    The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent.
+    The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent. Times
+    are relative to the start of the session.
     """
+    if len({_side(step)["lane"] for step in steps}) < 2:
+        numbers = list(range(1, len(steps) + 1))
+        return numbers, numbers
     known = []
     for session_id in ids:
         rows = view.named("session_steps", session_id=session_id)
@@ -303,7 +235,12 @@ def _in_time(
         at = times.get((_side(step)["kind"], _side(step).get("id")))
         return at is None, at or 0, number
 
-    return sorted(different, key=started)
+    def ended(number: int) -> tuple[bool, int, int]:
+        is_unknown, at, _ = started(number)
+        return is_unknown, at + (_side(steps[number - 1]).get("duration_ns") or 0), number
+
+    numbers = list(range(1, len(steps) + 1))
+    return sorted(numbers, key=started), sorted(numbers, key=ended)
 
 
 def _listed(steps: Sequence[Row], different: Sequence[int]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
+from agentobs.provider.run_ids import shape_of
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.site import site_of
@@ -129,6 +130,8 @@ def _change(name: str, old: str | None, new: str | None) -> TextChange:
     if old == new:
         return TextChange(name, _same(name, old or ""), (), 0)
     summary = "only in B" if old is None else "only in A" if new is None else "changed"
+    if old is not None and new is not None and shape_of(old).text == shape_of(new).text:
+        summary = "only IDs differ"
     lines = text_lines(old or "", new or "")
     if old is None or new is None:
         wanted = "added" if old is None else "removed"

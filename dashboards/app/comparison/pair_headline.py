@@ -1,0 +1,153 @@
+"""The head of a comparison: how each session ended, the first change of an outcome, and the first change of content."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.app.store_view import Row, View
+from dashboards.panels.pair_summary import ending, row
+from dashboards.panels.session_outcomes import has_failed
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlaces:
+    """Where the steps of a session are in its trace, and which of its calls failed."""
+
+    session_id: str
+    calls: Mapping[str, str]
+    """The step in the trace of each tool call, by its ID."""
+    failed_calls: frozenset[str]
+    """The IDs of the tool calls whose result is an error."""
+
+    @classmethod
+    def of(cls, view: View, session_id: str) -> StepPlaces:
+        """Return the places of the steps of a session."""
+        # The trace names a call by its stored ID, which may be a digest; a comparison by its original ID.
+        rows = list(view.store.rows("internal/session_tool_calls", session_id=session_id).dicts())
+        calls: dict[str, str] = {}
+        failed: set[str] = set()
+        for stored, shown in zip(rows, view.texts.replace_in_dicts(rows), strict=True):
+            ids = str(stored["tool_use_id"]), str(shown["tool_use_id"])
+            calls.update(dict.fromkeys(ids, _call_step(stored)))
+            failed.update(ids if stored["is_error"] else ())
+        return cls(session_id, calls, frozenset(failed))
+
+    def step_id(self, part: Mapping[str, Any] | None) -> str | None:
+        """Return the ID of a step in the trace; None if it has none."""
+        found = None if part is None else part.get("id")
+        if part is None or found is None:
+            return None
+        return str(found) if part["kind"] == "request" else self.calls.get(str(found))
+
+    def failed_step(self, failure: Row) -> str | None:
+        """Return the ID of the failed step in the trace; None if no step failed, or if it is not in the trace."""
+        attempt_id = failure["step_attempt_id"]
+        if failure["step_kind"] != "tool_call":
+            return attempt_id and str(attempt_id)
+        found = self.calls.get(str(failure["step_id"]), "")
+        return found if found.partition(" ")[0] == attempt_id else None
+
+    def has_failed(self, part: Mapping[str, Any] | None) -> bool:
+        """Return whether a step exists and failed."""
+        if part is None:
+            return False
+        is_failed_call = part["kind"] == "tool_call" and part.get("id") in self.failed_calls
+        return is_failed_call or has_failed({**part, "outcome": part.get("outcome")})
+
+
+def _call_step(call: Row) -> str:
+    return f"{call['attempt_id']} {call['ordinal']} {call['tool_use_id']}"
+
+
+def endings(
+    view: View,
+    steps: Sequence[Row],
+    summaries: Sequence[Sequence[Row]],
+    failures: Sequence[Row | None],
+    places: Sequence[StepPlaces],
+) -> list[dict[str, Any]]:
+    """Return how each session ended: a sentence, and the failed step in its trace, if known."""
+    turns = [
+        max((each[side]["turn"] or 0 for each in steps if _is_main(each.get(side))), default=0)
+        for side in "ab"
+    ]
+    is_same_task = any(step["change"] == "same" for step in steps)
+    found = []
+    for at, (summary, failure, place) in enumerate(zip(summaries, failures, places, strict=True)):
+        continues = at == 1 and is_same_task and turns[1] > turns[0]
+        status = str(summary[0]["status"]) if summary else ""
+        rows = view.store.rows("internal/failed_sub_agents", session_id=place.session_id)
+        agents = list(rows.dicts())  # steps are named by stored IDs
+        words = ending(
+            "AB"[at],
+            status,
+            turns[at],
+            failure,
+            continues=continues,
+            failed_agents=[
+                str(each["agent_type"] or "") for each in view.texts.replace_in_dicts(agents)
+            ],
+        )
+        step = failure and place.failed_step(failure)
+        if failure is None and agents:
+            step = _call_step(agents[0])
+        found.append({"words": words, "session_id": place.session_id, "step": step})
+    return found
+
+
+def _is_main(part: Mapping[str, Any] | None) -> bool:
+    return part is not None and part["lane"] == "main"
+
+
+def first_changes(
+    steps: Sequence[Row],
+    ordered: Sequence[int],
+    names: Mapping[str, str],
+    places: Sequence[StepPlaces],
+) -> list[dict[str, Any]]:
+    """Return the first step that failed in only one session, and the first change of content.
+
+    Args:
+        steps: all steps of the comparison.
+        ordered: the numbers of the steps, from 1, in the order in which they ended.
+        names: the display names of the lanes.
+        places: where the steps of both sessions are.
+    """
+    found = []
+    outcomes = [number for number in ordered if _only_failed_in(steps[number - 1], places)]
+    # A step that both sessions have says more than a step that only one of them has.
+    common = [number for number in outcomes if steps[number - 1]["change"] in ("same", "changed")]
+    for number in (common or outcomes)[:1]:
+        step = steps[number - 1]
+        letter = _only_failed_in(step, places)
+        words = f"failed only in {letter}"
+        found.append({"of": "outcome", **_described(number, step, names), "words": words})
+    contents = (
+        number
+        for number in ordered
+        if number not in outcomes and row(steps[number - 1])["contents"]
+    )
+    for number in itertools.islice(contents, 1):
+        step = steps[number - 1]
+        words = f"different {', '.join(row(step)['contents'])}"
+        found.append({"of": "content", **_described(number, step, names), "words": words})
+    return found
+
+
+def _only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
+    """Return the letter of the session in which a step failed; empty if it failed in both or in none."""
+    a, b = (place.has_failed(step.get(side)) for side, place in zip("ab", places, strict=True))
+    return "" if a == b else "A" if a else "B"
+
+
+def _described(number: int, step: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the number of a step, and a text that names it."""
+    side = step.get("b") or step["a"]
+    kinds = {"request": "request", "tool_call": f"call {side['name']}"}
+    kind = kinds.get(side["kind"], f"permission {side['name']}")
+    turn = "" if side.get("turn") is None else f" in turn {side['turn']:,}"
+    lane = "" if side["lane"] == "main" else f" of {names.get(side['lane'], side['lane'])}"
+    return {"number": number, "text": f"{kind}{turn}{lane}"}
