@@ -23,6 +23,7 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import display
+from agentobs.records.words import STEP_KINDS
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
 from dashboards.figures.phrases import uncertainties, uncertainty_note
@@ -194,6 +195,7 @@ def _environment() -> jinja2.Environment:
     }
     made.tests["numeric"] = is_number
     made.globals |= {
+        "step_kinds": STEP_KINDS,
         "instants": INSTANTS,
         "cell": cell,
         "cost": cost,

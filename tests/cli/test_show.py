@@ -54,7 +54,7 @@ def test_the_timeline_shows_decisions_messages_and_aborts(
     assert not [row for row in rows if "permission look" in row]
     [message] = [row for row in rows if " steering " in row]
     assert message.endswith("45 bytes -")
-    tools = [row.split()[-2] for row in rows if row.split()[2:3] == ["tool"]]
+    tools = [row.split()[-2] for row in rows if row.split()[2:3] == ["call"] and "×" not in row]
     assert tools == ["executed", "denied", "executed", "skipped"]
     assert "content files" not in result
     assert "content files" in shell("show", "mailer", "--content").out
@@ -68,7 +68,7 @@ def test_the_timeline_shows_an_abort(tmp_path: Path, capsys: pytest.CaptureFixtu
     rows = [line.split() for line in result.splitlines()]
     [stopped] = [row for row in rows if "abort" in row]
     assert "1:tools" in stopped
-    tools = [row[-2] for row in rows if row[2:4] == ["tool", "send"]]
+    tools = [row[-2] for row in rows if row[2:4] == ["call", "send"] and "×" not in row]
     assert tools == ["executed", "executed", "aborted"]
 
 

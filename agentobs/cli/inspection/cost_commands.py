@@ -28,6 +28,7 @@ from agentobs.cli.terminal.query_output import (
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 from agentobs.records.display import money
+from agentobs.records.words import COST_STATUSES
 
 if TYPE_CHECKING:
     from agentobs.store.billing.price_scenarios import Repriced
@@ -475,7 +476,7 @@ def _print_cache(rows: Sequence[dict[str, Any]]) -> None:
                           f"{money(row['cache_5m_usd']) or '-'}, with 1h {money(row['cache_1h_usd']) or '-'}: "
                           f"{row['better'] or 'nothing was cached'}"),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
-            ("cost", f"{money(row['cost_usd']) or '-'}, {row['cost_status']}"),
+            ("cost", f"{money(row['cost_usd']) or '-'}, {COST_STATUSES[row['cost_status']]}"),
         ]  # fmt: skip
         for label, text in entries:
             click.echo(f"{label:<12} {text}")

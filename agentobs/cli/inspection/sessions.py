@@ -320,49 +320,22 @@ def _with_status_notes(rows: Rows) -> Rows:
 
 def _timeline(rows: Rows) -> Rows:
     """Return the rows of a session's timeline for a table: times relative to its start, names indented by depth."""
+    from agentobs.store.analysis.shown_steps import shown_steps
+
     listed = as_dicts(rows)
     first = min((row["started_ns"] for row in listed), default=0)
     shown = [
         (
             row["started_ns"] - first,
-            f"{'  ' * row['depth']}{_name(row)}",
-            None if row["kind"] == "tool_call" else row["label"],
+            f"{'  ' * row['depth']}{row['what']}",
+            row["label"],
             row["duration_ns"],
             row["outcome"],
             row["error_type"],
         )
-        for row in listed
-        if _is_shown(row)
+        for row in shown_steps(listed)
     ]
     return list(_TIMELINE), shown
-
-
-_SHOWN_EXCHANGES = ("steering", "follow_up", "abort")
-"""The kinds of exchange that are shown. Approvals are shown as decisions; checks and paths are internal to the loop."""
-
-
-def _is_shown(row: dict[str, Any]) -> bool:
-    """Return whether a row of the timeline is shown."""
-    match row["kind"]:
-        case "span":
-            return bool(row["name"] != "tool")  # the tool call itself has more detail
-        case "permission":
-            return row["outcome"] != "allow" or row["duration_ns"] is not None
-        case "world":
-            return row["name"] in _SHOWN_EXCHANGES
-        case _:
-            return True
-
-
-def _name(row: dict[str, Any]) -> str:
-    prefix = {
-        "tool_call": "tool ",
-        "permission": "permission ",
-        "command": "command ",
-        "mcp_call": "MCP ",
-        "file_change": "file ",
-    }.get(row["kind"], "")
-    return f"{prefix}{row['name']}"
 
 
 def _print_facts(rows: Rows, cost_mark: str) -> None:

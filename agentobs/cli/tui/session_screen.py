@@ -23,6 +23,7 @@ from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.cli.tui.transcript import Entry, transcript
 from agentobs.records.display import COST_MARKS, money, pretty, printable, seconds, text
+from agentobs.records.words import COST_STATUSES
 
 FOLDED_LINES = 8
 """The maximum number of lines of a text that are shown before it is opened. Our choice; thinking is folded to one
@@ -362,7 +363,7 @@ def _totals(view: SessionView) -> Iterator[str]:
 
 
 def _cell(name: str, value: Any) -> Text:
-    shown: Mapping[str, Any] = {"cost_status": str(value or "-").replace("_", " ")}
+    shown: Mapping[str, Any] = {"cost_status": COST_STATUSES.get(str(value), "-")}
     is_number = name.endswith(("_tokens", "_usd")) or name == "turn"
     return Text(
         shown.get(name) or text(pretty(name, value)), justify="right" if is_number else "left"
