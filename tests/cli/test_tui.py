@@ -448,8 +448,8 @@ def test_attention_first(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     sessions = [
         ("old", "completed", 9, 0), ("new", "completed", 0, 0), ("cheap", "completed", 1, 2),
-
-        ("dear", "completed", 8, 1),        ("running", "running", 0, 0), ("unpriced", "crashed", None, 0), ("failed", "failed", 4, 0),
+        ("dear", "completed", 8, 1), ("running", "running", 0, 0), ("unpriced", "crashed", None, 0),
+        ("failed", "failed", 4, 0),
     ]  # fmt: skip
     names, statuses, costs, signatures = zip(*sessions, strict=True)
     with open_store(home) as store:

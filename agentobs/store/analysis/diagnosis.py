@@ -8,7 +8,8 @@ data was not recorded, the absence of a finding means nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from agentobs.store.port import Store, Table
@@ -27,6 +28,8 @@ class Signature:
     """The condition under which it is found, as text."""
     todo: str
     """Advice on how to fix it."""
+    todo_about: Mapping[str, str] = field(default_factory=dict)
+    """Advice that depends on what the strongest evidence is about; `todo` for everything else."""
     unknown: Callable[[Known], str | None] = lambda known: None
     """Returns why it could not be checked for a session, or None if it could."""
 
@@ -95,20 +98,31 @@ def _no_claims(known: Known) -> str | None:
     return None
 
 
+_RISING_TODO = MappingProxyType(
+    {
+        "uncached input": "Each turn pays for the whole history again. Add cache breakpoints to the prompt (see "
+        "agentobs cache SESSION), shorten results, or compact earlier",
+        "cache reads": "The history grows, and it is already read from the cache. Shorten results, or compact earlier",
+        "cache writes": "Each turn writes more to the cache than the previous one. Shorten results. If agentobs cache "
+        "SESSION shows cache misses, keep the prefix constant",
+        "output": "The responses get longer. Ask for shorter responses, or let tools write long texts to files",
+    }
+)
 SIGNATURES = (
     Signature(
         "repeated_calls",
         "the same tool with similar arguments in three consecutive turns",
         "The agent does not learn from the result. Make the result say what to change, or reject a "
         "call that repeats the previous one",
-        _no_likeness,
+        unknown=_no_likeness,
     ),
     Signature(
         "rising_costs",
         "five consecutive turns that each cost more than the previous one",
-        "Each turn pays for the whole history again. Add cache breakpoints to the prompt (see "
-        "agentobs cache SESSION), shorten results, or compact earlier",
-        _no_price,
+        "The advice depends on the part of the cost that rose most: uncached input, cache reads, cache writes or "
+        "output. Shorter results and an earlier compaction make all prompts cheaper",
+        _RISING_TODO,
+        unknown=_no_price,
     ),
     Signature(
         "full_contexts",
@@ -128,49 +142,49 @@ SIGNATURES = (
         "a fifth of an interaction's wall time",
         "Add a rule for calls that are always allowed, or let a classifier decide first "
         "(docs/permissions.md). agentobs waits lists the tools",
-        _no_decisions,
+        unknown=_no_decisions,
     ),
     Signature(
         "repeated_denials",
         "three or more denied calls of one tool",
         "The agent does not adapt. Remove the tool, or state in the prompt which calls are not "
         "permitted and what to do instead",
-        _no_kinds,
+        unknown=_no_kinds,
     ),
     Signature(
         "silent_hook_cancels",
         "a hook that was canceled while the action that it should have checked continued",
         "Increase the timeout of the hook (timeout_s), or make the hook faster. If it is a "
         "safeguard, let its own code deny the call before the timeout (docs/hooks.md)",
-        _no_hooks,
+        unknown=_no_hooks,
     ),
     Signature(
         "broken_caches",
         "a request that changed 1,024 or more tokens of a cached prefix",
         "Keep the prefix constant, with tools in a fixed order and dates after the last "
         "breakpoint. agentobs cache SESSION shows the cost",
-        _no_prompts,
+        unknown=_no_prompts,
     ),
     Signature(
         "repeated_tool_errors",
         "a tool that failed three or more times with the same kind of error, and in at least a fifth of its calls",
         "For schema errors, describe the input with an example. For semantic errors, make the error "
         "message say what would work. For denied calls, see repeated_denials",
-        _no_kinds,
+        unknown=_no_kinds,
     ),
     Signature(
         "contradictions",
         "a response that claims success although every result before it is an error",
         "Compare the response with the results (agentobs show SESSION --content), or let a model "
         "compare them (agentobs diagnose SESSION --judge MODEL)",
-        _no_claims,
+        unknown=_no_claims,
     ),
     Signature(
         "failed_summaries",
         "two or more summaries of the conversation that were requested and not used",
         "Give the agent a memory (live_world(memory=...)) or more summary tokens (Context.summary_tokens), or shorten "
         "tool results. agentobs cost --session SESSION shows the cost",
-        _no_compactions,
+        unknown=_no_compactions,
     ),
 )
 """All signatures, in the order in which they are shown."""
@@ -197,5 +211,12 @@ def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Kn
         strength=max((row["strength"] for row in evidence), default=0.0),
         evidence=evidence,
         unknown_reason=None if evidence else signature.unknown(known),
-        todo=signature.todo,
+        todo=_advice(signature, evidence),
     )
+
+
+def _advice(signature: Signature, evidence: Iterable[Mapping[str, Any]]) -> str:
+    """Return the advice for the evidence of a signature."""
+    strongest = max(evidence, key=lambda row: float(row["strength"]), default=None)
+    about = None if strongest is None else strongest["about"]
+    return signature.todo_about.get(str(about), signature.todo)
