@@ -130,7 +130,7 @@ def test_bars_and_data_of_the_fleet_page_open_the_list(tab: Tab) -> None:
 
 
 def test_sessions_are_chosen_with_the_keyboard(tab: Tab) -> None:
-    """The first Tab stop skips to the sessions, j and k move between them, Enter opens one, and / goes to the search."""
+    """The first Tab stop skips to the sessions, j and k move between them, Enter opens one, / starts a search."""
     page = tab.go("/")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

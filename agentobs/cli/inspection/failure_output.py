@@ -20,7 +20,7 @@ _BEFORE = ("lane", "turn", "step", "outcome", "duration_ns")
 _FAILED = ("failed", "http_error", "cut", "error", "timed_out")
 """The outcomes of tool calls and requests that failed."""
 FAILED_STYLE = "bold red"
-"""The style of the line that says why a session failed."""
+"""The style of the line with the cause of a failure."""
 _WARNING_STYLE = "bold yellow"
 MOST_GROUPS = 5
 """The maximum number of groups of failed steps that are printed. Our choice: a few lines."""

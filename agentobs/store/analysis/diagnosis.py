@@ -28,10 +28,10 @@ class Signature:
     """The condition under which it is found, as text."""
     todo: str
     """Advice on how to fix it."""
-    todo_about: Mapping[str, str] = field(default_factory=dict)
-    """Advice that depends on what the strongest evidence is about; `todo` for everything else."""
     unknown: Callable[[Known], str | None] = lambda known: None
     """Returns why it could not be checked for a session, or None if it could."""
+    todo_about: Mapping[str, str] = field(default_factory=dict)
+    """Advice that depends on what the strongest evidence is about; `todo` for everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,15 @@ SIGNATURES = (
         "the same tool with similar arguments in three consecutive turns",
         "The agent does not learn from the result. Make the result say what to change, or reject a "
         "call that repeats the previous one",
-        unknown=_no_likeness,
+        _no_likeness,
     ),
     Signature(
         "rising_costs",
         "five consecutive turns that each cost more than the previous one",
         "The advice depends on the part of the cost that rose most: uncached input, cache reads, cache writes or "
         "output. Shorter results and an earlier compaction make all prompts cheaper",
+        _no_price,
         _RISING_TODO,
-        unknown=_no_price,
     ),
     Signature(
         "full_contexts",
@@ -142,49 +142,49 @@ SIGNATURES = (
         "a fifth of an interaction's wall time",
         "Add a rule for calls that are always allowed, or let a classifier decide first "
         "(docs/permissions.md). agentobs waits lists the tools",
-        unknown=_no_decisions,
+        _no_decisions,
     ),
     Signature(
         "repeated_denials",
         "three or more denied calls of one tool",
         "The agent does not adapt. Remove the tool, or state in the prompt which calls are not "
         "permitted and what to do instead",
-        unknown=_no_kinds,
+        _no_kinds,
     ),
     Signature(
         "silent_hook_cancels",
         "a hook that was canceled while the action that it should have checked continued",
         "Increase the timeout of the hook (timeout_s), or make the hook faster. If it is a "
         "safeguard, let its own code deny the call before the timeout (docs/hooks.md)",
-        unknown=_no_hooks,
+        _no_hooks,
     ),
     Signature(
         "broken_caches",
         "a request that changed 1,024 or more tokens of a cached prefix",
         "Keep the prefix constant, with tools in a fixed order and dates after the last "
         "breakpoint. agentobs cache SESSION shows the cost",
-        unknown=_no_prompts,
+        _no_prompts,
     ),
     Signature(
         "repeated_tool_errors",
         "a tool that failed three or more times with the same kind of error, and in at least a fifth of its calls",
         "For schema errors, describe the input with an example. For semantic errors, make the error "
         "message say what would work. For denied calls, see repeated_denials",
-        unknown=_no_kinds,
+        _no_kinds,
     ),
     Signature(
         "contradictions",
         "a response that claims success although every result before it is an error",
         "Compare the response with the results (agentobs show SESSION --content), or let a model "
         "compare them (agentobs diagnose SESSION --judge MODEL)",
-        unknown=_no_claims,
+        _no_claims,
     ),
     Signature(
         "failed_summaries",
         "two or more summaries of the conversation that were requested and not used",
         "Give the agent a memory (live_world(memory=...)) or more summary tokens (Context.summary_tokens), or shorten "
         "tool results. agentobs cost --session SESSION shows the cost",
-        unknown=_no_compactions,
+        _no_compactions,
     ),
 )
 """All signatures, in the order in which they are shown."""
