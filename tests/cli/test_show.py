@@ -124,5 +124,5 @@ def test_failed_steps_are_one_line_per_group(capsys: pytest.CaptureFixture[str])
         "completed, but 4 steps failed (1 retried):\n"
         "  2 × call run: RuntimeError at tools.py:7 (sub-agent tests, turns 1 and 2)\n"
         "  1 × sub-agent tests: failed (turn 1)\n"
-        "  1 × request to model: HTTP 529 overloaded_error (turn 3), all retried\n"
+        "  1 × request to model: HTTP 529 overloaded_error (turn 3), retried\n"
     )

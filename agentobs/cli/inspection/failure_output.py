@@ -94,11 +94,10 @@ def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
     where = [] if lane == "main" else [f"sub-agent {text(lane)}"]
     if group.turns:
         where.append(_turns(group.turns))
-    retried = (
-        f", {'all' if group.retried == group.count else f'{group.retried:,}'} retried"
-        if group.retried
-        else ""
-    )
+    retried = ""
+    if group.retried:
+        share = "all " if group.retried == group.count else f"{group.retried:,} "
+        retried = f", {share if group.count > 1 else ''}retried"
     return f"  {group.count:,} × {what}: {error}{place} ({', '.join(where)}){retried}".replace(
         " ()", ""
     )
