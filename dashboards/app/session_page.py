@@ -152,6 +152,10 @@ def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[st
     verdicts = opened.cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
     return {
         "verdicts": with_texts(verdicts, opened.restored),
+        "evidence_steps": {
+            each.verdict.signature: [opened.tree.step_of_evidence(row) for row in each.evidence]
+            for each in verdicts.found_signatures
+        },
         "conversation": view.named(
             "listing/conversation", conversation_id=about["conversation_id"]
         ),

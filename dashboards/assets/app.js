@@ -295,6 +295,28 @@
     addEventListener("popstate", () => { if (location.search !== shownSearch) location.reload(); });
   }
 
+  // Keys of the list: j and k focus the link of the next and the previous session, and / focuses the search.
+  function setUpListKeys() {
+    const region = document.getElementById("found");
+    const search = document.querySelector("#filters input[type=search]");
+    if (!region || !search) return;
+    document.addEventListener("keydown", (event) => {
+      const at = document.activeElement;
+      const isTyping = at && at.matches("input:not([type=checkbox]), textarea, select");
+      if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "/") { event.preventDefault(); search.focus(); search.select(); return; }
+      if (event.key !== "j" && event.key !== "k") return;
+      const links = [...region.querySelectorAll("td.session .row-name a")];
+      if (!links.length) return;
+      event.preventDefault();
+      const row = at ? at.closest("tbody tr") : null;
+      const place = links.findIndex((each) => each.closest("tr") === row);
+      const next = place < 0 ? 0 : Math.min(Math.max(place + (event.key === "j" ? 1 : -1), 0), links.length - 1);
+      links[next].focus();
+      links[next].closest("tr").scrollIntoView({ block: "nearest" });
+    });
+  }
+
   function setUpStatement() {
     const area = document.getElementById("statement");
     const form = document.getElementById("query-form");
@@ -354,6 +376,7 @@
     setUpTheme();
     setUpMenus();
     setUpFilters();
+    setUpListKeys();
     setUpStatement();
     followUpdates();
   });

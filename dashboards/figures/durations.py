@@ -8,8 +8,9 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from agentobs.records import words
 from agentobs.records.display import seconds
-from agentobs.store.analysis.wall_time import PARTS, Part
+from agentobs.store.analysis.wall_time import PARTS
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
 from dashboards.figures.phrases import (
     Row,
@@ -35,15 +36,7 @@ from dashboards.style import (
     layout,
 )
 
-NAMES: Final[dict[Part, str]] = {
-    "model": "model",
-    "tool": "tools",
-    "person": "waiting for the user",
-    "hook": "hooks",
-    "retry_wait": "retry backoff",
-    "queued": "queued",
-    "own": "agent code",
-}
+NAMES: Final = words.PARTS_OF_TIME
 """Display names of the categories of time."""
 MOST_BARS = 40
 """The maximum number of bars; if there are more interactions, consecutive ones share a bar. Our choice."""

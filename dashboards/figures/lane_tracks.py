@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from agentobs.records.words import PARTS_OF_TIME
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.figures.phrases import count, plain
 from dashboards.figures.tracks import Interval, merge_overlapping, pack
@@ -25,7 +26,7 @@ GROUPS: Final = (
     ("agent", "sub-agent calls", 6),
     ("person", "waits for the user", 3),
     ("queued", "queued", 3),
-    ("retry_wait", "retry backoff", 3),
+    ("retry_wait", PARTS_OF_TIME["retry_wait"], 3),
     ("hook", "hooks", 3),
     ("compaction", "compaction", 2),
     ("upkeep", "auxiliary requests", 3),

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from agentobs.records.display import has_partial_counts, money, printable, seconds
+from agentobs.records.words import PARTS_OF_TIME
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
@@ -546,15 +547,8 @@ def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
 
 
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
-_PARTS = {
-    "model": "the model",
-    "tool": "tools",
-    "queued": "time in the queue",
-    "person": "waiting for the user",
-    "hook": "hooks",
-    "retry_wait": "retry backoff",
-    "own": "agent code",
-}
+_PARTS = {**PARTS_OF_TIME, "model": "the model", "queued": "time in the queue"}
+"""The categories of time within a sentence."""
 
 
 def _cost_columns(*names: str) -> tuple[str, ...]:

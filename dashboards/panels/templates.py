@@ -23,6 +23,7 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import display
+from agentobs.records.words import STEP_KINDS
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
@@ -230,6 +231,7 @@ def _environment() -> jinja2.Environment:
     }
     made.tests["numeric"] = is_number
     made.globals |= {
+        "step_kinds": STEP_KINDS,
         "instants": INSTANTS,
         "cell": cell,
         "cost": cost,

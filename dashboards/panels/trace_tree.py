@@ -96,6 +96,20 @@ class TraceTree:
             raise LookupError(number)
         return node
 
+    def step_of_evidence(self, row: Row) -> str | None:
+        """Return the step ID of a finding: of the attempt, the interaction or the tool call; None if none is known."""
+        evidence_id = row["evidence_id"]
+        if evidence_id in self.by_id:
+            return str(evidence_id)
+        for number in self.order:
+            node = self.node(number)
+            step = node.step
+            if step is None or (step["id"], step["lane"]) != (evidence_id, row["lane"]):
+                continue
+            if row["turn"] in (None, step["turn"]):
+                return node.step_id
+        return None
+
     def path(self, number: int) -> list[int]:
         """Return the numbers of the ancestors of a node, the root first."""
         found: list[int] = []

@@ -129,6 +129,29 @@ def test_bars_and_data_of_the_fleet_page_open_the_list(tab: Tab) -> None:
         tab.draw()
 
 
+def test_sessions_are_chosen_with_the_keyboard(tab: Tab) -> None:
+    """The first Tab stop skips to the sessions, j and k move between them, Enter opens one, / starts a search."""
+    page = tab.go("/")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "list"
+    names = page.locator("#found td.session .row-name a")
+    addresses = names.evaluate_all("all => all.map((a) => a.getAttribute('href'))")
+    reached = []
+    for key in ("j", "j", "j", "k", "k", "k"):
+        page.keyboard.press(key)
+        reached.append(page.evaluate("document.activeElement.getAttribute('href')"))
+    assert reached == [addresses[at] for at in (0, 1, 2, 1, 0, 0)]
+    page.keyboard.press("/")
+    page.keyboard.type("j")
+    assert page.locator("#filters input[type=search]").input_value() == "j"
+    tab.go("/")
+    page.keyboard.press("j")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert urlsplit(page.url).path == addresses[0]
+
+
 def test_ids_in_a_result_open_the_session(tab: Tab) -> None:
     """A session ID in an SQL result is a link, and a result is downloaded as CSV."""
     page = tab.go("/sql")

@@ -102,9 +102,9 @@ def test_cost_by_model(shell: Shell) -> None:
     assert cells == [
         ["model", "calls", "input", "output", "cache read", "cache write", "cost", "status", "lower bound",
          "estimated", "unpriced"],
-        [MODEL, "3", "120", "≥ 50", "2,000", "1,055", "$0.0038", "lower_bound", "1", "0", "0"],
+        [MODEL, "3", "120", "≥ 50", "2,000", "1,055", "$0.0038", "at least", "1", "0", "0"],
         ["claude-opus-5-5", "1", "100", "10", "1,000", "55", "$0.0011", "exact", "0", "0", "0"],
-        ["nobody", "1", "100", "10", "1,000", "55", "-", "unknown_model", "0", "0", "1"],
+        ["nobody", "1", "100", "10", "1,000", "55", "-", "unknown model", "0", "0", "1"],
     ]  # fmt: skip
     assert (
         "no price is known for nobody (1 call); these calls are not included in the totals"

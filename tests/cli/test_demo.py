@@ -99,6 +99,27 @@ def test_a_folder_that_is_not_empty_is_not_touched(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize("options", [[], ["--home", "mine"]])
+def test_the_demo_records_into_the_chosen_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """With `--home`, the recordings are written to that home, else to the folder of the demo."""
+    from agentobs.cli import demo as module
+    from agentobs.cli import main
+
+    homes = []
+
+    def run(folder: Path, home: Path) -> None:
+        homes.append(home)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(module, "_run_agent", run)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([*options, "demo", "-o", "story"])
+    assert homes == [tmp_path / ("mine" if options else "story/.agentobs")]
+
+
 def test_without_pytest_the_demo_does_not_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,7 @@ def test_no_private_text_is_in_a_fact_or_in_the_store(home: Path, shell: Shell) 
 
 
 def test_local_views_show_the_texts(shell: Shell) -> None:
-    shown = shell("show", CUSTOMER).out
+    shown = shell("show", CUSTOMER, "--facts").out
     assert CUSTOMER in shown
     assert REASON in shown
     assert INVENTED in shown

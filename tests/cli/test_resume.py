@@ -68,8 +68,8 @@ def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.Monke
     shown = shell("show", first).out
     assert "3 sessions cost $0.0540" in shown
     assert second in shown
-    assert f"conversation id      {first}" in shell("show", third).out
-    assert f"continues session id {second}" in shell("show", "other").out
+    assert f"conversation id      {first}" in shell("show", third, "--facts").out
+    assert f"continues session id {second}" in shell("show", "other", "--facts").out
     for name, folder in ((third, "resumed"), ("other", "forked")):
         assert shell("freeze", name, "-o", folder, "--no-check").code == 0
     shutil.rmtree(shell.home)

@@ -1,4 +1,4 @@
-"""`agentobs show`: decisions about tool calls, steering messages, and aborts."""
+"""`agentobs show`: failed steps, decisions about tool calls, steering messages, and aborts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
+from agentobs.cli.inspection.failure_output import print_failed_steps
+from agentobs.store.analysis.failed_steps import group_failed_steps
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
@@ -41,13 +43,18 @@ def test_the_timeline_shows_decisions_messages_and_aborts(
     shell = Shell(tmp_path / "home", capsys)
     result = shell("show", "mailer").out
     rows = [" ".join(line.split()) for line in result.splitlines()]
+    assert rows[:3] == [
+        "completed, but 2 steps failed:",
+        "1 × call send: denied (turn 1)",
+        "1 × call send: skipped (turn 2)",
+    ]
     [denied] = [row for row in rows if "permission send" in row and "deny" in row]
     assert "person" in denied
     assert len([row for row in rows if "permission send" in row and "allow" in row]) == 1
     assert not [row for row in rows if "permission look" in row]
     [message] = [row for row in rows if " steering " in row]
     assert message.endswith("45 bytes -")
-    tools = [row.split()[-2] for row in rows if row.split()[2:3] == ["tool"]]
+    tools = [row.split()[-2] for row in rows if row.split()[2:3] == ["call"] and "×" not in row]
     assert tools == ["executed", "denied", "executed", "skipped"]
     assert "content files" not in result
     assert "content files" in shell("show", "mailer", "--content").out
@@ -61,5 +68,61 @@ def test_the_timeline_shows_an_abort(tmp_path: Path, capsys: pytest.CaptureFixtu
     rows = [line.split() for line in result.splitlines()]
     [stopped] = [row for row in rows if "abort" in row]
     assert "1:tools" in stopped
-    tools = [row[-2] for row in rows if row[2:4] == ["tool", "send"]]
+    tools = [row[-2] for row in rows if row[2:4] == ["call", "send"] and "×" not in row]
     assert tools == ["executed", "executed", "aborted"]
+
+
+def test_failed_steps_are_grouped_by_what_failed_and_where() -> None:
+    """Errors of one tool or model with the same class, place and agent are one group; retried requests come last."""
+    error = {
+        "kind": "tool_call", "name": "run", "outcome": "failed", "error_class": "RuntimeError", "status": None,
+        "error_file": "tools.py", "error_line": 7, "lane": "main/call_1",
+    }  # fmt: skip
+    overloaded = {
+        **error, "kind": "attempt", "name": "model", "outcome": "http_error", "error_class": "overloaded_error",
+        "status": 529, "error_file": None, "error_line": None, "lane": "main",
+    }  # fmt: skip
+    errors = [
+        *({**overloaded, "turn": turn, "id": f"attempt_{turn}"} for turn in (1, 2, 3)),
+        *({**error, "turn": turn, "id": f"run_{turn}"} for turn in (1, 4)),
+        {**error, "name": "agent", "lane": "main", "turn": 1, "id": "call_1", "error_class": None, "error_file": None},
+        {**error, "kind": "session", "turn": None, "id": "session"},
+    ]  # fmt: skip
+    turns = [{"lane": "main", "turn": turn} for turn in (1, 2, 3)]
+    groups = group_failed_steps(errors, turns)
+    assert [(each.name, each.count, list(each.turns), each.retried) for each in groups] == [
+        ("run", 2, [1, 4], 0),
+        ("agent", 1, [1], 0),
+        ("model", 3, [1, 2, 3], 3),
+    ]
+
+
+def test_failed_steps_are_one_line_per_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line names the number, the step, its error, its place, and the sub-agent by its label."""
+    turns = [{"lane": "main", "turn": 3}]
+    fields = (
+        "kind",
+        "name",
+        "outcome",
+        "error_class",
+        "status",
+        "error_file",
+        "error_line",
+        "lane",
+        "turn",
+        "id",
+    )
+    rows = (
+        ("tool_call", "run", "failed", "RuntimeError", None, "tools.py", 7, "main/call_1", 1, "run_1"),
+        ("tool_call", "run", "failed", "RuntimeError", None, "tools.py", 7, "main/call_1", 2, "run_2"),
+        ("tool_call", "agent", "failed", None, None, None, None, "main", 1, "call_1"),
+        ("attempt", "model", "http_error", "overloaded_error", 529, None, None, "main", 3, "attempt_3"),
+    )  # fmt: skip
+    errors = [dict(zip(fields, row, strict=True)) for row in rows]
+    print_failed_steps(group_failed_steps(errors, turns), {"main/call_1": "tests"}, "completed")
+    assert capsys.readouterr().out == (
+        "completed, but 4 steps failed (1 retried):\n"
+        "  2 × call run: RuntimeError at tools.py:7 (sub-agent tests, turns 1 and 2)\n"
+        "  1 × sub-agent tests: failed (turn 1)\n"
+        "  1 × request to model: HTTP 529 overloaded_error (turn 3), retried\n"
+    )

@@ -247,7 +247,7 @@ def test_times_are_local_and_the_zone_is_named_once(
     monkeypatch.setenv("TZ", "<+05>-5")
     time_tzset()
     try:
-        main(["--home", str(home), "show", "refund-loop"])
+        main(["--home", str(home), "show", "refund-loop", "--facts"])
         shown = capsys.readouterr().out
         [started] = re.findall(r"started \(\+05\) +(\S+ \S+)", shown)
         for since, count in ((started, 1), (f"{started}+00:00", 0)):
@@ -282,11 +282,11 @@ def test_long_facts_are_wrapped_below_their_beginning(
     """On a terminal, a long value is wrapped between words, below its beginning. In a pipe, it is one line."""
     home = a_home(tmp_path)
     record(home, [start(1, "word " * 20), attempt(1, 1), end(1)])
-    lines = on_terminal(home.path, "show", session_id(1)).lines
+    lines = on_terminal(home.path, "show", session_id(1), "--facts").lines
     at = next(at for at, line in enumerate(lines) if line.startswith("name "))
     assert lines[at + 1].startswith(f"{'':21}word")
     assert max(map(len, lines)) <= 80
-    main(["--home", str(home.path), "show", session_id(1)])
+    main(["--home", str(home.path), "show", session_id(1), "--facts"])
     assert f"{'name':<21}{'word ' * 20}".rstrip() in capsys.readouterr().out
 
 
@@ -303,7 +303,7 @@ def test_the_cost_of_a_session_that_is_not_exact_is_marked(
     answer = Answer(200, {"content-type": "text/event-stream"}, (Chunk(events, 2_000_000),), "cut")
     record(home, [start(1), replace(whole, answer=answer), end(1)])
     record(home, [start(2), attempt(2, 1), end(2)])
-    main(["--home", str(home.path), "show", session_id(1)])
+    main(["--home", str(home.path), "show", session_id(1), "--facts"])
     assert re.search(r"^cost +at least \$0\.\d+$", capsys.readouterr().out, re.MULTILINE)
     main(["--home", str(home.path), "sessions"])
     for line in capsys.readouterr().out.splitlines()[2:]:

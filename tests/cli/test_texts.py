@@ -108,7 +108,7 @@ def test_commands_show_the_texts(home: Path, shell: Shell, ingested: bool) -> No
         assert NAME in result
         assert REASON in result
         assert "digest:" not in result
-    assert f"declared:{REASON}" in shell("show", NAME).out
+    assert f"declared:{REASON}" in shell("show", NAME, "--facts").out
     for result in (
         shell("diagnose", NAME).out,
         shell("cost", "--by", "session").out,

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,12 @@ from agentobs.cli import main
 from agentobs.cli.tui.application import Browser, SessionList
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
-from agentobs.cli.tui.session_data import Listed, SessionData, attention, tree
+from agentobs.cli.tui.session_data import SessionData, tree
 from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
 from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
 from agentobs.sink import Record
+from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
 from tests.cli.pseudo_terminal import on_terminal
 from tests.store.recordings import (
@@ -431,19 +431,45 @@ def test_nothing_to_play() -> None:
 # Order and tree
 
 
-def test_attention_first() -> None:
-    """Failed sessions come first, then running ones, then those with signatures by cost, then the newest."""
-
-    def listed(name: str, status: str, at: int, cost: int, signatures: int = 0) -> Listed:
-        return Listed(name, name, "", status, "", at, Decimal(cost), signatures)
-
+def test_attention_first(tmp_path: Path) -> None:
+    """The order is that of the dashboard: failed sessions, those with signatures, and others; each by cost."""
+    home = a_home(tmp_path)
     sessions = [
-        listed("old", "completed", 1, 9), listed("new", "completed", 5, 0), listed("cheap", "completed", 9, 1, 2),
-        listed("dear", "completed", 2, 8, 1), listed("running", "running", 3, 0), listed("crashed", "crashed", 2, 0),
-        listed("failed", "failed", 4, 0),
+        ("old", "completed", 9, 0), ("new", "completed", 0, 0), ("cheap", "completed", 1, 2),
+        ("dear", "completed", 8, 1), ("running", "running", 0, 0), ("unpriced", "crashed", None, 0),
+        ("failed", "failed", 4, 0),
     ]  # fmt: skip
-    assert [each.name for each in sorted(sessions, key=attention)] == [
-        "failed", "crashed", "running", "dear", "cheap", "new", "old",
+    names, statuses, costs, signatures = zip(*sessions, strict=True)
+    with open_store(home) as store:
+        order = store.rows(
+            "internal/by_attention", session_ids=list(names), statuses=list(statuses), costs=list(costs),
+            signatures=list(signatures),
+        )  # fmt: skip
+    assert [name for (name,) in order.rows] == [
+        "failed", "unpriced", "dear", "cheap", "old", "running", "new",
+    ]  # fmt: skip
+
+
+def test_each_request_is_one_step() -> None:
+    """An attempt takes the place of the span of its request; a request without an attempt keeps its span."""
+
+    def row(
+        id: str, depth: int, kind: str, name: str, label: str | None, parent: str | None
+    ) -> Any:
+        return {"id": id, "depth": depth, "kind": kind, "name": name, "label": label, "parent_id": parent,
+                "outcome": "ok", "error_type": None, "duration_ns": 1}  # fmt: skip
+
+    roots = tree([
+        row("turns", 0, "span", "interaction", "main", None),
+        row("request_1", 1, "span", "llm_request", "claude", "turns"),
+        row("attempt_1", 2, "attempt", "/v1/messages", "claude", "request_1"),
+        row("call_1", 2, "tool_call", "weather", None, None),
+        row("run_1", 2, "span", "execution", "weather", "request_1"),
+        row("request_2", 1, "span", "llm_request", "claude", "turns"),
+    ])  # fmt: skip
+    [top] = roots
+    assert [(each.text, [child.text for child in each.children]) for each in top.children] == [
+        ("request claude", ["call weather"]), ("request claude", []),
     ]  # fmt: skip
 
 
@@ -454,7 +480,7 @@ def test_rows_become_a_tree() -> None:
         id: str, depth: int, outcome: str = "ok", kind: str = "attempt", name: str = "x"
     ) -> Any:
         return {"id": id, "depth": depth, "outcome": outcome, "kind": kind, "name": name, "label": None,
-                "error_type": None, "duration_ns": 1}  # fmt: skip
+                "error_type": None, "duration_ns": 1, "parent_id": None}  # fmt: skip
 
     roots = tree([row("a", 0), row("b", 1), row("c", 3, "failed"), row("d", 1), row("e", 0),
                   row("f", 1, kind="span", name="tool")])  # fmt: skip

@@ -113,10 +113,10 @@ def test_commands_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> N
     [(session_id,)] = query("SELECT session_id FROM sessions", home=home)
     shown = shell("show", session_id, "--content").out
     lines = [line.split() for line in shown.splitlines()]
-    what = [line[2:4] for line in lines if line[2:3] in (["tool"], ["command"])]
+    what = [line[2:4] for line in lines if line[2:3] in (["call"], ["command"])]
     assert what == [
-        ["tool", "Bash"], ["command", "bash"], ["tool", "Bash"], ["command", "bash"], ["tool", "Wrapped"],
-        ["command", "bash"], ["command", "sh"], ["tool", "Bash"], ["command", "bash"],
+        ["call", "Bash"], ["command", "bash"], ["call", "Bash"], ["command", "bash"], ["call", "Wrapped"],
+        ["command", "bash"], ["command", "sh"], ["call", "Bash"], ["command", "bash"],
     ]  # fmt: skip
     assert "  stderr  problem\n" in shown
     assert "$ sh -c 'echo inner'\n" in shown

@@ -85,7 +85,11 @@ def test_show_and_the_session_page_list_the_calls(
     lines = [
         " ".join(each.split()) for each in Shell(home.path, capsys)("show", "story").out.split("\n")
     ]
-    assert [line.partition(" tool ")[2] for line in lines if " tool web_search" in line] == [
+    assert [
+        line.partition(" call ")[2]
+        for line in lines
+        if " call web_search" in line and "×" not in line
+    ] == [
         "web_search - 3.0 ms executed -",
         "web_search - 3.0 ms failed too_many_requests",
         "web_search - - executed -",

@@ -238,7 +238,9 @@ def test_names_are_shown_locally(
         agent("silent", content="off")
         examined()
     shell = Shell(home, capsys)
-    shown = [" ".join(line.split()) for line in shell("show", "working").out.splitlines()]
+    shown = [
+        " ".join(line.split()) for line in shell("show", "working", "--facts").out.splitlines()
+    ]
     commit = git(shop, "rev-parse", "HEAD")
     for line in (
         "repository example.com/team/shop", "branch canary-branch", f"commit {commit}", "dirty no",
@@ -401,5 +403,5 @@ def test_imported_logs_keep_branch_and_directory(
         json.loads(each) for each in shell("cost", "--by", "branch", "--json").out.splitlines()
     ]
     assert "user/refactor-trailer-checkpoint-id" in {row["branch"] for row in costs}
-    shown = shell("show", "claude-code").out
+    shown = shell("show", "claude-code", "--facts").out
     assert "/Users/user/Work/entire/devenv/cli" in shown

@@ -267,6 +267,54 @@ def test_rising_costs(evidence_of: Evidence, number: int, rises: int) -> None:
     )
 
 
+def compacted() -> list[Record]:
+    talk = WireConversation(model="claude-sonnet-5-5")
+    for count in (10, 20, 30, 40, 50):
+        [call] = talk.calls(
+            ("read", {"n": count}), input_tokens=10, cache_read_input_tokens=count * 1000
+        )
+        talk.result(call)
+    [call] = talk.calls(("read", {"n": 0}), input_tokens=10, cache_creation_input_tokens=20_000)
+    talk.result(call)
+    return talk.whole()
+
+
+def growing(kind: str) -> list[Record]:
+    talk = WireConversation(model="claude-sonnet-5-5")
+    for count in (1, 2, 3, 4, 5, 6):
+        used = {"input_tokens": 10, kind: count * 1000}
+        [call] = talk.calls(("read", {"n": count}), **used)
+        talk.result(call)
+    return talk.whole()
+
+
+COMPACTED = story(compacted())
+
+
+def test_a_turn_after_a_compaction_is_not_a_rise(evidence_of: Evidence) -> None:
+    """A turn whose prompt is shorter than the previous one ends a rise, although it costs more."""
+    assert evidence_of(COMPACTED, "rising_costs") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "about", "advice"),
+    [
+        (story(growing("input_tokens")), "uncached input", "Add cache breakpoints"),
+        (story(growing("cache_read_input_tokens")), "cache reads", "already read from the cache"),
+        (story(growing("cache_creation_input_tokens")), "cache writes", "writes more to the cache"),
+        (story(growing("output_tokens")), "output", "The responses get longer"),
+    ],
+)
+def test_the_advice_about_rising_costs_follows_from_what_rose(
+    verdicts: Callable[[int], dict[str, Verdict]], number: int, about: str, advice: str
+) -> None:
+    """Cache breakpoints are the advice only if the uncached input rose."""
+    verdict = verdicts(number)["rising_costs"]
+    assert [row["about"] for row in verdict.evidence] == [about]
+    assert advice in verdict.todo
+    assert ("breakpoints" in verdict.todo) == (about == "uncached input")
+
+
 UNPRICED = story(spending(10, 20, 30, 40, 50, 60, model="in-house-1"))
 
 

@@ -589,6 +589,33 @@ def test_prompt_changes_contain_no_content(tmp_path: Path) -> None:
     assert row[2] is None
 
 
+def test_the_usual_reason_of_misses_is_the_most_expensive(tmp_path: Path) -> None:
+    """One expired prefix that cost more than two rewrites for another reason is the usual reason."""
+    home = a_home(tmp_path)
+    record(
+        home,
+        [
+            start(1),
+            call(1, history(1), at=0, **read(0, 9000)),
+            call(2, history(3), at=500, **read(0, 9100)),
+            call(3, history(5), at=520, **read(8000, 1200)),
+            call(4, history(7), at=540, **read(8100, 1200)),
+            end(1),
+        ],
+    )
+    with connect(home) as connection:
+        reasons = connection.execute(
+            "SELECT reason, count(*), sum(wasted_usd) FROM cache_misses GROUP BY reason ORDER BY sum(wasted_usd) DESC"
+        ).fetchall()
+        found = named(connection, "cache_by_session")
+        names = [column[0] for column in found.description]
+        [values] = found.fetchall()
+    assert [count for _, count, _ in reasons] == [1, 2]
+    row = dict(zip(names, values, strict=True))
+    assert (row["usual_reason"], row["misses"]) == (reasons[0][0], 3)
+    assert row["wasted_usd"] == sum(wasted for _, _, wasted in reasons)
+
+
 def test_savings_and_waste_of_caching(tmp_path: Path) -> None:
     """Savings are cache reads compared with uncached input, minus the premium for writes; a miss pays for the write
     again.

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import click
 
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
+from agentobs.records.display import printable
 
 AGENT = "refund_agent"
 BUG = "float(amount)"
@@ -30,10 +32,12 @@ PROMPT = "My parcel for order A-17 never came. Please refund me."
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder for the demo, empty or new. Default: agentobs-demo, or the next free name.",
 )
-def demo(output: Path | None) -> None:
+@click.pass_context
+def demo(context: click.Context, output: Path | None) -> None:
     """Record a failed session, query it, and turn it into a test. Needs no key.
 
-    All files are written to a separate folder, which is kept.
+    All files are written to a separate folder, which is kept. With `agentobs --home DIR demo`, the recordings are
+    written to DIR.
     """
     if importlib.util.find_spec("pytest") is None:
         raise UsageError(
@@ -41,7 +45,7 @@ def demo(output: Path | None) -> None:
             todo=f"Install the extra `pytest`: {install_extra('pytest')}",
         )
     folder = _prepare(output)
-    home = folder / ".agentobs"
+    home = Path(chosen).absolute() if (chosen := home_option(context)) else folder / ".agentobs"
     _print(
         "The provider in this demo is a local server with prepared responses. It needs no key and "
         "no network."
@@ -56,7 +60,7 @@ def demo(output: Path | None) -> None:
     _run_agent(folder, home)
     _step("2", "What happened, and what did it cost?")
     for command in (["sessions"], ["show", "refund-loop"], ["cost"], ["cost", "--detail"]):
-        _agentobs(folder, command)
+        _agentobs(folder, home, command)
     _step(
         "3",
         (
@@ -64,11 +68,11 @@ def demo(output: Path | None) -> None:
             "it is fixed."
         ),
     )
-    _agentobs(folder, ["freeze", "--last-failed"])
-    _pytest(folder, expect_failure=True)
+    _agentobs(folder, home, ["freeze", "--last-failed"])
+    _pytest(folder, home, expect_failure=True)
     _step("4", f"Fix the agent: {BUG} becomes {FIXED}. Now both tests pass, offline.")
     _change(folder / f"{AGENT}.py", BUG, FIXED)
-    _pytest(folder, expect_failure=False)
+    _pytest(folder, home, expect_failure=False)
     _step(
         "5",
         (
@@ -76,15 +80,15 @@ def demo(output: Path | None) -> None:
             "returns a different result."
         ),
     )
-    _agentobs(folder, ["replay", "fixtures/refund-loop"])
+    _agentobs(folder, home, ["replay", "fixtures/refund-loop"])
     _change(folder / f"{AGENT}.py", '"total": "41,90"', '"total": "41.90"')
-    _agentobs(folder, ["replay", "fixtures/refund-loop", "--tools", "live"], expect=1)
+    _agentobs(folder, home, ["replay", "fixtures/refund-loop", "--tools", "live"], expect=1)
     _change(folder / f"{AGENT}.py", '"total": "41.90"', '"total": "41,90"')
     _print(
         f"\nEverything is in {os.path.relpath(folder)}: the agent, the fixture with its test, "
-        "and the store."
+        f"and the store{'' if home.parent == folder else f' ({printable(os.path.relpath(home))})'}."
     )
-    recordings = shlex.quote(os.path.relpath(folder / ".agentobs"))
+    recordings = shlex.quote(os.path.relpath(home))
     _print(f"View it in a browser: agentobs --home {recordings} dashboard")
 
 
@@ -137,13 +141,13 @@ def _run_agent(folder: Path, home: Path) -> None:
         stop_recorder()
 
 
-def _agentobs(folder: Path, arguments: list[str], expect: int = 0) -> None:
+def _agentobs(folder: Path, home: Path, arguments: list[str], expect: int = 0) -> None:
     """Run an agentobs command as a user would, in the folder of the demo."""
     _print(f"\n$ agentobs {' '.join(arguments)}")
-    _child(folder, [sys.executable, "-m", "agentobs", *arguments], expect)
+    _child(folder, home, [sys.executable, "-m", "agentobs", *arguments], expect)
 
 
-def _pytest(folder: Path, *, expect_failure: bool) -> None:
+def _pytest(folder: Path, home: Path, *, expect_failure: bool) -> None:
     _print("\n$ pytest fixtures/refund-loop")
     command = [
         sys.executable,
@@ -155,17 +159,17 @@ def _pytest(folder: Path, *, expect_failure: bool) -> None:
         "no:cacheprovider",
         "fixtures/refund-loop",
     ]
-    _child(folder, command, 1 if expect_failure else 0)
+    _child(folder, home, command, 1 if expect_failure else 0)
 
 
-def _child(folder: Path, command: list[str], expect: int) -> None:
+def _child(folder: Path, home: Path, command: list[str], expect: int) -> None:
     sys.stdout.flush()
     cleaned = {
         name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")
     }
     environment = {
         **cleaned,
-        "AGENTOBS_HOME": str(folder / ".agentobs"),
+        "AGENTOBS_HOME": str(home),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     finished = subprocess.run(command, cwd=folder, env=environment, check=False)

@@ -30,6 +30,7 @@ from agentobs.cli.terminal.query_output import (
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
 from agentobs.records.display import money
+from agentobs.records.words import COST_STATUSES
 
 if TYPE_CHECKING:
     from agentobs.store.billing.price_scenarios import Repriced
@@ -295,13 +296,14 @@ def cache(
         misses = rows_of(store, "cache_misses", **chosen) if session_id else None
         if misses is not None and session_id is not None and form == "table":
             misses = with_lane_names(misses, store, session_id)
+        waste = as_dicts(rows_of(store, "cache_waste", session_id=session_id)) if session_id else []
     if session_id is None or form != "table":
         print_rows(rows, _CACHE, form)
         return
-    _print_cache(as_dicts(rows))
+    _print_cache(as_dicts(rows), waste)
     if misses and misses[1]:
         click.echo()
-        print_rows(misses, _MISSES, "table")
+        print_rows(_by_money(misses), _MISSES, "table")
 
 
 _KEYS = {
@@ -467,7 +469,28 @@ def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) ->
         )
 
 
-def _print_cache(rows: Sequence[dict[str, Any]]) -> None:
+def _by_money(misses: Rows) -> Rows:
+    """Return cache misses, those that cost most first."""
+    at = misses[0].index("wasted_usd")
+    return misses[0], sorted(misses[1], key=lambda row: -(row[at] or 0))
+
+
+def _reasons(waste: Sequence[dict[str, Any]]) -> str:
+    """Return what the cache misses cost by reason, in words, the most expensive reason first."""
+    wasted: dict[str, Decimal] = {}
+    calls: dict[str, int] = {}
+    for row in waste:
+        reason = str(row["reason"])
+        wasted[reason] = wasted.get(reason, Decimal(0)) + (row["wasted_usd"] or 0)
+        calls[reason] = calls.get(reason, 0) + row["calls"]
+    ordered = sorted(calls, key=lambda reason: (-wasted[reason], -calls[reason], reason))
+    return ", ".join(
+        f"{reason.replace('_', ' ')} {money(wasted[reason])} ({calls[reason]:,})"
+        for reason in ordered
+    )
+
+
+def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         ratio = row["hit_ratio"]
         name = f" ({row['name']})" if row["name"] else ""
@@ -476,12 +499,13 @@ def _print_cache(rows: Sequence[dict[str, Any]]) -> None:
             ("hit ratio", "-" if ratio is None else f"{ratio:.1%} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
-            ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} misses (estimated)"),
+            ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} misses (estimated)"
+                       f"{f': {_reasons(waste)}' if waste else ''}"),
             ("lifetimes", f"actual {money(row['cache_usd']) or '-'}, with 5m "
                           f"{money(row['cache_5m_usd']) or '-'}, with 1h {money(row['cache_1h_usd']) or '-'}: "
                           f"{row['better'] or 'nothing was cached'}"),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
-            ("cost", f"{money(row['cost_usd']) or '-'}, {row['cost_status']}"),
+            ("cost", f"{money(row['cost_usd']) or '-'}, {COST_STATUSES[row['cost_status']]}"),
         ]  # fmt: skip
         for label, text in entries:
             click.echo(f"{label:<12} {text}")

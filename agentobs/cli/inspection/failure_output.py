@@ -13,11 +13,17 @@ from agentobs.records.display import pretty, printable, text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agentobs.store.analysis.failed_steps import FailedSteps
     from agentobs.store.port import Store
 
 _BEFORE = ("lane", "turn", "step", "outcome", "duration_ns")
 _FAILED = ("failed", "http_error", "cut", "error", "timed_out")
 """The outcomes of tool calls and requests that failed."""
+FAILED_STYLE = "bold red"
+"""The style of the line with the cause of a failure."""
+_WARNING_STYLE = "bold yellow"
+MOST_GROUPS = 5
+"""The maximum number of groups of failed steps that are printed. Our choice: a few lines."""
 _WORDS = {"request": "request", "tool_call": "tool call", "decision": "permission"}
 
 
@@ -36,7 +42,7 @@ def failure_of(store: Store, session_id: str) -> dict[str, Any] | None:
 
 def print_failure(failure: Mapping[str, Any]) -> None:
     """Print why a session failed, the step that failed, and the steps before it; see `failure_of`."""
-    print_line(failure_line(failure))
+    print_line(failure_line(failure), FAILED_STYLE)
     if failure["step"]:
         print_line(f"failed step: {_failed_step(failure['step'])}")
     elif last := next(filter(_has_failed, reversed(failure["before"])), None):
@@ -45,6 +51,64 @@ def print_failure(failure: Mapping[str, Any]) -> None:
         click.echo("just before:")
         rows = [[_cell(step, name) for name in _BEFORE] for step in failure["before"]]
         show_table(["lane", "turn", "step", "outcome", "duration"], rows)
+
+
+def print_failed_steps(
+    groups: Sequence[FailedSteps], agents: Mapping[str, str], status: str | None
+) -> None:
+    """Print how many steps failed, with which error and where, one line per group.
+
+    Args:
+        groups: the failed steps, from `group_failed_steps`.
+        agents: the labels of sub-agents, by lane.
+        status: the status of a session that did not fail; None if its failure was printed before.
+    """
+    total = sum(each.count for each in groups)
+    retried = sum(each.retried for each in groups)
+    steps = f"{total:,} step{'s' * (total != 1)}"
+    again = f" ({'all' if retried == total else f'{retried:,}'} retried)" if retried else ""
+    if status is None:
+        click.echo(f"{steps} failed in this session{again}:")
+    else:
+        print_line(f"{status}, but {steps} failed{again}:", _WARNING_STYLE)
+    for group in groups[:MOST_GROUPS]:
+        print_line(_group_line(group, agents))
+    if rest := groups[MOST_GROUPS:]:
+        click.echo(f"  and {sum(each.count for each in rest):,} more with other errors or places")
+
+
+def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
+    """Return a group of failed steps in one line: how many, what, the error and the place."""
+    started = agents.get(f"{group.lane}/{group.ids[0]}") if group.count == 1 else None
+    if group.kind == "attempt":
+        what = f"request to {text(group.name)}"
+    elif started is not None:
+        what = f"sub-agent {text(started)}"
+    else:
+        what = f"call {text(group.name)}"
+    status = f"HTTP {group.status}" if group.status is not None and group.status >= 400 else None
+    error = text(" ".join(filter(None, (status, group.error_class)))) or text(group.outcome)
+    line = f":{group.line}" if group.line is not None else ""
+    place = f" at {text(group.file)}{line}" if group.file else ""
+    lane = agents.get(group.lane, group.lane)
+    where = [] if lane == "main" else [f"sub-agent {text(lane)}"]
+    if group.turns:
+        where.append(_turns(group.turns))
+    retried = ""
+    if group.retried:
+        share = "all " if group.retried == group.count else f"{group.retried:,} "
+        retried = f", {share if group.count > 1 else ''}retried"
+    return f"  {group.count:,} × {what}: {error}{place} ({', '.join(where)}){retried}".replace(
+        " ()", ""
+    )
+
+
+def _turns(turns: Sequence[int]) -> str:
+    """Return turns in words: `turn 3`, `turns 1 and 4`, `turns 6 to 998`."""
+    if len(turns) == 1:
+        return f"turn {turns[0]:,}"
+    joint = "and" if len(turns) == 2 else "to"
+    return f"turns {turns[0]:,} {joint} {turns[-1]:,}"
 
 
 def failure_line(failure: Mapping[str, Any]) -> str:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli.inspection.effect_content import effect_lines
-from agentobs.cli.inspection.failure_output import failure_line, failure_of, print_failure
+from agentobs.cli.inspection.failure_output import (
+    FAILED_STYLE,
+    failure_line,
+    failure_of,
+    print_failed_steps,
+    print_failure,
+)
+from agentobs.cli.inspection.session_summary import summary_facts
 from agentobs.cli.inspection.time_use import shares_line
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Progress, Spinner
@@ -135,9 +142,10 @@ def sessions(
     is_flag=True,
     help="Also show prompts, responses and tool data. May show user input.",
 )
+@click.option("--facts", is_flag=True, help="Also show all facts about the session, one per line.")
 @click.pass_context
-def show(context: click.Context, session: str, content: bool) -> None:
-    """Show one session: turns, tool calls, cost, and time.
+def show(context: click.Context, session: str, content: bool, facts: bool) -> None:
+    """Show one session: what failed, cost and time, turns, and all steps.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
@@ -145,25 +153,30 @@ def show(context: click.Context, session: str, content: bool) -> None:
 
     with open_store(context) as store:
         session_id = session_of(store, session)
-        if (failure := failure_of(store, session_id)) is not None:
-            print_failure(failure)
-            click.echo()
+        failure = failure_of(store, session_id)
         about = rows_of(store, "internal/session", session_id=session_id)
         git = rows_of(store, "internal/session_git", session_id=session_id)
         costs = as_dicts(rows_of(store, "cost_by_session", session_id=session_id))
-        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), costs[:1])
+        titles = SessionTexts(store).titles([session_id])
+        [shown] = as_dicts(_with_status_notes(about))
+        timeline_rows = rows_of(store, "session_timeline", session_id=session_id)
+        failed = _print_failures(store, session_id, failure, str(shown["status"]), timeline_rows)
+        print_facts(summary_facts(shown, titles.get(session_id), as_dicts(git), costs, failed))
         _print_time_and_waste(store, session_id)
+        if facts:
+            _print_facts(_with_git(about, git), costs[:1])
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         turns, timeline = (
             rows_of(store, "session_turns", session_id=session_id),
-            _timeline(store, session_id),
+            _timeline(timeline_rows),
         )
         print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
+        click.echo()
         print_rows(timeline, _TIMELINE, "table")
         if failure is not None and len(turns[1]) + len(timeline[1]) > SCREEN_ROWS:
             # The first lines have left the screen.
             click.echo()
-            print_line(failure_line(failure))
+            print_line(failure_line(failure), FAILED_STYLE)
         _print_scores(rows_of(store, "session_scores", session_id=session_id))
         effects = as_dicts(rows_of(store, "internal/effect_contents", session_id=session_id))
         home = store.home
@@ -171,6 +184,33 @@ def show(context: click.Context, session: str, content: bool) -> None:
         _show_content(context, session_id)
         for line in effect_lines(home, session_id, effects):
             click.echo(line)
+
+
+def _print_failures(
+    store: Store,
+    session_id: str,
+    failure: dict[str, Any] | None,
+    status: str,
+    timeline: Rows,
+) -> int:
+    """Print why a session failed, and its failed steps. Return the number of tool calls that failed."""
+    from agentobs.store.analysis.failed_steps import group_failed_steps
+
+    errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
+    turns = as_dicts(rows_of(store, "session_turns", session_id=session_id))
+    groups = group_failed_steps(errors, turns)
+    agents = {
+        str(row["lane"]): str(row["label"])
+        for row in as_dicts(timeline)
+        if row["name"] == "sub_agent" and row["label"] is not None
+    }
+    if failure is not None:
+        print_failure(failure)
+    if groups and (failure is None or sum(each.count for each in groups) > 1):
+        print_failed_steps(groups, agents, status if failure is None else None)
+    if failure is not None or groups:
+        click.echo()
+    return sum(each.count for each in groups if each.kind == "tool_call")
 
 
 def _print_time_and_waste(store: Store, session_id: str) -> None:
@@ -188,7 +228,7 @@ def _print_time_and_waste(store: Store, session_id: str) -> None:
         )
     if facts:
         print_facts(facts)
-        click.echo()
+    click.echo()
 
 
 SCREEN_ROWS = 30
@@ -279,52 +319,24 @@ def _with_status_notes(rows: Rows) -> Rows:
     return columns, [tuple({**row, "status": status(row)}.values()) for row in listed]
 
 
-def _timeline(store: Store, session_id: str) -> Rows:
-    """Return a session's timeline: times relative to its start, names indented by depth."""
-    columns, rows = rows_of(store, "session_timeline", session_id=session_id)
-    listed = [dict(zip(columns, row, strict=True)) for row in rows]
+def _timeline(rows: Rows) -> Rows:
+    """Return the rows of a session's timeline for a table: times relative to its start, names indented by depth."""
+    from agentobs.store.analysis.shown_steps import shown_steps
+
+    listed = as_dicts(rows)
     first = min((row["started_ns"] for row in listed), default=0)
     shown = [
         (
             row["started_ns"] - first,
-            f"{'  ' * row['depth']}{_name(row)}",
-            None if row["kind"] == "tool_call" else row["label"],
+            f"{'  ' * row['depth']}{row['what']}",
+            row["label"],
             row["duration_ns"],
             row["outcome"],
             row["error_type"],
         )
-        for row in listed
-        if _is_shown(row)
+        for row in shown_steps(listed)
     ]
     return list(_TIMELINE), shown
-
-
-_SHOWN_EXCHANGES = ("steering", "follow_up", "abort")
-"""The kinds of exchange that are shown. Approvals are shown as decisions; checks and paths are internal to the loop."""
-
-
-def _is_shown(row: dict[str, Any]) -> bool:
-    """Return whether a row of the timeline is shown."""
-    match row["kind"]:
-        case "span":
-            return bool(row["name"] != "tool")  # the tool call itself has more detail
-        case "permission":
-            return row["outcome"] != "allow" or row["duration_ns"] is not None
-        case "world":
-            return row["name"] in _SHOWN_EXCHANGES
-        case _:
-            return True
-
-
-def _name(row: dict[str, Any]) -> str:
-    prefix = {
-        "tool_call": "tool ",
-        "permission": "permission ",
-        "command": "command ",
-        "mcp_call": "MCP ",
-        "file_change": "file ",
-    }.get(row["kind"], "")
-    return f"{prefix}{row['name']}"
 
 
 def _print_facts(rows: Rows, costs: Sequence[Mapping[str, Any]]) -> None:

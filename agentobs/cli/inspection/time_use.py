@@ -13,7 +13,6 @@ from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
     form_options,
-    heading,
     open_store,
     print_rows,
     rows_of,
@@ -51,7 +50,7 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
 def time(context: click.Context, session: str, path: bool, form: Form) -> None:
     """Split the wall time of each interaction of a session into parts that do not overlap.
 
-    The parts are the model, tools, waits, hooks, retries and the program's own code. They add up to the wall time.
+    The parts are the model, tools, waits, hooks, retry backoff and the code of the agent. They add up to the wall time.
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     from agentobs.store.analysis.wall_time import interaction_times
@@ -240,13 +239,16 @@ def _paths(splits: list[Split]) -> Rows:
 
 def shares_line(splits: list[Split]) -> str:
     """Return the total wall time of interactions and the share of each part, in one line; empty if there is none."""
+    from agentobs.records.words import PARTS_OF_TIME
     from agentobs.store.analysis.wall_time import PARTS
 
     wall = sum(split.wall_ns for split in splits)
     if not wall:
         return ""
     shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
-    listed = ", ".join(f"{heading(part)} {ns / wall:.0%}" for part, ns in shares.items() if ns)
+    listed = ", ".join(
+        f"{PARTS_OF_TIME[part]} {ns / wall:.0%}" for part, ns in shares.items() if ns
+    )
     return f"{seconds(wall)} in total: {listed}"
 
 

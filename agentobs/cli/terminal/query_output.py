@@ -15,6 +15,7 @@ from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import COST_SIGNS, has_partial_counts, pretty, text
+from agentobs.records.words import COST_STATUSES, PARTS_OF_TIME
 from exporters.row_text import write_csv, write_json
 
 if TYPE_CHECKING:
@@ -160,7 +161,15 @@ INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "last_given_n
 
 def readable(column: str, value: Any) -> Any:
     """Format a value for display according to its column's name; instants are in the local time zone."""
-    return local_instant(value) if column in INSTANTS else pretty(column, value)
+    if column in INSTANTS:
+        return local_instant(value)
+    if (words := _WORDS.get(column)) is not None:
+        return words.get(value, value)
+    return pretty(column, value)
+
+
+_WORDS = {"cost_status": COST_STATUSES, "part": PARTS_OF_TIME}
+"""The columns whose values are shown in words."""
 
 
 def _remember_ids(store: Store, rows: Rows) -> None:
@@ -205,7 +214,8 @@ _SHORT_HEADINGS = {
     "at": "sent",
     "timing source": "source",
     "person": "user wait",
-    "own": "own code",
+    "own": PARTS_OF_TIME["own"],
+    "retry wait": PARTS_OF_TIME["retry_wait"],
     "better": "cheaper lifetime",
     "hour": "hour (UTC)",
     "limit name": "limit",

@@ -10,7 +10,7 @@ GAP = 2
 LEAST_TEXT = 9
 """The minimum width of a column of text that is longer than that. Our choice: `completed` fits."""
 LEAST = {
-    "title": 13, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 24, "detail": 18,
+    "title": 28, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 24, "detail": 18,
     "cost_status": 11,
 }  # fmt: skip
 """The minimum width of columns that are useless if they are cut further. Our choice."""
@@ -29,13 +29,13 @@ PRIORITY = {
         ),
         (
             2,
-            "title started_ns at_ns duration_ns calls errors p95_ns hit_ratio saved_usd misses wasted_usd error_type "
-            "wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio cost_status times "
-            "part kind A B",
+            "name title started_ns at_ns duration_ns calls errors p95_ns hit_ratio saved_usd misses wasted_usd "
+            "error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio cost_status "
+            "times part kind A B",
         ),
         (
             3,
-            "name label turns stop_reason tool_errors model_ns tool_ns total_ns p50_ns max_ns "
+            "label turns stop_reason tool_errors model_ns tool_ns total_ns p50_ns max_ns "
             "usual_reason detail changes limit_name rejected",
         ),
         (

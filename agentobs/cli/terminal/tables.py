@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal
@@ -137,7 +138,17 @@ def print_table(
     terminal.print(table)
     if len(widths) < len(columns):
         hidden = [name for at, name in enumerate(columns) if at not in widths and name]
-        terminal.print(Text(f"columns left out: {listed(hidden)}", style="dim"))
+        for line in _wrapped(f"columns left out: {listed(hidden)}", hidden, terminal.width):
+            terminal.print(Text(line, style="dim"))
+
+
+def _wrapped(line: str, names: Sequence[str], width: int) -> list[str]:
+    """Return a line in parts of at most `width` characters; names are not split."""
+    joined = line
+    for name in sorted(names, key=len, reverse=True):
+        joined = joined.replace(name, name.replace(" ", "\0"))
+    parts = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\0", " ") for part in parts]
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -155,9 +166,9 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     terminal.print(table)
 
 
-def print_line(line: str) -> None:
-    """Print a printable text. On a terminal, it is wrapped between words."""
-    console().print(Text(line))
+def print_line(line: str, style: str = "") -> None:
+    """Print a printable text. On a terminal, it is wrapped between words, and has the style, such as `bold red`."""
+    console().print(Text(line, style=style))
 
 
 def _print_all(

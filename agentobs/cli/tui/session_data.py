@@ -14,6 +14,7 @@ from agentobs.store.analysis.diagnosis import diagnose_all
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
+from agentobs.store.analysis.shown_steps import shown_steps
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import Store
@@ -30,7 +31,6 @@ FAILED = ("failed", "crashed", "incomplete")
 _BAD_OUTCOMES = frozenset(
     ("failed", "error", "http_error", "stream_error", "cut", "no_response", "crashed", "invalid", "timeout", "orphaned")
 )  # fmt: skip
-_WORLD_SHOWN = ("steering", "follow_up", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,21 @@ class SessionData:
         return tuple(sorted(sizes))
 
     def listed(self) -> list[Listed]:
-        """Return the newest sessions, those that need attention first."""
+        """Return the newest sessions, those that need attention first; the dashboard has the same order."""
         with open_store(self._home) as store:
             texts = LabelTexts(store)
             rows = texts.replace_in_dicts(store.rows("sessions", limit=LISTED, causes=True).dicts())
             titles = SessionTexts(store).titles([str(row["session_id"]) for row in rows])
             since_ns = min((row["started_ns"] for row in rows), default=0)
             signatures = _signatures(texts.replace_in_dicts(diagnose_all(store, since_ns).dicts()))
+            order = store.rows(
+                "internal/by_attention",
+                session_ids=[row["session_id"] for row in rows],
+                statuses=[row["status"] for row in rows],
+                signatures=[len(signatures.get(row["session_id"], ())) for row in rows],
+                costs=[row["cost_usd"] for row in rows],
+            )
+            place = {session_id: at for at, (session_id,) in enumerate(order.rows)}
         found = [
             Listed(
                 row["session_id"],
@@ -147,7 +155,7 @@ class SessionData:
             )
             for row in rows
         ]
-        return sorted(found, key=attention)
+        return sorted(found, key=lambda each: place[each.session_id])
 
     def session(self, session_id: str) -> SessionView:
         """Return one session."""
@@ -198,28 +206,13 @@ def _signatures(rows: Iterable[Row]) -> dict[str, list[str]]:
     return found
 
 
-def attention(session: Listed) -> tuple[int, Decimal, int]:
-    """Return the sort key of a session: failed, running, with a failure signature, or none of these.
-
-    Sessions with signatures are sorted by cost, most expensive first; all others by start, newest first.
-    """
-    if session.status in FAILED:
-        return 0, Decimal(0), -session.started_ns
-    if session.status == "running":
-        return 1, Decimal(0), -session.started_ns
-    if session.signatures:
-        return 2, -(session.cost_usd or Decimal(0)), -session.started_ns
-    return 3, Decimal(0), -session.started_ns
-
-
 def tree(rows: Iterable[Row]) -> list[Node]:
     """Return the rows of `session_timeline` as a tree, by their depth."""
     roots: list[Node] = []
     path: list[tuple[int, Node]] = []
-    for row in rows:
-        if not _is_shown(row):
-            continue
-        node = Node(str(row["id"]), str(row["kind"]), _text(row), _state(row), row)
+    for row in shown_steps(rows):
+        label = f" {row['label']}" if row["kind"] == "span" and row["label"] else ""
+        node = Node(str(row["id"]), str(row["kind"]), f"{row['what']}{label}", _state(row), row)
         depth = int(row["depth"])
         while path and path[-1][0] >= depth:
             path.pop()
@@ -228,29 +221,5 @@ def tree(rows: Iterable[Row]) -> list[Node]:
     return roots
 
 
-def _is_shown(row: Row) -> bool:
-    match row["kind"]:
-        case "span":
-            return bool(row["name"] != "tool")  # the tool call itself has more detail
-        case "permission":
-            return bool(row["outcome"] != "allow" or row["duration_ns"] is not None)
-        case "world":
-            return row["name"] in _WORLD_SHOWN
-        case _:
-            return True
-
-
 def _state(row: Row) -> str:
     return "failed" if row["outcome"] in _BAD_OUTCOMES or row["error_type"] else ""
-
-
-def _text(row: Row) -> str:
-    prefix = {
-        "tool_call": "tool ",
-        "permission": "permission ",
-        "command": "command ",
-        "mcp_call": "MCP ",
-        "file_change": "file ",
-    }.get(str(row["kind"]), "")
-    label = row["label"] if row["kind"] in ("attempt", "span") and row["label"] else ""
-    return f"{prefix}{row['name']} {label}".rstrip()

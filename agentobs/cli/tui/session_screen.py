@@ -32,6 +32,7 @@ from agentobs.records.display import (
     seconds,
     text,
 )
+from agentobs.records.words import COST_STATUSES
 from agentobs.store.analysis.lane_names import name_of_lane
 
 FOLDED_LINES = 8
@@ -381,7 +382,7 @@ def _totals(view: SessionView) -> Iterator[str]:
 
 
 def _cell(name: str, value: Any, sign: str = "") -> Text:
-    shown: Mapping[str, Any] = {"cost_status": str(value or "-").replace("_", " ")}
+    shown: Mapping[str, Any] = {"cost_status": COST_STATUSES.get(str(value), "-")}
     is_number = name.endswith(("_tokens", "_usd")) or name == "turn"
     return Text(
         shown.get(name) or f"{sign}{text(pretty(name, value))}",

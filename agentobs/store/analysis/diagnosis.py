@@ -8,7 +8,8 @@ data was not recorded, the absence of a finding means nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from agentobs.store.port import Store, Table
@@ -29,6 +30,8 @@ class Signature:
     """Advice on how to fix it."""
     unknown: Callable[[Known], str | None] = lambda known: None
     """Returns why it could not be checked for a session, or None if it could."""
+    todo_about: Mapping[str, str] = field(default_factory=dict)
+    """Advice that depends on what the strongest evidence is about; `todo` for everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,16 @@ def _no_claims(known: Known) -> str | None:
     return None
 
 
+_RISING_TODO = MappingProxyType(
+    {
+        "uncached input": "Each turn pays for the whole history again. Add cache breakpoints to the prompt (see "
+        "agentobs cache SESSION), shorten results, or compact earlier",
+        "cache reads": "The history grows, and it is already read from the cache. Shorten results, or compact earlier",
+        "cache writes": "Each turn writes more to the cache than the previous one. Shorten results. If agentobs cache "
+        "SESSION shows cache misses, keep the prefix constant",
+        "output": "The responses get longer. Ask for shorter responses, or let tools write long texts to files",
+    }
+)
 SIGNATURES = (
     Signature(
         "repeated_calls",
@@ -106,9 +119,10 @@ SIGNATURES = (
     Signature(
         "rising_costs",
         "five consecutive turns that each cost more than the previous one",
-        "Each turn pays for the whole history again. Add cache breakpoints to the prompt (see "
-        "agentobs cache SESSION), shorten results, or compact earlier",
+        "The advice depends on the part of the cost that rose most: uncached input, cache reads, cache writes or "
+        "output. Shorter results and an earlier compaction make all prompts cheaper",
         _no_price,
+        _RISING_TODO,
     ),
     Signature(
         "full_contexts",
@@ -204,5 +218,12 @@ def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Kn
         strength=max((row["strength"] for row in evidence), default=0.0),
         evidence=evidence,
         unknown_reason=None if evidence else signature.unknown(known),
-        todo=signature.todo,
+        todo=_advice(signature, evidence),
     )
+
+
+def _advice(signature: Signature, evidence: Iterable[Mapping[str, Any]]) -> str:
+    """Return the advice for the evidence of a signature."""
+    strongest = max(evidence, key=lambda row: float(row["strength"]), default=None)
+    about = None if strongest is None else strongest["about"]
+    return signature.todo_about.get(str(about), signature.todo)

@@ -1,7 +1,8 @@
 -- What did caching save each session, what did misses waste, and which lifetime would have cost less?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only sessions whose last call was sent from the first
--- time on and before the second, or NULL. $limit: the maximum number of sessions, or NULL for all.
+-- time on and before the second, or NULL. $limit: the maximum number of sessions, or NULL for all. usual_reason is the
+-- reason of the misses that wasted most.
 WITH wanted AS (
     SELECT session_id, max(at_ns) AS last_ns
     FROM usage
@@ -13,12 +14,25 @@ WITH wanted AS (
 ), wasted AS (
     SELECT
         session_id,
-        count(*) AS misses,
+        sum(misses) AS misses,
         sum(missed_tokens) AS missed_tokens,
         sum(wasted_usd) AS wasted_usd,
-        mode(reason ORDER BY reason) AS usual_reason
-    FROM cache_misses
-    WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+        arg_max(reason, rank) AS usual_reason
+    FROM (
+        SELECT
+            session_id,
+            reason,
+            count(*) AS misses,
+            sum(missed_tokens) AS missed_tokens,
+            sum(wasted_usd) AS wasted_usd,
+            -- The reason that cost most; without prices, the most frequent one.
+            row_number() OVER (
+                PARTITION BY session_id ORDER BY sum(wasted_usd) NULLS FIRST, count(*), reason DESC
+            ) AS rank
+        FROM cache_misses
+        WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+        GROUP BY session_id, reason
+    )
     GROUP BY session_id
 ), named AS (
     SELECT session_id, arg_min(name, started_ns) AS name

@@ -4,7 +4,7 @@
 -- $session_id: the session. depth is 0 for a span without a parent. An attempt, its tool calls and their permission
 -- decisions are one level deeper than their span. A sub-agent is one level deeper than the call that started it. The
 -- duration of a decision is its approval wait. Commands, MCP calls and changed files follow their tool call, if it is
--- known; a change has the time at which it was found.
+-- known; a change has the time at which it was found. parent_id is the span that contains a span or an attempt, or NULL.
 WITH RECURSIVE known AS (
     SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
     FROM spans
@@ -49,13 +49,15 @@ WITH RECURSIVE known AS (
 ), rows AS (
     SELECT
         'span' AS kind, lane, NULL::BIGINT AS turn, known.span_id AS id, name, label, started_ns,
-        duration_ns, coalesce(depth, 0) AS depth, status AS outcome, error_type
+        duration_ns, coalesce(depth, 0) AS depth, status AS outcome, error_type,
+        under_span_id AS parent_id
     FROM known
     LEFT JOIN depths ON known.span_id = depths.span_id
     UNION ALL BY NAME
     SELECT
         'attempt' AS kind, lane, turn, attempt_id AS id, endpoint AS name,
-        coalesce(model, model_requested) AS label, started_ns, duration_ns, depth, outcome, error_type
+        coalesce(model, model_requested) AS label, started_ns, duration_ns, depth, outcome, error_type,
+        span_id AS parent_id
     FROM tried
     UNION ALL BY NAME
     SELECT

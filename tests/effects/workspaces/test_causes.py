@@ -301,7 +301,7 @@ def test_changed_files_are_in_the_timeline(shell: Shell) -> None:
         for i, line in enumerate(lines)
         if "command sh equal_command" in line and "exited 1" in line
     ]
-    assert "tool run" in lines[at - 1]
+    assert "call run" in lines[at - 1]
     [at] = [i for i, line in enumerate(lines) if "file result.txt path - added +1 -0" in line]
     assert "command sh" in lines[at - 1]
     assert sum(" file " in line for line in lines) == 13

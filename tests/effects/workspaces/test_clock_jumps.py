@@ -45,10 +45,10 @@ def test_the_order_of_a_session_and_of_its_causes(
     shell = Shell(release.home, capsys)
     monkeypatch.chdir(release.root)
     shown = [line.split() for line in shell("show", "release").out.splitlines()]
-    kinds = [words[2:4] for words in shown if words[2:3] in (["command"], ["tool"], ["MCP"])]
-    assert [each for each in kinds if each[0] != "tool" or each[1] in ("run", "mcp__calc__add")] == [
-        ["tool", "run"], ["command", "sh"], ["tool", "run"], ["command", "sh"],
-        ["tool", "mcp__calc__add"], ["MCP", "add"], ["tool", "run"], ["command", "sh"],
+    kinds = [words[2:4] for words in shown if words[2:3] in (["command"], ["call"], ["MCP"])]
+    assert [each for each in kinds if each[0] != "call" or each[1] in ("run", "mcp__calc__add")] == [
+        ["call", "run"], ["command", "sh"], ["call", "run"], ["command", "sh"],
+        ["call", "mcp__calc__add"], ["MCP", "add"], ["call", "run"], ["command", "sh"],
     ]  # fmt: skip
     blamed = [
         line.split('"')[0].split()[2:] for line in shell("blame", "README.md").out.splitlines()

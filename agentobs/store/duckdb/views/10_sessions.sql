@@ -1,5 +1,10 @@
 -- Sessions and their steps, joined from the recorded facts.
 
+-- How much a session needs attention: 2 if it failed, 1 if failure signatures were found, else 0.
+CREATE OR REPLACE MACRO attention(status, signatures) AS CASE
+    WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 WHEN signatures > 0 THEN 1 ELSE 0
+END;
+
 CREATE OR REPLACE VIEW turns AS
 WITH complete AS (
     SELECT * FROM attempts WHERE makes_turns AND outcome = 'ok' AND query_source IN ('main', 'sub_agent')

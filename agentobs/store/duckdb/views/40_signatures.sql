@@ -63,15 +63,28 @@ WITH spent AS (
     SELECT
         session_id,
         attempt_id,
-        CASE WHEN count(cost_usd) = count(*) THEN sum(cost_usd) END AS cost_usd
+        CASE WHEN count(cost_usd) = count(*) THEN sum(cost_usd) END AS cost_usd,
+        sum(input_tokens + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens) AS prompt_tokens,
+        {
+            'uncached input': sum(input_usd),
+            'cache reads': sum(cache_read_usd),
+            'cache writes': sum(cache_write_5m_usd + cache_write_1h_usd),
+            'output': sum(output_usd)
+        } AS parts
     FROM costs
     GROUP BY session_id, attempt_id
 ), ordered AS (
+    -- A prompt that is shorter than the previous one was compacted or edited. What is then written to the cache again is
+    -- not part of a rise.
     SELECT
         turns.*,
         spent.cost_usd,
-        coalesce(cost_usd > lag(cost_usd) OVER each_lane, false) AS rose,
-        lag(cost_usd) OVER each_lane AS before_usd
+        spent.parts,
+        coalesce(
+            cost_usd > lag(cost_usd) OVER each_lane AND prompt_tokens >= lag(prompt_tokens) OVER each_lane, false
+        ) AS rose,
+        lag(cost_usd) OVER each_lane AS before_usd,
+        lag(parts) OVER each_lane AS before_parts
     FROM attempts AS turns
     JOIN spent ON turns.session_id = spent.session_id AND turns.attempt_id = spent.attempt_id
     WHERE makes_turns AND outcome = 'ok' AND query_source IN ('main', 'sub_agent')
@@ -92,29 +105,47 @@ WITH spent AS (
         count(*) AS turns,
         arg_min(before_usd, started_ns) AS first_usd,
         arg_max(cost_usd, started_ns) AS last_usd,
+        arg_min(before_parts, started_ns) AS first_parts,
+        {
+            'uncached input': avg(parts['uncached input']),
+            'cache reads': avg(parts['cache reads']),
+            'cache writes': avg(parts['cache writes']),
+            'output': avg(parts['output'])
+        } AS usual_parts,
         arg_max(attempt_id, started_ns) AS evidence_id
     FROM numbered
     WHERE rose
     GROUP BY session_id, lane, rise
+), compared AS (
+    -- The average of the rise, so that one turn with a long response does not decide.
+    SELECT
+        *,
+        [
+            {'increase': usual_parts['uncached input'] - first_parts['uncached input'], 'part': 'uncached input'},
+            {'increase': usual_parts['cache reads'] - first_parts['cache reads'], 'part': 'cache reads'},
+            {'increase': usual_parts['cache writes'] - first_parts['cache writes'], 'part': 'cache writes'},
+            {'increase': usual_parts['output'] - first_parts['output'], 'part': 'output'}
+        ] AS increases
+    FROM rises
+    WHERE turns >= 5
 )
 SELECT
     session_id,
     lane,
     turn,
     at_ns,
-    lane AS about,
+    list_max(increases)['part'] AS about,
     turns::DOUBLE AS value,
     5::DOUBLE AS threshold,
     format('from ${:.4f} to ${:.4f} a turn', first_usd::DOUBLE, last_usd::DOUBLE) AS detail,
     evidence_id
-FROM rises
-WHERE turns >= 5;
-COMMENT ON VIEW rising_costs IS 'Each of five turns in a row cost more than the previous turn; one row for each such rise.';
+FROM compared;
+COMMENT ON VIEW rising_costs IS 'Each of five turns in a row cost more than the previous turn; one row for each such rise. A rise ends before a turn whose prompt is shorter than the previous one, because the conversation was compacted or edited.';
 COMMENT ON COLUMN rising_costs.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN rising_costs.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN rising_costs.turn IS 'The turn within the lane, from 1, or NULL.';
 COMMENT ON COLUMN rising_costs.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
-COMMENT ON COLUMN rising_costs.about IS 'The lane: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN rising_costs.about IS 'The part of the cost that increased most: `uncached input`, `cache reads`, `cache writes` or `output`.';
 COMMENT ON COLUMN rising_costs.value IS 'How many times in a row a turn cost more than the previous turn. [turns]';
 COMMENT ON COLUMN rising_costs.threshold IS 'The minimum value for this finding. [turns]';
 COMMENT ON COLUMN rising_costs.detail IS 'The cost of the turn before the rise, and of the last turn of the rise.';
@@ -580,7 +611,7 @@ COMMENT ON COLUMN diagnoses.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN diagnoses.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN diagnoses.turn IS 'The turn within the lane, from 1, or NULL.';
 COMMENT ON COLUMN diagnoses.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
-COMMENT ON COLUMN diagnoses.about IS 'The subject of the finding: a tool, a model, a hook, or the cause of a cache rewrite.';
+COMMENT ON COLUMN diagnoses.about IS 'The subject of the finding: a tool, a model, a hook, the part of the cost that rose most, or the cause of a cache rewrite.';
 COMMENT ON COLUMN diagnoses.value IS 'The measured value.';
 COMMENT ON COLUMN diagnoses.threshold IS 'The threshold for the value.';
 COMMENT ON COLUMN diagnoses.detail IS 'A readable detail.';

@@ -27,9 +27,7 @@ WITH chosen AS (
             WHEN 'output' THEN output_tokens
             WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
             WHEN 'signatures' THEN signature_count
-            WHEN 'attention' THEN CASE
-                WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 WHEN signature_count > 0 THEN 1 ELSE 0
-            END
+            WHEN 'attention' THEN attention(status, signature_count)
         END AS number_key,
         CASE WHEN $sort::VARCHAR IN ('cost', 'attention') THEN cost_usd END AS money_key
     FROM app.listing

@@ -1,0 +1,98 @@
+"""The summary of a session in a few lines: what it is, its totals, and what is unusual about its recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentobs.cli.terminal.instants import local_instant, zone_name
+from agentobs.records.display import COST_MARKS, money, printable, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Row = Mapping[str, Any]
+
+
+def summary_facts(
+    about: Row, title: str | None, git: Sequence[Row], costs: Sequence[Row], failed_calls: int
+) -> list[tuple[str, str]]:
+    """Return names and values of the facts that everybody needs about a session; all facts are shown on request.
+
+    Args:
+        about: the row of the session.
+        title: its title, or None.
+        git: the row about its git repository, if it is known.
+        costs: its row of `cost_by_session`, if it has calls.
+        failed_calls: the number of tool calls that failed.
+    """
+    facts = [
+        ("session", printable(" ".join(filter(None, (about["name"], about["session_id"]))))),
+        ("title", printable(title) if title else None),
+        ("status", _status(about)),
+        ("code", _code(git[0]) if git else None),
+        ("totals", _totals(about, costs[0] if costs else None, failed_calls)),
+        ("tokens", _tokens(about, costs[0] if costs else None)),
+        ("recording", _unusual(about)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _status(about: Row) -> str:
+    status = printable(str(about["status"]))
+    started = f"{local_instant(about['started_ns'])} ({zone_name()})"
+    return f"{status}, started {started}"
+
+
+def _code(git: Row) -> str:
+    """Return the branch and the commit."""
+    parts = (
+        f"branch {git['branch']}" if git.get("branch") else None,
+        f"commit {git['commit'][:12]}" if git.get("commit") else None,
+        "with uncommitted changes" if git.get("dirty") else None,
+    )
+    return printable(" ".join(filter(None, parts)))
+
+
+def _totals(about: Row, cost: Row | None, failed_calls: int) -> str:
+    """Return duration, cost, turns and tool calls."""
+    calls = _count(about["tool_calls"], "tool call")
+    spent = money(cost["cost_usd"]) if cost else None
+    parts = (
+        seconds(about["duration_ns"]),
+        f"{COST_MARKS.get(cost['cost_status'], '')}{spent}" if cost and spent else "unknown cost",
+        _count(about["turns"], "turn"),
+        f"{calls} ({failed_calls:,} failed)" if failed_calls else calls,
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _tokens(about: Row, cost: Row | None) -> str:
+    """Return the input and output tokens; a count that is a lower bound is marked."""
+    least = "at least " if cost and cost["lower_bound_calls"] else ""
+    cached = about["cache_read_tokens"] or 0
+    total = (about["input_tokens"] or 0) + cached + (about["cache_write_tokens"] or 0)
+    share = f" ({cached / total:.0%} read from the cache)" if cached else ""
+    return f"{least}{total:,} input{share}, {least}{about['output_tokens'] or 0:,} output"
+
+
+def _unusual(about: Row) -> str:
+    """Return what distinguishes the recording from a complete recording of its own; empty if nothing does."""
+    continued = about["continues_session_id"]
+    relation = {"resume": "continues session", "fork": "starts like session"}
+    replayed, dropped, unpriced = (
+        about[n] for n in ("replayed_requests", "dropped", "unpriced_calls")
+    )
+    parts = (
+        f"{relation.get(str(about['relation']), 'follows session')} {continued}"
+        if continued
+        else None,
+        f"{_count(replayed, 'request')} replayed" if replayed else None,
+        f"{_count(dropped, 'record')} dropped" if dropped else None,
+        f"{_count(unpriced, 'request')} without a known price" if unpriced else None,
+        "only received telemetry" if about["is_telemetry"] else None,
+    )
+    return printable(", ".join(filter(None, parts)))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,58 @@
+"""The words that people read for the values of columns: pages, figures and the terminal share them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+PARTS_OF_TIME = MappingProxyType(
+    {
+        "model": "model",
+        "tool": "tools",
+        "queued": "queued",
+        "person": "waiting for the user",
+        "hook": "hooks",
+        "retry_wait": "retry backoff",
+        "own": "agent code",
+    }
+)
+"""The categories of time."""
+STEP_KINDS = MappingProxyType(
+    {
+        "request": "request",
+        "tool": "call",
+        "agent": "sub-agent",
+        "sub_agent": "sub-agent",
+        "person": "wait for the user:",
+        "queued": "queued:",
+        "retry_wait": "retry backoff",
+        "hook": "hook",
+        "compaction": "compaction",
+        "span": "span",
+        "interaction": "interaction",
+        "group": "steps",
+        "command": "command",
+        "mcp_call": "MCP call",
+        "file_change": "file",
+    }
+)
+"""The kinds of the steps of a session, as prefixes of their names."""
+SPANS = MappingProxyType(
+    {
+        "llm_request": "request",
+        "retry_wait": "retry backoff",
+        "blocked_on_user": "wait for the user",
+        "sub_agent": "sub-agent",
+        "tool": "call",
+    }
+)
+"""The built-in spans whose names are not their words."""
+COST_STATUSES = MappingProxyType(
+    {
+        "exact": "exact",
+        "lower_bound": "at least",
+        "estimated": "estimated",
+        "unknown_model": "unknown model",
+        "unpriced": "no price",
+    }
+)
+"""How certain a cost is."""

@@ -1,0 +1,77 @@
+"""Failed steps: the errors of a session, grouped by what failed, with which error, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSteps:
+    """Steps of one agent that failed in the same way."""
+
+    kind: str
+    """`attempt` or `tool_call`."""
+    name: str
+    """The tool or the model."""
+    outcome: str
+    error_class: str | None
+    status: int | None
+    """The HTTP status of a request."""
+    file: str | None
+    line: int | None
+    lane: str
+    turns: Sequence[int]
+    """The turns in which they failed, in order."""
+    ids: Sequence[str]
+    """The IDs of the steps, in the order in which they ended."""
+    retried: int
+    """The number of requests after which another attempt of the same turn succeeded."""
+
+    @property
+    def count(self) -> int:
+        """The number of failed steps."""
+        return len(self.ids)
+
+
+def group_failed_steps(errors: Iterable[Row], turns: Iterable[Row]) -> list[FailedSteps]:
+    """Return the failed requests and tool calls of a session in groups.
+
+    Groups of which all steps were retried come last. Otherwise, the largest groups come first.
+
+    Args:
+        errors: the rows of `session_errors`.
+        turns: the rows of `session_turns`.
+    """
+    succeeded = {(row["lane"], row["turn"]) for row in turns}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in errors:
+        if row["kind"] in ("attempt", "tool_call"):
+            key = tuple(
+                row[name]
+                for name in ("kind", "name", "outcome", "error_class", "status", "error_file", "error_line", "lane")
+            )  # fmt: skip
+            groups.setdefault(key, []).append(row)
+    found = [_group(rows, succeeded) for rows in groups.values()]
+    return sorted(found, key=lambda each: (each.retried == each.count, -each.count))
+
+
+def _group(rows: Sequence[Row], succeeded: set[tuple[str, int]]) -> FailedSteps:
+    first = rows[0]
+    is_request = first["kind"] == "attempt"
+    return FailedSteps(
+        str(first["kind"]),
+        str(first["name"] or ""),
+        str(first["outcome"]),
+        first["error_class"],
+        first["status"],
+        first["error_file"],
+        first["error_line"],
+        str(first["lane"] or "main"),
+        sorted({row["turn"] for row in rows if row["turn"] is not None}),
+        [str(row["id"]) for row in rows],
+        sum(is_request and (row["lane"], row["turn"]) in succeeded for row in rows),
+    )

@@ -1,0 +1,71 @@
+"""The steps of a session that its timeline and its tree show, in the words of the pages.
+
+Each request is one step: the attempt. The span of a request is shown only as long as it has no attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentobs.records.words import SPANS
+
+Row = Mapping[str, Any]
+
+_EXCHANGES = ("steering", "follow_up", "abort")
+"""The kinds of exchange that are shown. Approvals are shown as decisions; checks and paths are internal to the loop."""
+_SAME_AS_CALL = ("tool", "execution")
+"""The spans of a tool call, which has more details itself."""
+_PREFIXES = {
+    "tool_call": "call ",
+    "permission": "permission ",
+    "command": "command ",
+    "mcp_call": "MCP ",
+    "file_change": "file ",
+}
+
+
+def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the rows of `session_timeline` that are shown, each with its name in words as `what`.
+
+    An attempt takes the place of the span of its request. Its model is part of `what`, and its `label` is None.
+    """
+    listed = list(rows)
+    requests = {
+        row["id"] for row in listed if row["kind"] == "span" and row["name"] == "llm_request"
+    }
+    attempted = {row["parent_id"] for row in listed if row["kind"] == "attempt"} & requests
+    shown = []
+    for row in listed:
+        if not _is_shown(row) or (row["kind"] == "span" and row["id"] in attempted):
+            continue
+        step = {**row, "what": _words(row)}
+        if row["kind"] == "attempt":
+            step["label"] = None
+            if row["parent_id"] in attempted:
+                step["depth"] = row["depth"] - 1
+        elif row["kind"] == "tool_call":
+            step["label"] = None
+        shown.append(step)
+    return shown
+
+
+def _is_shown(row: Row) -> bool:
+    match row["kind"]:
+        case "span":
+            return row["name"] not in _SAME_AS_CALL
+        case "permission":
+            return bool(row["outcome"] != "allow" or row["duration_ns"] is not None)
+        case "world":
+            return row["name"] in _EXCHANGES
+        case _:
+            return True
+
+
+def _words(row: Row) -> str:
+    kind, name = row["kind"], str(row["name"])
+    if kind == "attempt":
+        return f"request {row['label'] or name}"
+    if kind == "span":
+        return SPANS.get(name, name)
+    return f"{_PREFIXES.get(kind, '')}{name}"
