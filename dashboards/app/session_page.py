@@ -31,7 +31,8 @@ from dashboards.app.trace import (
     step_of_turn,
 )
 from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
-from dashboards.panels.panels import session_panels
+from dashboards.panels.failure_groups import SessionFailures, session_failures
+from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
     scores_of,
@@ -97,6 +98,7 @@ def session(request: Request) -> Response:
             else opened.tree.node(opened.tree.failing).step_id,
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree),
+            **_failure_values(opened),
             failed_steps=_failed_counts(opened.tree),
             own_turns=_own_turns(opened),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
@@ -115,6 +117,8 @@ def session(request: Request) -> Response:
 def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
     tree, view = opened.tree, opened.view
     number = selected_number(tree, query)
+    if number is None and (failures := completed_failures(opened)) is not None:
+        number = None if failures.is_repaired else failures.first
     words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
     more, is_filtered = 0, bool(words.strip() or only_failed)
     if is_filtered:
@@ -237,6 +241,39 @@ def _last_failed(opened: OpenedSession) -> ShownNode | None:
     if number is None:
         return None
     return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
+
+
+def _failure_values(opened: OpenedSession) -> dict[str, Any]:
+    """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
+    error has a text.
+    """
+    failures = completed_failures(opened)
+    listed = failures.listed if failures else ()
+    steps = [opened.tree.node(each.numbers[0]) for each in listed]
+    with_text = [node for node in steps if node.step is not None and node.step["attempt_id"]]
+    # The result of a sub-agent only repeats how it ended.
+    errors = [node for node in with_text if node.kind != "agent"]
+    return {
+        "completed_failures": failures,
+        "failure_steps": [node.step_id for node in steps],
+        "error_step": next(iter([*errors, *with_text]), None),
+    }
+
+
+def completed_failures(opened: OpenedSession) -> SessionFailures | None:
+    """Return the failures of a session that completed; None if it has none, or did not complete."""
+    if opened.about["status"] != "completed" or not opened.tree.failed:
+        return None
+    store, key = opened.view.store, {"session_id": opened.session_id}
+
+    def compute() -> SessionFailures | None:
+        errors = opened.cache.get("session_errors", lambda: rows_of(store, "session_errors", **key))
+        ends = rows_of(store, "internal/agent_ends", **key)
+        return session_failures(opened.tree, errors, ends)
+
+    found = opened.cache.get("failures", compute)
+    # Texts are read each time, because they may be deleted while the groups are cached.
+    return found and found.restored(opened.view.texts.replace_in_dicts)
 
 
 def _own_turns(opened: OpenedSession) -> int | None:

@@ -1,0 +1,107 @@
+"""What the page of a session says about its failures, also if the session completed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentobs.recording.journal.home import open_home
+from agentobs.sink import Record
+from agentobs.store.duckdb.ingest import ingest
+from tests.browser.page_walk import axe_violations
+from tests.browser.store_builders import FIRST_NS, recording
+from tests.browser.synthetic_sessions import SECOND, SyntheticSession, text
+from tests.browser.tabs import Served, Tab, serving
+
+pytestmark = pytest.mark.xdist_group("browser-session-failures")
+LAPTOP = {"width": 1280, "height": 720}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A session that completed although one of two sub-agents failed, and a session with a retried request."""
+    home = open_home(tmp_path_factory.mktemp("failures") / "home")
+    with recording(home) as emit:
+        _checks(emit, FIRST_NS)
+        _retried(emit, FIRST_NS + 3_600 * SECOND)
+    ingest(home)
+    with serving(home) as found:
+        yield found
+
+
+def _checks(emit: Callable[[Record], None], at: int) -> None:
+    """One of two sub-agents reaches its limit of turns, because its command fails."""
+    run = SyntheticSession(emit, "checks", at, seed=21)
+    numbers = itertools.count(1)
+
+    def call(name: str, **given: str) -> dict[str, Any]:
+        return {
+            "type": "tool_use",
+            "id": f"toolu_01{next(numbers):022x}",
+            "name": name,
+            "input": given,
+        }
+
+    with run.interaction("Check the release."):
+        started = [call("agent", prompt=name) for name in ("changelog", "tests")]
+        run.turn(*started)
+        for name, start in zip(("changelog", "tests"), started, strict=True):
+            is_broken = name == "tests"
+            with run.sub_agent(start, name, "error_max_turns" if is_broken else "success"):
+                for _ in range(2):
+                    command = call("run_command", command="<b>pytest</b> -q")
+                    run.turn(command)
+                    run.results(run.run_call(command, "no database", is_error=is_broken))
+        run.turn(text("Done."))
+    run.end()
+
+
+def _retried(emit: Callable[[Record], None], at: int) -> None:
+    """The provider is overloaded once; the retry succeeds."""
+    run = SyntheticSession(emit, "retried", at, seed=22)
+    with run.interaction("Hello."):
+        run.turn(text("Hello."), fails=("overloaded_error",))
+    run.end()
+
+
+@pytest.fixture
+def tab(served: Served, tabs: Callable[..., Tab]) -> Tab:
+    return tabs(served, viewport=LAPTOP)
+
+
+def _open(tab: Tab, name: str) -> None:
+    tab.go(f"/?q={name}")
+    tab.follow(tab.page.locator("#found tbody a[href^='/sessions/']").first)
+
+
+def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
+    """The banner names the failed sub-agent with why it ended, then the errors of its tools. The first failure is
+    selected, its text is one click away, and each line selects its first step.
+    """
+    _open(tab, "checks")
+    banner = tab.page.locator("#failure")
+    assert "Completed, but sub-agent tests failed" in banner.inner_text()
+    assert banner.locator("li").all_inner_texts() == [
+        "Sub-agent tests failed: turn limit reached (2 turns)",
+        "run_command failed twice, in sub-agent tests",
+    ]
+    assert "failed" in tab.page.locator("#tree [aria-selected=true]").inner_text()
+    banner.get_by_role("link", name="run_command failed twice").click()
+    tab.wait_for_text("run_command", "#tree [aria-selected=true]")
+    banner.get_by_role("button", name="Show the error text").click()
+    tab.wait_for_text("no database", "#failure")
+    for scheme in ("light", "dark"):
+        tab.page.emulate_media(color_scheme=scheme)
+        assert axe_violations(tab, "#failure") == ()
+
+
+def test_a_retried_request_is_no_alarm(tab: Tab) -> None:
+    """If a retry of each failed request succeeded, one line says so, and no step is selected."""
+    _open(tab, "retried")
+    assert "overloaded_error (HTTP 529)" in tab.page.locator("#failure").inner_text()
+    assert "a retry succeeded" in tab.page.locator("#failure").inner_text()
+    assert "Completed, but" not in tab.page.locator("#failure").inner_text()
+    assert tab.page.locator("#tree [aria-selected=true]").count() == 0
