@@ -61,7 +61,7 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "context": ("Context", ("context",)),
     "steps": ("Steps", ()),
     "files": ("Files", ()),
-    "why": ("Why", ()),
+    "why": ("Causes of changes", ()),
     "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
@@ -90,7 +90,7 @@ def session(request: Request) -> Response:
             figures=bool(TABS[tab][1]),
             revision=view.revision,
             tab=tab,
-            tabs={name: title for name, (title, _) in TABS.items()},
+            tabs=_tabs(opened, tab),
             about=opened.about,
             failure=shown_failure(opened.failure, view.texts.replace_in_dicts),
             failing=None
@@ -243,6 +243,17 @@ def _last_failed(opened: OpenedSession) -> ShownNode | None:
     return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
 
 
+def _tabs(opened: OpenedSession, shown_tab: str) -> dict[str, str]:
+    """Return the titles of the tabs. Those about effects are left out if no effects were recorded."""
+    causes = opened.causes
+    empty = {
+        name
+        for name, nodes in (("files", causes.file_changes), ("why", causes.effect_nodes))
+        if not nodes and name != shown_tab
+    }
+    return {name: title for name, (title, _) in TABS.items() if name not in empty}
+
+
 def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
     error has a text.
@@ -268,7 +279,9 @@ def completed_failures(opened: OpenedSession) -> SessionFailures | None:
 
     def compute() -> SessionFailures | None:
         errors = opened.cache.get("session_errors", lambda: rows_of(store, "session_errors", **key))
-        ends = rows_of(store, "internal/agent_ends", **key)
+        ends = opened.cache.get(
+            "internal/agent_ends", lambda: rows_of(store, "internal/agent_ends", **key)
+        )
         return session_failures(opened.tree, errors, ends)
 
     found = opened.cache.get("failures", compute)

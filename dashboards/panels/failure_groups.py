@@ -11,6 +11,7 @@ from typing import Any
 
 from agentobs.records.labels import DIGEST
 from dashboards.figures.phrases import count, times
+from dashboards.panels.failure_words import request_failure, run_result
 from dashboards.panels.panels import RestoreNames
 from dashboards.panels.trace_tree import Node, TraceTree
 
@@ -19,13 +20,8 @@ MOST_GROUPS = 3
 """The maximum number of groups that a banner lists. Our choice: three lines."""
 MOST_NAMES = 3
 """The maximum number of sub-agents that a headline names. Our choice: one line."""
-_RESULTS = {
-    "error_max_turns": "turn limit reached",
-    "error_max_budget_usd": "budget used up",
-    "error_during_execution": "error during execution",
-    "error_max_structured_output_retries": "no valid structured output",
-}
-"""How runs of an agent end without success, in words."""
+_UNSPECIFIC = ("failed", "error", "executed", "ok")
+"""Outcomes that say no more than that a step failed."""
 _RANKS = {"agent": 0, "interaction": 0, "tool": 1, "request": 1}
 
 
@@ -74,6 +70,9 @@ class FailureGroup:
                 return f"{count(number, 'interaction')} failed{ended}"
             case "request":
                 error = self.error or "error"
+                if " " in error:
+                    requests = count(number, "request")
+                    return f"{requests} to {_name(self.name)} failed: {error}{inside}{repair}"
                 status = "" if self.status in (None, 200) else f" (HTTP {self.status})"
                 return f"{number:,} × {error}{status} of {_name(self.name)}{inside}{repair}"
             case _:
@@ -189,15 +188,31 @@ def reason(node: Node, error: Row, end_of: Mapping[str, Row]) -> str:
         return "denied permission"
     end = end_of.get(_lane_of(node)) if node.kind in ("agent", "sub_agent") else None
     if end is not None and end["result"] not in (None, "success"):
-        words = _RESULTS.get(end["result"], str(end["result"]).replace("_", " "))
-        is_limit = end["result"] == "error_max_turns" and end["turns"]
-        return f"{words} ({count(end['turns'], 'turn')})" if is_limit else words
-    if error.get("error_class"):
-        return str(error["error_class"])
-    outcome = error.get("outcome") or (node.step or {}).get("outcome") or node.detail
-    if outcome in (None, "", "failed", "error", "executed", "ok"):
-        return ""
-    return _RESULTS.get(outcome, str(outcome).removeprefix("error_").replace("_", " "))
+        return run_result(str(end["result"]), end["turns"])
+    error_class, outcome = error.get("error_class"), error.get("outcome")
+    if node.kind == "request" and outcome not in (None, "http_error"):
+        return request_failure(str(outcome), error_class, error.get("status"))
+    if error_class:
+        return str(error_class)
+    outcome = outcome or (node.step or {}).get("outcome") or node.detail
+    return "" if outcome in (None, "", *_UNSPECIFIC) else run_result(str(outcome))
+
+
+def add_reasons(tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]) -> None:
+    """Replace the outcomes of failed steps, such as `failed`, by the reasons, if these are known."""
+    by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
+    end_of = {row["lane"]: row for row in ends}
+    for node in map(tree.node, tree.failed):
+        error = error_of(node, by_step)
+        words = reason(node, error, end_of)
+        if node.kind == "request" and error.get("outcome") == "http_error":
+            words = request_failure("http_error", error.get("error_class"), error.get("status"))
+        # The class of an error is a digest if the program did not declare it. Only `detail` can be restored.
+        if not words or words.startswith(DIGEST) or node.is_denied:
+            continue
+        node.detail = words
+        if node.step is not None:
+            node.step = {**node.step, "outcome": words}
 
 
 def _kind(node: Node) -> str:

@@ -88,7 +88,9 @@ def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
         "Sub-agent tests failed: turn limit reached (2 turns)",
         "run_command failed twice, in sub-agent tests",
     ]
-    assert "failed" in tab.page.locator("#tree [aria-selected=true]").inner_text()
+    assert "turn limit reached" in tab.page.locator("#tree [aria-selected=true]").inner_text()
+    status = tab.page.locator("#step .status").inner_text()
+    assert status == "✕ turn limit reached (2 turns)"
     banner.get_by_role("link", name="run_command failed twice").click()
     tab.wait_for_text("run_command", "#tree [aria-selected=true]")
     banner.get_by_role("button", name="Show the error text").click()

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dashboards.panels.failure_groups import MOST_GROUPS, SessionFailures, session_failures
+from dashboards.panels.failure_groups import (
+    MOST_GROUPS,
+    SessionFailures,
+    add_reasons,
+    session_failures,
+)
+from dashboards.panels.failure_words import request_failure
 from dashboards.panels.trace_tree import trace_tree
 from tests.dashboards.test_trace_tree import row, step
 
@@ -145,3 +151,41 @@ def test_few_groups_are_listed() -> None:
     assert len(found.listed) == MOST_GROUPS
     assert found.more == 2
     assert session_failures(trace_tree([row("tool", "a", 1)], []), (), ()) is None
+
+
+def test_failed_steps_say_why() -> None:
+    """The reason replaces an outcome that only says that a step failed; a digest of a class does not."""
+    rows = [
+        row("agent", "m 1 call1", 1, turn=1, label="agent", state="failed"),
+        row("sub_agent", "span", 1, lane=AGENT, label="tests"),
+        row("request", "r1", 2, turn=2, label="model", state="failed"),
+    ]
+    steps = [
+        step("tool_call", "m", "call1", outcome="failed", is_failed=True),
+        step("request", "r1", "r1", turn=2, outcome="cut 200 ReadError", is_failed=True),
+    ]
+    hidden, hidden_step = call(3, "look", 3)
+    tree = trace_tree([*rows, hidden], [*steps, hidden_step])
+    cut = {
+        "lane": "main", "turn": 2, "id": "r1", "error_class": "ReadError", "outcome": "cut", "status": 200,
+    }  # fmt: skip
+    ends = [{"lane": AGENT, "result": "error_max_turns", "turns": 4}]
+    add_reasons(tree, [cut, error(3, "digest:26115c581372118c6125893a")], ends)
+    outcomes = [node.step and node.step["outcome"] for node in map(tree.node, tree.failed)]
+    assert outcomes == [
+        "turn limit reached (4 turns)",
+        "the response was cut: the connection was closed",
+        "failed",
+    ]
+    assert tree.node(0).agent == "tests"
+
+
+def test_failures_of_requests_in_words() -> None:
+    """The words say what happened to the response, and keep the class of an unknown error."""
+    assert request_failure("http_error", "overloaded_error", 529) == "HTTP 529: overloaded_error"
+    assert request_failure("cut", "ReadTimeout", 200) == (
+        "the response was cut: no data arrived in time"
+    )
+    assert request_failure("no_response", "ConnectError", None) == "no response: ConnectError"
+    assert request_failure("cut", None, 200) == "the response was cut"
+    assert request_failure("stream_error", "api_error", 200) == "error in the response: api_error"
