@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.causes_page import file_values, why_values
-from dashboards.app.commands.command_pages import command_values, diverged_steps
+from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import number_in, page_of
@@ -32,6 +32,7 @@ from dashboards.app.trace import (
 )
 from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
 from dashboards.panels.failure_groups import SessionFailures, session_failures
+from dashboards.panels.failure_words import unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
@@ -78,6 +79,7 @@ def session(request: Request) -> Response:
             return RedirectResponse(path, 303)
         opened = open_session(request, view, session_id)
         query = request.query_params
+        kept = content_state(view.store, session_id)
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
         if tab == TRACE and query.get("turn") and "step" not in query:
             step_id = step_of_turn(opened.tree, query["turn"])
@@ -101,10 +103,12 @@ def session(request: Request) -> Response:
             **_failure_values(opened),
             failed_steps=_failed_counts(opened.tree),
             own_turns=_own_turns(opened),
+            unfinished_turns=unfinished_turns(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(opened.cached_rows("internal/session_git")),
             spent=first_of(opened.cached_rows("cost_by_session")),
-            content_state=content_state(view.store, session_id),
+            content_state=kept,
+            imported_from=kept["source"] if kept["source"] not in (None, "recorded") else None,
             losses=_losses(view, session_id),
             **previous_session(view, session_id),
             link=_link,
@@ -132,7 +136,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     return {
         "nodes": nodes,
         "more_nodes": more,
-        "all_nodes": len(tree),
+        "all_nodes": sum(tree.node(each).kind != "group" for each in tree.order),
         "main_turns": main_turns(tree),
         "is_filtered": is_filtered,
         "find": words,
@@ -150,6 +154,7 @@ def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[st
     view, session_id, about = opened.view, opened.session_id, opened.about
     verdicts = opened.cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
     return {
+        "refusal": refused(view, about),
         "verdicts": with_texts(verdicts, view.texts.replace_in_dicts),
         "conversation": view.named(
             "listing/conversation", conversation_id=about["conversation_id"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 from dashboards.figures.phrases import count
+from dashboards.panels.trace_tree import TraceTree
 
 _CLOSED = (
     "RemoteProtocolError", "ReadError", "WriteError", "IncompleteRead", "IncompleteReadError", "ChunkedEncodingError",
@@ -21,6 +25,33 @@ _RUN_RESULTS = {
     "error_max_structured_output_retries": "no valid structured output",
 }
 """How runs of an agent end without success, in words."""
+
+_AUXILIARY = re.compile(r"/(?!digest:)[a-z_]+:[^/]*$")
+"""The suffix of a lane with requests that make no turns, such as compactions."""
+
+
+class UnfinishedTurns(NamedTuple):
+    """Turns without a complete response, which do not count as turns of the session."""
+
+    number: int
+    word: str
+    """`cut` if the response of each was cut, or `without a response`."""
+
+
+def unfinished_turns(tree: TraceTree) -> UnfinishedTurns | None:
+    """Return how many turns got no complete response; None if all got one."""
+    complete, outcomes = set[tuple[str, int]](), dict[tuple[str, int], str]()
+    for node in map(tree.node, tree.order):
+        if node.kind == "request" and node.turn is not None and not _AUXILIARY.search(node.lane):
+            if node.state == "failed":
+                outcomes[node.lane, node.turn] = node.detail
+            else:
+                complete.add((node.lane, node.turn))
+    unfinished = [text for turn, text in outcomes.items() if turn not in complete]
+    if not unfinished:
+        return None
+    is_cut = all(text.startswith(("cut", "the response was cut")) for text in unfinished)
+    return UnfinishedTurns(len(unfinished), "cut" if is_cut else "without a response")
 
 
 def run_result(result: str, turns: int | None = None) -> str:
