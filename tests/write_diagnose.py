@@ -143,6 +143,7 @@ _APPLICABLE_SESSIONS = {
     "repeated_denials": "SELECT DISTINCT session_id FROM tool_results WHERE is_error",
     "silent_hook_cancels": "SELECT DISTINCT session_id FROM events WHERE kind = 'hook'",
     "broken_caches": "SELECT DISTINCT session_id FROM cached_calls WHERE previous_cached_tokens > 0",
+    "cache_rewrites": "SELECT DISTINCT session_id FROM cached_calls WHERE previous_cached_tokens > 0",
     "repeated_tool_errors": "SELECT DISTINCT session_id FROM tool_results WHERE is_error",
     "contradictions": "SELECT DISTINCT session_id FROM attempts WHERE claims_success IS NOT NULL",
     "failed_summaries": "SELECT DISTINCT session_id FROM attempts WHERE query_source = 'compaction'",

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Question
+from agentobs.store.analysis.lane_names import with_agents_of_sessions
 from dashboards.app.content_forms import Fields, content_response, download, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.site import first_of, page_response, site_of
@@ -82,7 +83,7 @@ def attempt_of(request: Request, view: View) -> Row:
             where=attempt_id[:80],
             todo="The session page lists all requests; agentobs prune may have deleted this request",
         )
-    return found[0]
+    return with_agents_of_sessions(view.store, found, view.texts.replace_in_dicts)[0]
 
 
 def attempt(request: Request) -> Response:

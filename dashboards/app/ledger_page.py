@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from dashboards.app.paging import Pages, page_position
 from dashboards.app.site import page_response, session_named, site_of
 
@@ -26,6 +27,7 @@ def ledger(request: Request) -> Response:
             counts["calls"], request.query_params.get("page"), PAGE_SIZE
         )
         rows = view.named("internal/session_ledger", **selected, offset=start, limit=PAGE_SIZE)
+        names = names_in_session(view.store, session_id, view.texts.replace_in_dicts)
         return page_response(
             request,
             "ledger.html",
@@ -34,9 +36,16 @@ def ledger(request: Request) -> Response:
             session_id=session_id,
             totals=totals[0] if totals else None,
             models=view.named("cost_by_model", **selected),
-            agents=view.named("cost_by_agent", **selected),
+            agents=with_agents(view.named("cost_by_agent", **selected), names),
             unpriced=view.named("unpriced_models", **selected),
-            calls=Pages(rows, number, count, counts["calls"], start + 1 if rows else 0, {}),
+            calls=Pages(
+                with_agents(rows, names),
+                number,
+                count,
+                counts["calls"],
+                start + 1 if rows else 0,
+                {},
+            ),
             most=MOST_ROWS,
         )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
 from agentobs.store.analysis.effect_causes import SessionCauses
 from agentobs.store.analysis.failure import Failure, explain_failure
+from agentobs.store.analysis.lane_names import lane_names, with_agents
 from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import site_of
 from dashboards.app.store_view import Row, View
@@ -30,6 +33,12 @@ class OpenedSession:
     failure: Failure | None
     tree: TraceTree
     causes: SessionCauses
+    agents: Mapping[str, str]
+    """The display names of its lanes."""
+
+    def restored(self, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """Return rows with the original texts and the display names of their lanes."""
+        return with_agents(self.view.texts.replace_in_dicts(rows), self.agents)
 
     def cached_rows(self, name: str) -> list[Row]:
         """Return the rows of a named query about the session, with the original texts.
@@ -39,7 +48,7 @@ class OpenedSession:
         rows = self.cache.get(
             name, lambda: rows_of(self.view.store, name, session_id=self.session_id)
         )
-        return list(self.view.texts.replace_in_dicts(rows))
+        return self.restored(rows)
 
 
 def open_session(request: Request, view: View, session_id: str) -> OpenedSession:
@@ -69,4 +78,11 @@ def open_session(request: Request, view: View, session_id: str) -> OpenedSession
         return tree
 
     tree = cache.get("tree", compute_tree)
-    return OpenedSession(request, view, session_id, about, cache, failure, tree, causes)
+    lanes = cache.get(
+        "lanes", lambda: rows_of(view.store, "internal/lane_names", session_ids=[session_id])
+    )
+    # Texts are read each time, because they may be deleted while the rows are cached.
+    agents = lane_names(
+        (row["lane"], row["agent_type"]) for row in view.texts.replace_in_dicts(lanes)
+    )
+    return OpenedSession(request, view, session_id, about, cache, failure, tree, causes, agents)

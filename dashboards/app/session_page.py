@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from agentobs.store.analysis.lane_names import with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
@@ -31,6 +32,7 @@ from dashboards.app.trace import (
     step_of_turn,
 )
 from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
+from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises
 from dashboards.panels.failure_groups import SessionFailures, session_failures
 from dashboards.panels.failure_words import unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
@@ -94,12 +96,13 @@ def session(request: Request) -> Response:
             tab=tab,
             tabs=_tabs(opened, tab),
             about=opened.about,
-            failure=shown_failure(opened.failure, view.texts.replace_in_dicts),
+            agents=opened.agents,
+            failure=shown_failure(opened.failure, opened.restored),
             failing=None
             if opened.tree.failing is None
             else opened.tree.node(opened.tree.failing).step_id,
             last_failed=_last_failed(opened),
-            earlier=earlier_failures(view, opened.tree),
+            earlier=earlier_failures(view, opened.tree, opened.agents),
             **_failure_values(opened),
             failed_steps=_failed_counts(opened.tree),
             own_turns=_own_turns(opened),
@@ -126,10 +129,10 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
     more, is_filtered = 0, bool(words.strip() or only_failed)
     if is_filtered:
-        nodes, more = matching_nodes(view, tree, words, only_failed=only_failed)
+        nodes, more = matching_nodes(view, tree, words, opened.agents, only_failed=only_failed)
     else:
         expanded = tree.expanded(number)
-        nodes = shown_nodes(view, list(tree.visible(expanded)), expanded)
+        nodes = shown_nodes(view, list(tree.visible(expanded)), expanded, opened.agents)
     parameters = {name: query[name] for name in ("from", "to", "find", "failed") if name in query}
     if query.get("step"):
         parameters["step"] = query["step"]
@@ -142,7 +145,9 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "find": words,
         "only_failed": only_failed,
         "selected": number,
-        "shown": shown_step(view, tree, number, lambda: opened.cached_rows("session_errors")),
+        "shown": shown_step(
+            view, tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+        ),
         "diverged": diverged_steps(opened),
         "failures": tree.adjacent_failures(number),
         "parameters": parameters,
@@ -155,13 +160,15 @@ def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[st
     verdicts = opened.cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
     return {
         "refusal": refused(view, about),
-        "verdicts": with_texts(verdicts, view.texts.replace_in_dicts),
+        "verdicts": with_texts(verdicts, opened.restored),
         "conversation": view.named(
             "listing/conversation", conversation_id=about["conversation_id"]
         ),
-        "unfinished": _unfinished_operations(view, about),
+        "unfinished": with_agents(_unfinished_operations(view, about), opened.agents),
         "hooks": view.named("hook_outcomes", session_id=session_id),
-        "decisions": view.named("internal/permission_decisions", session_id=session_id),
+        "decisions": with_agents(
+            view.named("internal/permission_decisions", session_id=session_id), opened.agents
+        ),
         "scores": scores_of(view.named("session_scores", session_id=session_id)),
     }
 
@@ -174,7 +181,7 @@ def _step_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     listed = page_of(wanted, query.get("page"), parameters, PAGE_SIZE)
     return {
         # Texts are read for each request, because they may be deleted while the steps are cached.
-        "steps": replace(listed, rows=view.texts.replace_in_dicts(listed.rows)),
+        "steps": replace(listed, rows=opened.restored(listed.rows)),
         "only_failed": "failed" in query,
         "parameters": parameters,
     }
@@ -222,7 +229,23 @@ def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
         if calls
         else "",
     ]
-    return {"cost_notes": [note for note in notes if note]}
+    return {"cost_notes": [note for note in notes if note], "rises": _rises(opened)}
+
+
+def _rises(opened: OpenedSession) -> list[CostRise]:
+    """Return the rises of cost with their causes."""
+    limits = {"ratio": RATIO, "share": SHARE, "limit": MOST_RISES}
+    rows = opened.cache.get(
+        "cost rises",
+        lambda: rows_of(
+            opened.view.store, "internal/cost_rises", session_id=opened.session_id, **limits
+        ),
+    )
+    return cost_rises(
+        opened.restored(rows),
+        opened.cached_rows("cache_misses"),
+        opened.cached_rows("context_growth"),
+    )
 
 
 def _compaction_note(rows: Sequence[Row]) -> str:
@@ -245,7 +268,7 @@ def _last_failed(opened: OpenedSession) -> ShownNode | None:
     number = opened.tree.last_failed
     if number is None:
         return None
-    return shown_nodes(opened.view, [opened.tree.node(number)], set())[0]
+    return shown_nodes(opened.view, [opened.tree.node(number)], set(), opened.agents)[0]
 
 
 def _tabs(opened: OpenedSession, shown_tab: str) -> dict[str, str]:
@@ -291,7 +314,7 @@ def completed_failures(opened: OpenedSession) -> SessionFailures | None:
 
     found = opened.cache.get("failures", compute)
     # Texts are read each time, because they may be deleted while the groups are cached.
-    return found and found.restored(opened.view.texts.replace_in_dicts)
+    return found and found.restored(opened.view.texts.replace_in_dicts, opened.agents)
 
 
 def _own_turns(opened: OpenedSession) -> int | None:
@@ -326,7 +349,7 @@ def tree_part(request: Request) -> Response:
         if "under" in query:
             number = selected_number(tree, {"step": query["under"]})
             below = list(tree.below(number)) if number is not None else []
-            values = {"nodes": shown_nodes(view, below, set()), "selected": None}
+            values = {"nodes": shown_nodes(view, below, set(), opened.agents), "selected": None}
         else:
             found = _trace_values(opened, query)
             values = {name: found[name] for name in ("nodes", "selected")}
@@ -342,7 +365,9 @@ def step_part(request: Request) -> Response:
     with site_of(request).reader.view() as view:
         opened = open_session(request, view, session_named(request, view))
         number = selected_number(opened.tree, request.query_params)
-        shown = shown_step(view, opened.tree, number, lambda: opened.cached_rows("session_errors"))
+        shown = shown_step(
+            view, opened.tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+        )
         kept = content_state(view.store, opened.session_id)
         values = {
             "shown": shown,

@@ -12,6 +12,7 @@ from agentobs.records.labels import DIGEST
 from agentobs.store.analysis.cause_texts import effect_text
 from agentobs.store.analysis.effect_causes import CauseNode, SessionCauses
 from agentobs.store.analysis.failure import Failure
+from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.app.site import first_of
 from dashboards.app.store_view import Row, View
 from dashboards.figures.phrases import count, times
@@ -40,6 +41,9 @@ class ShownNode:
     node: Node
     label: str
     lane: str
+    """The display name of the lane."""
+    agent: str
+    """The display name of the sub-agent that it started; empty if it started none."""
     detail: str
     is_expanded: bool
 
@@ -50,6 +54,10 @@ class ShownStep:
 
     node: Node
     label: str
+    lane: str
+    """The display name of the lane."""
+    agent: str
+    """The display name of the sub-agent that it started; empty if it started none."""
     detail: str
     path: Sequence[tuple[str, str]]
     """The IDs and labels of its ancestors, the root first."""
@@ -168,17 +176,37 @@ def step_of_turn(tree: TraceTree, text: str) -> str:
     raise UsageError("the main agent has no such turn", where=f"turn {text[:20]}", todo=todo)
 
 
-def shown_nodes(view: View, nodes: Sequence[Node], expanded: set[int]) -> list[ShownNode]:
-    """Return nodes with the texts of their labels."""
-    rows = [{"label": each.label, "lane": each.lane, "detail": each.detail} for each in nodes]
+def shown_nodes(
+    view: View, nodes: Sequence[Node], expanded: set[int], agents: Mapping[str, str]
+) -> list[ShownNode]:
+    """Return nodes with the texts of their labels, and the display names of their lanes."""
+    rows = [{"label": each.label, "detail": each.detail} for each in nodes]
     texts = view.texts.replace_in_dicts(rows)
     return [
-        ShownNode(node, text["label"], text["lane"], text["detail"], node.number in expanded)
+        ShownNode(
+            node,
+            text["label"],
+            name_of_lane(node.lane, agents),
+            _started_agent(node, agents),
+            text["detail"],
+            node.number in expanded,
+        )
         for node, text in zip(nodes, texts, strict=True)
     ]
 
 
-def earlier_failures(view: View, tree: TraceTree) -> tuple[str, Sequence[str]]:
+def _started_agent(node: Node, agents: Mapping[str, str]) -> str:
+    """Return the display name of the sub-agent that a node started; empty if it started none."""
+    if node.kind == "sub_agent":
+        return name_of_lane(node.lane, agents)
+    if node.kind == "agent" and node.step is not None:
+        return agents.get(f"{node.lane}/{node.step['id']}", "")
+    return ""
+
+
+def earlier_failures(
+    view: View, tree: TraceTree, agents: Mapping[str, str]
+) -> tuple[str, Sequence[str]]:
     """Return the tool calls that failed before the step that the banner names: a sentence, and their step IDs.
 
     Calls that contain this step are left out, because they failed later. The sentence is empty if there are none.
@@ -194,31 +222,33 @@ def earlier_failures(view: View, tree: TraceTree) -> tuple[str, Sequence[str]]:
         and (node.started_ns or 0) < (last.started_ns or 0)
     ]
     failed.sort(key=lambda node: node.started_ns or 0)
-    shown = shown_nodes(view, failed, set())
+    shown = shown_nodes(view, failed, set(), agents)
     if not shown:
         return "", ()
     names = Counter("" if each.label.startswith(DIGEST) else each.label for each in shown)
     listed = [f"{name or 'an unnamed tool'} failed {times(n)}" for name, n in names.most_common()]
     more = count(len(listed) - MOST_NAMES, "other tool")
     kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
-    text = f"Before it, {', '.join(kept)}{_agents_of(failed)}."
+    text = f"Before it, {', '.join(kept)}{_agents_of(failed, agents)}."
     return text, [node.step_id for node in failed]
 
 
-def _agents_of(nodes: Sequence[Node]) -> str:
+def _agents_of(nodes: Sequence[Node], agents: Mapping[str, str]) -> str:
     """Return in which agents steps ran, in words; empty if the main agent and sub-agents ran them."""
     lanes = {node.lane for node in nodes}
     if "main" in lanes:
         return " in the main agent" if len(lanes) == 1 else ""
-    return " in a sub-agent" if len(lanes) == 1 else f" in {len(lanes):,} sub-agents"
+    if len(lanes) == 1:
+        return f" in {name_of_lane(lanes.pop(), agents)}"
+    return f" in {len(lanes):,} sub-agents"
 
 
 def matching_nodes(
-    view: View, tree: TraceTree, words: str, *, only_failed: bool
+    view: View, tree: TraceTree, words: str, agents: Mapping[str, str], *, only_failed: bool
 ) -> tuple[list[ShownNode], int]:
     """Return the nodes that match a filter, and the number of those that are not shown."""
     every = [tree.node(number) for number in tree.order]
-    shown = shown_nodes(view, every, set())
+    shown = shown_nodes(view, every, set(), agents)
     wanted = words.casefold().split()
     found = [
         each
@@ -231,7 +261,11 @@ def matching_nodes(
 
 
 def shown_step(
-    view: View, tree: TraceTree, number: int | None, errors: Callable[[], Sequence[Row]]
+    view: View,
+    tree: TraceTree,
+    number: int | None,
+    agents: Mapping[str, str],
+    errors: Callable[[], Sequence[Row]],
 ) -> ShownStep | None:
     """Return the selected step with its facts; None if no step is selected.
 
@@ -239,13 +273,14 @@ def shown_step(
         view: the state of the store.
         tree: the tree of the session.
         number: the number of the selected step.
+        agents: the display names of the lanes.
         errors: returns the rows of `session_errors`; only called for a failed step.
     """
     if number is None:
         return None
     node = tree.node(number)
     way = [tree.node(each) for each in tree.path(number)]
-    texts = shown_nodes(view, [*way, node], set())
+    texts = shown_nodes(view, [*way, node], set(), agents)
     step = view.texts.replace_in_dicts([node.step])[0] if node.step else NO_STEP
     attempt_id = node.step["attempt_id"] if node.step else None
     attempt = (
@@ -259,6 +294,8 @@ def shown_step(
     return ShownStep(
         node,
         texts[-1].label,
+        texts[-1].lane,
+        texts[-1].agent,
         texts[-1].detail,
         [(each.node.step_id, _name(each)) for each in texts[:-1]],
         attempt,
@@ -283,6 +320,8 @@ def _name(shown: ShownNode) -> str:
         return f"turn {node.turn:,}"
     if node.kind == "group":
         return shown.label
+    if shown.agent:
+        return shown.agent
     return shown.label or node.kind.replace("_", " ")
 
 
@@ -292,7 +331,7 @@ def _searchable(shown: ShownNode) -> str:
     step: Mapping[str, Any] = node.step or {}
     turn = "" if node.turn is None else f"turn {node.turn} turn={node.turn}"
     words = (
-        node.kind.replace("_", " "), shown.label, shown.lane, shown.detail, node.step_id, turn,
+        node.kind.replace("_", " "), shown.label, shown.lane, node.lane, shown.agent, shown.detail, node.step_id, turn,
         step.get("outcome"), step.get("stop_reason"), "failed" if node.is_failed else "",
     )  # fmt: skip
     return "\n".join(str(word) for word in words if word).casefold()

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentobs.records.canonical_json import Json
+from agentobs.store.analysis.lane_names import name_of_lane, names_in_session
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.paging import number_in, page_position
@@ -57,6 +58,7 @@ def transcript(request: Request, fields: Fields) -> Response:
         session_id = session_named(request, view)
         lanes = view.named("internal/session_lanes", session_id=session_id)
         lane = _lane(lanes, fields.get("lane"))
+        names = names_in_session(view.store, session_id, view.texts.replace_in_dicts)
         total = next((row["requests"] for row in lanes if row["lane"] == lane), 0)
         turn, requested_page = number_in(fields.get("turn")), fields.get("page")
         if turn is not None:
@@ -91,6 +93,9 @@ def transcript(request: Request, fields: Fields) -> Response:
             lanes=[row["lane"] for row in lanes[:MOST_LANES]],
             more_lanes=max(len(lanes) - MOST_LANES, 0),
             lane=lane,
+            agents={
+                each: name_of_lane(each, names) for each in (lane, *(row["lane"] for row in lanes))
+            },
             entries=entries,
             is_raw=is_raw,
             turn=turn,

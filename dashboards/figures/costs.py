@@ -327,9 +327,11 @@ def _bar_length(value: Any) -> float | None:
 
 
 def _agent_name(row: Row) -> str:
-    """Return the display name of an agent: its session, and for a sub-agent also suffixes of call IDs."""
-    _, under, path = lane_of(row).partition(" › ")
-    return f"{name_of(row, NAME_LENGTH - 8)} › {path}" if under else name_of(row, NAME_LENGTH)
+    """Return the display name of an agent: its session, and for a sub-agent also its name."""
+    if "/" not in str(row.get("lane") or ""):
+        return name_of(row, NAME_LENGTH)
+    agent = lane_of(row)
+    return f"{name_of(row, max(NAME_LENGTH - len(agent) - 3, 12))} › {agent}"
 
 
 def _merged(rows: Sequence[Row]) -> dict[str, Any]:

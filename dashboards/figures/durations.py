@@ -11,7 +11,15 @@ import plotly.graph_objects as go
 from agentobs.records.display import seconds
 from agentobs.store.analysis.wall_time import PARTS, Part
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
-from dashboards.figures.phrases import Row, count, empty_figure, filter_rows, named_rows, plain
+from dashboards.figures.phrases import (
+    Row,
+    count,
+    empty_figure,
+    filter_rows,
+    lane_of,
+    named_rows,
+    plain,
+)
 from dashboards.style import (
     BLUE,
     GREEN,
@@ -227,8 +235,7 @@ def _bar_label(first_index: int, group: Sequence[Row]) -> str:
     if len(group) > 1:
         return f"{first_index + 1:,} to {first_index + len(group):,}"
     [row] = group
-    lane = str(row.get("lane") or "main")
-    remarks = [] if lane == "main" else [f"…{lane[-8:]}" if len(lane) > 14 else lane]
+    remarks = [] if row.get("lane") in (None, "main") else [lane_of(row)]
     remarks += [] if row.get("has_ended", True) else ["did not end"]
     suffix = f" ({plain(', '.join(remarks))})" if remarks else ""
     return f"{first_index + 1:,}{suffix}"

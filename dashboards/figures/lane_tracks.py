@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.figures.phrases import count, plain
 from dashboards.figures.tracks import Interval, merge_overlapping, pack
 
@@ -30,6 +32,10 @@ GROUPS: Final = (
     ("span", "custom spans", 6),
 )
 """The tracks of a lane below its band: kind, name, and maximum number of parallel tracks."""
+LONGEST_NAME = 22
+"""The maximum number of characters of the name of a lane. Our choice: the space beside the tracks."""
+_NUMBER: Final = re.compile(r" [\d,]+\Z")
+"""The number of an agent after its type."""
 MOST_PATHS = 3
 """The maximum number of parallel critical paths. Only concurrent interactions have parallel paths. Our choice."""
 
@@ -61,7 +67,8 @@ def tracks_of(shown: Sequence[Interval], path_segments: Sequence[Interval]) -> l
     by_block: list[list[Interval]] = [[] for _ in blocks]
     for each in shown:
         by_block[place[each.lane]].append(each)
-    names = _names(blocks, shown)
+    agent_names = {each.lane: each.agent or name_of_lane(each.lane) for each in shown}
+    names = [_name([agent_names[lane] for lane in block]) for block in blocks]
     tracks: list[Track] = []
     for share in (1.0, 0.5, 0.25, 0.0):
         tracks = _path_tracks(path_segments)
@@ -160,28 +167,9 @@ def _grouped(lanes: Sequence[str], extents: Mapping[str, tuple[int, int]]) -> li
     return blocks
 
 
-def _names(blocks: Sequence[Sequence[str]], shown: Iterable[Interval]) -> list[str]:
-    """Return the display names of lanes: the names of their agents, with a suffix of the lane if they are ambiguous."""
-    agent_names: dict[str, str] = {}
-    for each in shown:
-        if each.kind in BANDS and each.label:
-            agent_names.setdefault(each.lane, each.label)
-    sub_agent_names = [
-        agent_names.get(block[0]) or "agent"
-        for block in blocks
-        if len(block) == 1 and "/" in block[0]
-    ]
-    names = []
-    for block in blocks:
-        lane = block[0]
-        tail = lane.rpartition("/")[2]
-        distinct_names = {agent_names.get(each, "agent") for each in block}
-        name = distinct_names.pop() if len(distinct_names) == 1 else "agents"
-        if len(block) > 1:
-            name = f"{name[:14]} x {len(block):,}"
-        elif "/" not in lane:
-            name = agent_names.get(lane) or lane
-        elif sub_agent_names.count(name) > 1 or lane not in agent_names:
-            name = f"{name[:14]} {tail if len(tail) < 6 else f'…{tail[-5:]}'}"
-        names.append(plain(name, 20))
-    return names
+def _name(agents: Sequence[str]) -> str:
+    """Return the name of the tracks of some agents: the name of the agent, or the common type and the number."""
+    if len(agents) == 1:
+        return plain(agents[0], LONGEST_NAME)
+    types = {_NUMBER.sub("", each) for each in agents}
+    return plain(f"{types.pop() if len(types) == 1 else 'agents'} x {len(agents):,}", LONGEST_NAME)

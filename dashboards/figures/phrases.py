@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from agentobs.records import display
+from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.style import FAINT, layout
 
 Row = Mapping[str, Any]
@@ -45,9 +46,8 @@ def name_of(row: Row, most: int = LONGEST) -> str:
 
 
 def lane_of(row: Row) -> str:
-    """Return the display name of a lane: `main`, followed by suffixes of the call IDs. Pass it to `plain`."""
-    first, *calls = str(row.get("lane") or "unknown lane").split("/")
-    return " › ".join([first, *(f"…{call[-4:]}" if len(call) > 12 else call for call in calls)])
+    """Return the display name of the lane of a row: its `agent`, else a name made from the lane."""
+    return str(row.get("agent") or name_of_lane(str(row.get("lane") or "unknown lane")))
 
 
 def count(number: int | float | None, word: str) -> str:
@@ -114,6 +114,11 @@ def uncertainties(row: Row) -> tuple[bool, bool]:
     return is_low or status in ("lower_bound", "unknown_model", "unpriced"), (
         bool(row.get("estimated_calls")) or status == "estimated"
     )
+
+
+def has_partial_counts(row: Row) -> bool:
+    """Return whether the output tokens of a row are a lower bound, because a response ended before its last counts."""
+    return bool(row.get("lower_bound_calls")) or row.get("cost_status") == "lower_bound"
 
 
 def empty_figure(text: str = "nothing to show") -> go.Figure:

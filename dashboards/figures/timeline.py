@@ -218,7 +218,7 @@ def _hover_text(each: Interval, axis: Elapsed) -> str:
             lines.append(each.details)
     if each.is_critical:
         lines.append("on the critical path")
-    lines.append(f"lane {plain(each.lane)}")
+    lines.append(plain(each.agent))
     return "<br>".join(lines)
 
 

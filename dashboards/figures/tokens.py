@@ -213,10 +213,10 @@ def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
     at = 1
     shaded: list[tuple[int, int, str]] = []
     for lane, each in groupby(rows, lambda row: str(row["lane"] or "")):
-        number = len(list(each))
+        group = list(each)
         if "/" in lane:
-            shaded.append((at, at + number, lane))
-        at += number
+            shaded.append((at, at + len(group), lane_of(group[0])))
+        at += len(group)
     # If there are too many areas, keep the longest ones.
     shaded.sort(key=lambda each: each[0] - each[1])
     shown = shaded[:MOST_SHADED]
@@ -243,13 +243,13 @@ def _shaded_area(begin: int, end: int) -> dict[str, Any]:
     }
 
 
-def _lane_label(begin: int, end: int, lane: str) -> dict[str, Any]:
+def _lane_label(begin: int, end: int, agent: str) -> dict[str, Any]:
     return {
         "x": (begin + end - 1) / 2,
         "yref": "paper",
         "y": 0.7,
         "yanchor": "middle",
-        "text": plain(lane_of({"lane": lane}), 20),
+        "text": plain(agent, 24),
         "showarrow": False,
         "font": {"size": 10, "color": INK},
     }

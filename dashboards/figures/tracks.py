@@ -39,6 +39,8 @@ class Interval:
     """The labels of the intervals with their counts, most frequent first; empty for a single interval."""
     numbers: tuple[int, ...] = ()
     """The positions of their rows in the result of `session_waterfall`; empty for a segment of the critical path."""
+    agent: str = ""
+    """The display name of the lane."""
 
 
 LONGEST = 10

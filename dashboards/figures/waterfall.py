@@ -7,17 +7,17 @@ waits; concurrent operations are in separate tracks. Long idle periods are cut o
 from __future__ import annotations
 
 import heapq
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from agentobs.store.analysis.lane_names import AUXILIARY, lane_names, name_of_lane, with_agents
 from agentobs.store.analysis.wall_time import PARTS, TimeSlice
 from dashboards.figures.elapsed_time import Elapsed, elapsed
-from dashboards.figures.lane_tracks import Track, tracks_of
-from dashboards.figures.phrases import Row, empty_figure, plain
+from dashboards.figures.lane_tracks import BANDS, Track, tracks_of
+from dashboards.figures.phrases import Row, empty_figure, lane_of, plain
 from dashboards.figures.timeline import KIND_NAMES, draw_tracks
 from dashboards.figures.tracks import NO_END, STATES, Interval, merge_narrow
 
@@ -37,10 +37,6 @@ _KINDS: Final = {
     "compaction": "compaction",
 }
 """The kind of interval that corresponds to a segment of the critical path, by the name of the segment."""
-_AUXILIARY: Final = re.compile(r"/(?!digest:)[a-z_]+:[^/]*$")
-"""The suffix of a lane that contains auxiliary requests of its parent lane, as in the query. A digest is the ID of the
-call that started a sub-agent.
-"""
 
 
 def session_waterfall(
@@ -62,11 +58,16 @@ def session_waterfall(
     timed = [(n, row) for n, row in enumerate(rows) if row["started_ns"] is not None]
     if all(row["kind"] == "session" for _, row in timed):
         return empty_figure()
+    if not any("agent" in row for row in rows):
+        timed = [
+            (n, row) for (n, _), row in zip(timed, _named([row for _, row in timed]), strict=True)
+        ]
     zero, low, high = _bounds([row for _, row in timed], window)
     known = (_stretch(n, row, low, high) for n, row in timed if row["kind"] != "session")
     shown = [each for each in known if each is not None]
+    agents = {each.lane: each.agent for each in shown}
     path_segments = [
-        each for each in (_piece(piece, low, high) for piece in path) if each is not None
+        each for each in (_piece(piece, low, high, agents) for piece in path) if each is not None
     ]
     if not shown:
         return empty_figure("no activity in this range")
@@ -74,6 +75,15 @@ def session_waterfall(
     shown = _with_critical(shown, path_segments)
     tracks = _bounded(tracks_of(shown, path_segments), most, axis)
     return draw_tracks(tracks, axis, has_path=bool(path_segments))
+
+
+def _named(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return rows with the display names of their lanes, as far as the rows contain the types of the agents."""
+    placed = sorted(
+        (row for row in rows if row["lane"] is not None), key=lambda row: int(row["started_ns"])
+    )
+    types = ((str(row["lane"]), row["label"] if row["kind"] in BANDS else None) for row in placed)
+    return with_agents(rows, lane_names(types))
 
 
 def _bounds(rows: Sequence[Row], window: tuple[int, int] | None) -> tuple[int, int, int]:
@@ -99,6 +109,7 @@ def _stretch(number: int, row: Row, low: int, high: int) -> Interval | None:
         part=row["part"] if row["part"] in PARTS else "own",
         label=row["label"],
         lane=str(row["lane"]),
+        agent=lane_of(row),
         started_ns=max(started, low),
         ended_ns=min(ended, high),
         state=row["state"] if row["state"] in STATES else "ok",
@@ -116,13 +127,16 @@ def _details(row: Row) -> str:
     if row["detail"] and row["detail"] != "success":
         lines.append(plain(row["detail"]).replace("_", " "))
     if row["prompt_tokens"] is not None:
-        lines.append(f"{row['prompt_tokens']:,} tokens in, {row['output_tokens'] or 0:,} out")
+        at_least = "at least " if row.get("is_lower_bound") else ""
+        lines.append(
+            f"{row['prompt_tokens']:,} tokens in, {at_least}{row['output_tokens'] or 0:,} out"
+        )
     if row["turn"] is not None:
         lines.append(f"turn {row['turn']:,}")
     return "<br>".join(lines)
 
 
-def _piece(piece: TimeSlice, low: int, high: int) -> Interval | None:
+def _piece(piece: TimeSlice, low: int, high: int, agents: Mapping[str, str]) -> Interval | None:
     if piece.started_ns >= high or piece.ended_ns <= low:
         return None
     return Interval(
@@ -130,6 +144,7 @@ def _piece(piece: TimeSlice, low: int, high: int) -> Interval | None:
         part=piece.part,
         label=piece.label or piece.name,
         lane=piece.lane,
+        agent=agents.get(piece.lane) or name_of_lane(piece.lane),
         started_ns=max(piece.started_ns, low),
         ended_ns=min(piece.ended_ns, high),
         details=piece.name,
@@ -153,7 +168,7 @@ def _with_critical(shown: Sequence[Interval], path_pieces: Iterable[Interval]) -
     instants_by_lane: dict[tuple[str, str], list[int]] = {}
     for piece in path_pieces:
         if piece.part != "own" and (drawn_as := _KINDS.get(piece.details)) is not None:
-            key = _AUXILIARY.sub("", piece.lane), drawn_as
+            key = AUXILIARY.sub("", piece.lane), drawn_as
             instants_by_lane.setdefault(key, []).append((piece.started_ns + piece.ended_ns) // 2)
     critical = {
         number

@@ -7,7 +7,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from dashboards.figures.phrases import Row, count, empty_figure, plain
+from dashboards.figures.phrases import Row, count, empty_figure, lane_of, plain
 from dashboards.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, SKY, STEEL, layout
 
 MOST_POINTS = 900
@@ -56,7 +56,9 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
     )
     for lane, (color, dash) in zip(own_lines, _LINES, strict=False):
         figure.add_trace(
-            _line(_lane_name(lane), _thinned(lanes[lane], size, compacted_numbers), color, dash)
+            _line(
+                _lane_name(lanes[lane]), _thinned(lanes[lane], size, compacted_numbers), color, dash
+            )
         )
     if other_lanes := [lane for lane in order if lane not in own_lines]:
         figure.add_trace(_other_lanes(other_lanes, lanes, size, compacted_numbers))
@@ -84,12 +86,9 @@ Numbered = Sequence[tuple[int, Row]]
 """Requests with their numbers within the session."""
 
 
-def _lane_name(lane: str) -> str:
-    """Return the display name of a lane: a suffix that identifies it."""
-    tail = lane.rpartition("/")[2]
-    return plain(
-        f"agent {tail if len(tail) <= 12 else f'…{tail[-6:]}'}" if "/" in lane else lane, 24
-    )
+def _lane_name(requests: Numbered) -> str:
+    """Return the display name of the lane of some requests."""
+    return plain(lane_of(requests[0][1]), 24)
 
 
 def _largest_context(requests: Numbered) -> int:
@@ -162,7 +161,7 @@ def _hover_text(number: int, row: Row, represented: int) -> str:
     if row.get("model"):
         lines.append(plain(row["model"]))
     turn = f", turn {row['turn']:,}" if row.get("turn") is not None else ""
-    lines.append(f"lane {plain(row['lane'])}{turn}")
+    lines.append(f"{plain(lane_of(row))}{turn}")
     if represented > 1:
         lines.append(f"the largest of {represented:,} requests")
     return "<br>".join(line for line in lines if line)
@@ -205,7 +204,7 @@ def _add_compactions(figure: go.Figure, compacted: Numbered) -> None:
             line=dict(color=FAINT, width=1, dash="dot"),
         )  # fmt: skip
         if len(compacted) <= MOST_LABELS:
-            lane = f" {_lane_name(row['lane'])}" if "/" in row["lane"] else ""
+            lane = f" {plain(lane_of(row), 24)}" if "/" in row["lane"] else ""
             figure.add_annotation(
                 text=f"compacted{lane} ({plain(row['compacted'], 12)})", x=number - 0.5, y=0.99, yref="paper",
                 xanchor="left", yanchor="top", textangle=-90, showarrow=False, font=dict(size=10, color=FAINT),

@@ -16,6 +16,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from agentobs.errors import UsageError
+from agentobs.store.analysis.lane_names import (
+    names_in_session,
+    with_agents,
+    with_agents_of_sessions,
+)
 from agentobs.store.analysis.wall_time import interaction_times
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
@@ -46,7 +51,7 @@ def waterfall(session: object, *, home: Home = None, names: bool = False) -> go.
         path = [
             each for split in interaction_times(opened.store, session_id) for each in split.path
         ]
-        rows = opened.rows("session_waterfall", session_id=session_id)
+        rows = opened.named(opened.rows("session_waterfall", session_id=session_id), session_id)
     return figures.session_waterfall(rows, path)
 
 
@@ -72,8 +77,10 @@ def time_split(session: object, *, home: Home = None) -> go.Figure:
         HomeError: there are no recordings.
     """
     with _opened(home, False) as opened:
-        splits = interaction_times(opened.store, opened.find(session))
-    return figures.time_split([dataclasses.asdict(split) for split in splits])
+        session_id = opened.find(session)
+        splits = interaction_times(opened.store, session_id)
+        rows = opened.named([dataclasses.asdict(split) for split in splits], session_id)
+    return figures.time_split(rows)
 
 
 def cost_by_model(
@@ -109,7 +116,10 @@ def cost_by_agent(
     names: bool = False,
 ) -> go.Figure:
     """Return the cost of each agent, with separate rows for sub-agents; arguments and errors as for `cost_by_model`."""
-    return figures.cost_by_agent(_in_range("cost_by_agent", session, since, until, home, names))
+    rows = _in_range("cost_by_agent", session, since, until, home, names)
+    with _opened(home, names) as opened:
+        rows = with_agents_of_sessions(opened.store, rows, opened.restored)
+    return figures.cost_by_agent(rows)
 
 
 def cost_by_day(
@@ -235,8 +245,15 @@ class _Opened:
 
     def rows(self, query: str, **parameters: Any) -> list[Row]:
         """Return the rows of a named query."""
-        rows = self.store.rows(query, **parameters).dicts()
+        return self.restored(list(self.store.rows(query, **parameters).dicts()))
+
+    def restored(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with the texts that are shown in place of digests."""
         return list(rows if self.texts is None else self.texts.replace_in_dicts(rows))
+
+    def named(self, rows: Sequence[Row], session_id: str) -> list[Row]:
+        """Return rows of a session with the display names of their lanes."""
+        return list(with_agents(rows, names_in_session(self.store, session_id, self.restored)))
 
 
 @contextmanager
@@ -247,7 +264,8 @@ def _opened(home: Home, names: bool) -> Iterator[_Opened]:
 
 def _of_session(query: str, session: object, home: Home, names: bool) -> Sequence[Row]:
     with _opened(home, names) as opened:
-        return opened.rows(query, session_id=opened.find(session))
+        session_id = opened.find(session)
+        return opened.named(opened.rows(query, session_id=session_id), session_id)
 
 
 def _in_range(

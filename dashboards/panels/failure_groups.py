@@ -43,6 +43,10 @@ class FailureGroup:
     """The sub-agent in which the steps failed; empty for the main agent, and if there are several agents."""
     numbers: Sequence[int]
     """The numbers of the failed nodes, in the order of their start."""
+    own_lane: str
+    """The lane of the failed sub-agent; empty for other steps, and if there are several sub-agents."""
+    lane: str
+    """The lane in which the steps failed; empty if there are several."""
     is_repaired: bool
     """Whether after each of them, a retry or a later call of the same tool or sub-agent succeeded."""
 
@@ -128,12 +132,19 @@ class SessionFailures:
         """The number of failures in groups that are not listed."""
         return sum(len(each.numbers) for each in self.groups[MOST_GROUPS:])
 
-    def restored(self, restore_names: RestoreNames) -> SessionFailures:
-        """Return the groups with the original texts in place of digests."""
+    def restored(self, restore_names: RestoreNames, names_of: Mapping[str, str]) -> SessionFailures:
+        """Return the groups with the original texts, and with the display names of sub-agents, given by lane."""
         names = ("name", "error", "file", "agent")
         rows = [{name: getattr(each, name) for name in names} for each in self.groups]
         groups = [
-            replace(each, **row) for each, row in zip(self.groups, restore_names(rows), strict=True)
+            replace(
+                each,
+                name=names_of.get(each.own_lane, row["name"]),
+                error=row["error"],
+                file=row["file"],
+                agent="" if each.lane in ("", "main") else names_of.get(each.lane, row["agent"]),
+            )
+            for each, row in zip(self.groups, restore_names(rows), strict=True)
         ]
         return SessionFailures(groups)
 
@@ -169,9 +180,15 @@ def session_failures(
     found = []
     for (kind, name, why, file, line, status, is_repaired), nodes in groups.items():
         lanes = {node.lane for node in nodes}
-        agent = agents.get(lanes.pop(), "") if len(lanes) == 1 else ""
+        lane = lanes.pop() if len(lanes) == 1 else ""
+        own = _lane_of(nodes[0]) if kind == "agent" and len(nodes) == 1 else ""
         numbers = [node.number for node in nodes]
-        found.append(FailureGroup(kind, name, why, file, line, status, agent, numbers, is_repaired))
+        agent = agents.get(lane, "")
+        found.append(
+            FailureGroup(
+                kind, name, why, file, line, status, agent, numbers, own, lane, is_repaired
+            )
+        )
     found.sort(key=lambda each: (each.is_repaired, _RANKS[each.kind], -len(each.numbers)))
     return SessionFailures(found)
 

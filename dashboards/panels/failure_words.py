@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
+from agentobs.store.analysis.lane_names import AUXILIARY
 from dashboards.figures.phrases import count
 from dashboards.panels.trace_tree import TraceTree
 
@@ -26,9 +26,6 @@ _RUN_RESULTS = {
 }
 """How runs of an agent end without success, in words."""
 
-_AUXILIARY = re.compile(r"/(?!digest:)[a-z_]+:[^/]*$")
-"""The suffix of a lane with requests that make no turns, such as compactions."""
-
 
 class UnfinishedTurns(NamedTuple):
     """Turns without a complete response, which do not count as turns of the session."""
@@ -42,7 +39,7 @@ def unfinished_turns(tree: TraceTree) -> UnfinishedTurns | None:
     """Return how many turns got no complete response; None if all got one."""
     complete, outcomes = set[tuple[str, int]](), dict[tuple[str, int], str]()
     for node in map(tree.node, tree.order):
-        if node.kind == "request" and node.turn is not None and not _AUXILIARY.search(node.lane):
+        if node.kind == "request" and node.turn is not None and not AUXILIARY.search(node.lane):
             if node.state == "failed":
                 outcomes[node.lane, node.turn] = node.detail
             else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentobs.records import display
 from agentobs.records.cost_difference import Cost, cost_difference
-from dashboards.figures.phrases import certainty_prefix, uncertainties
+from dashboards.figures.phrases import certainty_prefix, has_partial_counts, uncertainties
 
 _TOTALS = (
     ("cost_usd", "Cost"),
@@ -66,6 +66,8 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
         prefixes = _certainty(key, a), _certainty(key, b)
         before, now = (_shown(key, *each) for each in zip((old, new), prefixes, strict=True))
         words = _cost_difference(a, b) if key == "cost_usd" else _difference(key, old, new)
+        if key == "output_tokens" and any(prefixes) and None not in (old, new):
+            words = _bounded_difference(old, new, *map(bool, prefixes))
         found.append(Total(name, before, now, words))
     return found
 
@@ -134,6 +136,19 @@ def _difference(key: str, old: Any, new: Any) -> str:
     return f"{_shown(key, abs(new - old), '')} {more} in B{share}"
 
 
+def _bounded_difference(old: int, new: int, is_old_low: bool, is_new_low: bool) -> str:
+    """Return the difference of two counts in words, of which at least one is a lower bound."""
+    if is_old_low and is_new_low:
+        return "unknown (both are lower bounds)"
+    if old == new:
+        return "no fewer in B" if is_new_low else "no more in B"
+    word = "more" if new > old else "fewer"
+    bound = "at least" if (new > old) == is_new_low else "at most"
+    other = {"more": "fewer", "fewer": "more"}[word]
+    doubt = "" if bound == "at least" else f"; may be {other}"
+    return f"{bound} {abs(new - old):,} {word} in B{doubt}"
+
+
 def _cost_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """Return the difference of two costs in words. It is a bound if one of them is a lower bound."""
     found = cost_difference(_cost(a), _cost(b))
@@ -161,6 +176,8 @@ def _shown(key: str, value: Any, prefix: str) -> str:
 
 
 def _certainty(key: str, side: Mapping[str, Any]) -> str:
+    if key == "output_tokens":
+        return "at least " if has_partial_counts(side) else ""
     return certainty_prefix([side]) if key == "cost_usd" else ""
 
 

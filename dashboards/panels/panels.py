@@ -15,11 +15,18 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from agentobs.records.display import money, printable, seconds
+from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
 from dashboards.figures.elapsed_time import SECOND
-from dashboards.figures.phrases import address_text, certainty_prefix, lane_of, times
+from dashboards.figures.phrases import (
+    address_text,
+    certainty_prefix,
+    has_partial_counts,
+    lane_of,
+    times,
+)
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -122,10 +129,15 @@ def session_panels(
         known: the rows of named queries that were read before, with the original names.
     """
 
+    @cache
+    def agents() -> Mapping[str, str]:
+        return names_in_session(store, session_id, restore_names)
+
     def query(name: str) -> list[Row]:
-        if name in known:
-            return list(known[name])
-        return list(restore_names(rows_of(store, name, session_id=session_id)))
+        rows = known.get(name)
+        if rows is None:
+            rows = restore_names(rows_of(store, name, session_id=session_id))
+        return list(with_agents(rows, agents()))
 
     @cache
     def splits() -> Sequence[Split]:
@@ -136,10 +148,10 @@ def session_panels(
         return query("tool_latency")
 
     panels: dict[str, Callable[[], Panel | None]] = {
-        "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window),
+        "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window, agents()),
         "turns": lambda: _turns(query("session_turns")),
         "context": lambda: _context(query("context_growth")),
-        "time": lambda: _split(splits(), query("internal/session")),
+        "time": lambda: _split(splits(), query("internal/session"), agents()),
         "cost-by-agent": lambda: _agents(query("cost_by_agent")),
         "cache-waste": lambda: _waste(query("cache_waste")),
         "tools": lambda: _latency(tools(), len(query("cost_by_agent")) > 1),
@@ -195,7 +207,10 @@ def rows_of(store: Store, name: str, **parameters: Any) -> list[Row]:
 
 
 def _waterfall(
-    rows: Sequence[Row], splits: Sequence[Split], window: tuple[int, int] | None
+    rows: Sequence[Row],
+    splits: Sequence[Split],
+    window: tuple[int, int] | None,
+    agents: Mapping[str, str],
 ) -> Panel | None:
     if all(row["kind"] == "session" for row in rows):
         return None
@@ -209,7 +224,8 @@ def _waterfall(
     summary = f"{'' if window is None else 'In the selected range: '}{_path_summary(splits, path, window)}"
     columns = ("started_ns", "duration_ns", "time category", "what", "label", "lane")
     figure = figures.session_waterfall(rows, full_path, window=window)
-    return panel("waterfall", "Waterfall", summary, figure, columns, pieces, is_wide=True)
+    shown = with_agents(pieces, agents)
+    return panel("waterfall", "Waterfall", summary, figure, columns, shown, is_wide=True)
 
 
 def _within(path: Sequence[TimeSlice], start: int, end: int) -> list[TimeSlice]:
@@ -246,7 +262,9 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
-    summary = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}{_most_expensive(rows)}."
+    at_least = "at least " if any(has_partial_counts(row) for row in rows) else ""
+    used = f"{_count(len(rows), 'turn')} used {at_least}{tokens:,} tokens"
+    summary = f"{used} and cost {_sum(rows)}{_most_expensive(rows)}."
     columns = (
         "lane",
         "turn",
@@ -269,7 +287,7 @@ def _most_expensive(rows: Sequence[Row]) -> str:
         return ""
     most = max(priced, key=lambda row: row["cost_usd"])
     share = most["cost_usd"] / sum(row["cost_usd"] for row in priced)
-    where = "" if most["lane"] == "main" else f" of {most['lane']}"
+    where = "" if most["lane"] == "main" else f" of {lane_of(most)}"
     return f"; turn {most['turn']:,}{where} cost the most, {money(most['cost_usd'])} ({share:.0%})"
 
 
@@ -287,10 +305,12 @@ def _context(rows: Sequence[Row]) -> Panel | None:
     return panel("context", "Context growth", summary, figure, columns, rows)
 
 
-def _split(splits: Sequence[Split], sessions: Sequence[Row]) -> Panel | None:
+def _split(
+    splits: Sequence[Split], sessions: Sequence[Row], agents: Mapping[str, str]
+) -> Panel | None:
     if not splits:
         return None
-    rows = [dataclasses.asdict(split) for split in splits]
+    rows = with_agents([dataclasses.asdict(split) for split in splits], agents)
     wall = sum(split.wall_ns for split in splits)
     spent = {part: sum(row[f"{part}_ns"] for row in rows) for part in PARTS}
     largest_first = sorted((part for part in PARTS if spent[part]), key=lambda each: -spent[each])
@@ -384,7 +404,7 @@ def _agents(rows: Sequence[Row]) -> Panel | None:
     if len(rows) < 2:
         return None
     most = max(rows, key=lambda row: row["cost_usd"] or 0)
-    who = "the main agent" if most["lane"] == "main" else f"the sub-agent {lane_of(most)}"
+    who = "the main agent" if most["lane"] == "main" else lane_of(most)
     summary = (
         f"{_count(len(rows), 'agent')} cost {_sum(rows)}; {who} cost the most, {_sum([most])}."
     )

@@ -23,9 +23,10 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import display
+from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
-from dashboards.figures.phrases import uncertainties, uncertainty_note
+from dashboards.figures.phrases import has_partial_counts, uncertainties, uncertainty_note
 from dashboards.style import DARK
 
 _HERE = Path(__file__).parents[1]
@@ -95,9 +96,27 @@ def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str |
         return cost(row)
     if value is None:
         return Markup('<span class="none" title="unknown">–</span>')
+    if column == "output_tokens" and row is not None:
+        return output_tokens(row)
+    if column == "lane":
+        return lane_name(value, row.get("agent") if row is not None else None)
     if column in INSTANTS:
         return instant(value)
     return display.text(display.pretty(column, value))
+
+
+def lane_name(value: object, agent: object = None) -> Markup:
+    """Return the display name of a lane, with the lane itself as its title if they differ.
+
+    Args:
+        value: the lane.
+        agent: its display name; None if only the lane is known.
+    """
+    full = display.printable(str(value))
+    name = display.printable(str(agent or name_of_lane(str(value))))
+    if name == full:
+        return escape(name)
+    return Markup('<span class="lane" title="{}">{}</span>').format(full, name)
 
 
 def is_number(value: Any) -> bool:
@@ -140,6 +159,23 @@ def cost(row: Mapping[str, Any], *, is_exact: bool = False) -> Markup:
         " ".join(sign for sign, _ in notes),
         money,
         ", ".join(word for _, word in notes),
+    )
+
+
+def output_tokens(row: Mapping[str, Any]) -> str | Markup:
+    """Return the output tokens of a row; if a response was cut, as the lower bound that the provider had reported.
+
+    Args:
+        row: `output_tokens`, and the certainty of its cost, as for `cost`.
+    """
+    count = display.text(row["output_tokens"])
+    if not has_partial_counts(row) or row["output_tokens"] is None:
+        return count
+    return Markup(
+        '<span class="money" title="{}">≥ {} <span class="doubt">at least</span></span>'
+    ).format(
+        f"at least {count}: a response was cut, and the provider had reported only these tokens",
+        count,
     )
 
 
@@ -197,6 +233,8 @@ def _environment() -> jinja2.Environment:
         "instants": INSTANTS,
         "cell": cell,
         "cost": cost,
+        "lane_name": lane_name,
+        "output_tokens": output_tokens,
         "dark": DARK,
         "escape": escape,
     }

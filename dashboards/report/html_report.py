@@ -20,6 +20,7 @@ from agentobs.store.analysis.cause_texts import CauseTexts
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.analysis.effect_causes import SessionCauses
 from agentobs.store.analysis.failure import explain_failure
+from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.port import Store
 from dashboards.content.session_content import SessionContent
 from dashboards.drawing import css, svg
@@ -30,6 +31,7 @@ from dashboards.panels.session_outcomes import (
     shown_failure,
     steps_of,
     verdicts_of,
+    with_texts,
 )
 from dashboards.panels.templates import asset, csp_hash, page, plotly_script
 
@@ -105,7 +107,8 @@ def session_report(
             stored.
     """
     [about] = restore_names(rows_of(store, "internal/session", session_id=session_id))
-    steps = steps_of(store, session_id)
+    agents = names_in_session(store, session_id, restore_names)
+    steps = with_agents(steps_of(store, session_id), agents)
     command = f"agentobs show {session_id}"
     effects = _effects(store, session_id, content=content is not None)
     spent = next(iter(rows_of(store, "cost_by_session", session_id=session_id)), None)
@@ -114,17 +117,23 @@ def session_report(
         "report_session.html",
         frame=_frame("Session report", made_ns, light),
         about=about,
-        failure=shown_failure(explain_failure(store, session_id), restore_names),
+        agents=agents,
+        failure=shown_failure(
+            explain_failure(store, session_id),
+            lambda rows: with_agents(restore_names(rows), agents),
+        ),
         spent=spent,
         certainty=_certainty(spent),
         content_state=content_state(store, session_id),
         losses=rows_of(store, "losses", session_id=session_id),
-        verdicts=verdicts_of(store, session_id, EVIDENCE),
+        verdicts=with_texts(
+            verdicts_of(store, session_id, EVIDENCE), lambda rows: with_agents(rows, agents)
+        ),
         panels=_drawn_panels(session_panels(store, session_id), command, light),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
         steps=_part((), steps, LIGHT if light else STEPS, command),
         effects=_part(_EFFECTS, effects, LIGHT if light else STEPS, f"agentobs why {session_id}"),
-        ledger=_ledger(store, session_id),
+        ledger=_ledger(store, session_id, agents),
         conversation=_part(_SESSIONS, conversation if len(conversation) > 1 else [], MOST, command),
         unfinished=_query_part(
             store, "open_at_death", _UNFINISHED, f"agentobs orphans {session_id}", session_id
@@ -274,8 +283,10 @@ def _query_part(
     return _part(columns, rows_of(store, query, session_id=session_id), MOST, command)
 
 
-def _ledger(store: Store, session_id: str) -> Part:
-    rows = rows_of(store, "internal/most_expensive_calls", session_id=session_id, limit=MOST)
+def _ledger(store: Store, session_id: str, agents: Mapping[str, str]) -> Part:
+    rows = with_agents(
+        rows_of(store, "internal/most_expensive_calls", session_id=session_id, limit=MOST), agents
+    )
     more = rows[0]["all_calls"] - len(rows) if rows else 0
     sql = f"FROM call_costs WHERE session_id = '{session_id}'"
     return Part((), rows, more, f'agentobs sql "{sql}"')

@@ -116,6 +116,27 @@ def _open(tab: Tab, name: str, status: str = "failed", tabname: str = "") -> Non
         tab.follow(tab.page.get_by_role("link", name=tabname, exact=True))
 
 
+def test_a_sub_agent_has_the_same_name_everywhere(tab: Tab) -> None:
+    """The tree, the waterfall, the details, the tab Cost and the transcript use the same names of sub-agents."""
+    _open(tab, "fan-out")
+    names = ["researcher 1", "researcher 2"]
+    agents = tab.page.locator("#tree [role=treeitem].agent .name")
+    assert agents.all_inner_texts() == names
+    assert "/" in str(agents.first.get_attribute("title"))
+    drawn = tab.page.locator("#waterfall .annotation-text").all_inner_texts()
+    assert [each for each in drawn if each.startswith("researcher")] == names
+    agents.last.click()
+    tab.wait_for_text("Sub-agent call researcher 2", "#step-title")
+    tab.follow(tab.page.get_by_role("link", name="Cost", exact=True))
+    table = tab.page.locator("#cost-by-agent table").text_content() or ""
+    assert all(each in table for each in names)
+    tab.follow(tab.page.get_by_role("link", name="Transcript", exact=True))
+    tab.page.get_by_role("button", name="Show transcript", exact=True).click()
+    tab.settle()
+    offered = tab.page.locator("select[name=lane] option").all_inner_texts()
+    assert offered == ["main", *names]
+
+
 @pytest.mark.parametrize("name", ["fan-out", "long"])
 def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> None:
     """In a small window, the failed step in the tree is visible without scrolling, even if it is the last of many."""
@@ -129,7 +150,7 @@ def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
     """The banner names the tool calls that failed before the failed step, and its link selects the first of them."""
     _open(tab, "fan-out")
     banner = tab.page.locator("#failure")
-    assert "Before it, search_stock failed once in a sub-agent." in banner.inner_text()
+    assert "Before it, search_stock failed once in researcher 2." in banner.inner_text()
     banner.get_by_role("link", name="Go to that call", exact=True).click()
     tab.wait_for_text("search_stock", "#tree [aria-selected=true]")
     assert "step=" in tab.page.url

@@ -1,4 +1,4 @@
-"""What the page of a session says about its failures, also if the session completed."""
+"""What the page of a session shows about its failures, including those of sessions that completed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
 
 
 def test_a_retried_request_is_no_alarm(tab: Tab) -> None:
-    """If a retry of each failed request succeeded, one line says so, and no step is selected."""
+    """If a retry of each failed request succeeded, one line states this, and no step is selected."""
     _open(tab, "retried")
     assert "overloaded_error (HTTP 529)" in tab.page.locator("#failure").inner_text()
     assert "a retry succeeded" in tab.page.locator("#failure").inner_text()

@@ -304,7 +304,7 @@ def test_a_long_title_leaves_room_for_the_numbers(home: Home) -> None:
 def test_a_lane_has_no_control_characters() -> None:
     """A lane of a recording from elsewhere is printed without escape sequences."""
     entry = Entry("a", "\x1b[31mlane", 1, "user", "user", "text")
-    assert "\x1b" not in _prompt(entry, is_open=True).plain
+    assert "\x1b" not in _prompt(entry, {}, is_open=True).plain
 
 
 def test_a_request_leads_to_its_messages(home: Home) -> None:

@@ -19,7 +19,7 @@ AGENT = "main/call1"
 
 
 def call(number: int, name: str, at: int, *, lane: str = "main", failed: bool = True) -> Any:
-    """Return the row and the step of a tool call in a turn of its own."""
+    """Return the row and the step of a tool call, each in a separate turn."""
     id = f"c{number}"
     shown = row(
         "tool", f"a{number} 1 {id}", at, lane=lane, turn=number, label=name,
@@ -67,6 +67,9 @@ def test_a_sub_agent_is_named_with_why_it_ended() -> None:
         "2 × RuntimeError in run_command at fan.py:62, in sub-agent tests",
     ]
     assert found.first == 0
+    shown = found.restored(list, {AGENT: "tests 2"})
+    assert shown.headline == "sub-agent tests 2 failed"
+    assert "in sub-agent tests 2" in shown.groups[1].text
     assert fan_out(None).groups[0].text == "Sub-agent tests failed"
 
 
@@ -135,7 +138,7 @@ def test_a_retry_repairs_a_request() -> None:
 
 
 def test_a_denied_call_is_a_failure_with_its_reason() -> None:
-    """A call whose permission was denied says so."""
+    """A call whose permission was denied is a failure, and its reason is the permission."""
     shown, made = call(1, "send", 1, failed=False)
     denied = step("decision", "a1", "c1", outcome="deny person", is_failed=True)
     tree = trace_tree([shown | {"state": "stopped"}], [made, denied])

@@ -438,8 +438,8 @@ def test_the_summary_of_a_window_is_about_that_window() -> None:
         "turn": 1, "prompt_tokens": None, "output_tokens": None, "is_upkeep": False, "started_ns": T0,
         "ended_ns": T0 + 10 * SECOND,
     }  # fmt: skip
-    whole = panels._waterfall([row], [one, other], None)
-    part = panels._waterfall([row], [one, other], (T0 + 7 * SECOND, T0 + 12 * SECOND))
+    whole = panels._waterfall([row], [one, other], None, {})
+    part = panels._waterfall([row], [one, other], (T0 + 7 * SECOND, T0 + 12 * SECOND), {})
     assert whole is not None
     assert part is not None
     assert whole.summary == "2 interactions took 10.00 s; 80% of the critical path is the model."

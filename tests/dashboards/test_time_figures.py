@@ -118,9 +118,9 @@ def test_shared_bars_show_total_times() -> None:
 
 
 def test_labels_of_interactions() -> None:
-    """The label of an interaction is its number, with the lane of a background agent and a note if it did not end."""
+    """The label of an interaction is its number, with the name of a background agent and a note if it did not end."""
     rows = [split_row(), split_row() | {"lane": "main/a"}, split_row() | {"has_ended": False}]
-    assert list(time_split(rows).layout.yaxis.ticktext) == ["1", "2 (main/a)", "3 (did not end)"]
+    assert list(time_split(rows).layout.yaxis.ticktext) == ["1", "2 (agent a)", "3 (did not end)"]
     many = time_split([split_row()] * (2 * MOST_BARS)).layout.yaxis.ticktext
     assert (many[0], many[-1]) == ("1 to 2", f"{2 * MOST_BARS - 1} to {2 * MOST_BARS}")
 

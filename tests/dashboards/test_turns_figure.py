@@ -74,7 +74,7 @@ def test_sub_agents_are_shaded(rows: Rows) -> None:
     figure = session_turns([{**rows[0], "lane": lane} for lane in lanes])
     assert_valid(figure)
     assert [(each.x0, each.x1) for each in figure.layout.shapes] == [(1.5, 4.5), (5.5, 6.5)]
-    assert [each.text for each in figure.layout.annotations] == ["main › …abcd", "main › …abce"]
+    assert [each.text for each in figure.layout.annotations] == ["agent …89abcd", "agent …89abce"]
     torn = [{**rows[0], "lane": f"main/{n}" if n % 2 else "main"} for n in range(MOST_TURNS)]
     assert_valid(session_turns(torn))
 

@@ -143,7 +143,7 @@ def test_a_session_of_our_loop(rich_session: WaterfallData) -> None:
     assert_valid(figure)
     assert track_names(figure) == [
         "critical path",
-        "clerk", "requests", "tools", "sub-agent calls", "waits for the user", "queued", "retry backoff",
+        "main", "requests", "tools", "sub-agent calls", "waits for the user", "queued", "retry backoff",
         "hooks",
         "helper", "requests",
     ]  # fmt: skip
@@ -470,7 +470,7 @@ def test_many_agents_share_lanes() -> None:
     beside = [row("sub_agent", at, 50, lane=f"main/a{at}", label="scout") for at in range(40)]
     result = track_names(session_waterfall([row("request", 0, 50), *beside]))
     assert result[2:] == [
-        *(f"scout a{n}" for n in range(MOST_OWN_TRACKS - 1)),
+        *(f"scout {n + 1}" for n in range(MOST_OWN_TRACKS - 1)),
         f"and {40 - MOST_OWN_TRACKS + 1} more agents",
     ]
 

@@ -176,7 +176,7 @@ QUERIES = {
         "repeated_tool_errors", "diagnoses_by_session", "sessions_by_day", "signatures_by_day",
     ),
     "failures": (
-        "broken_caches", "cache_misses", "cache_waste",
+        "broken_caches", "cache_misses", "cache_rewrites", "cache_waste",
         "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
         "file_changes", "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
         "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "session_scores",

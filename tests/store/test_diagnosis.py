@@ -561,7 +561,7 @@ def test_outcomes_of_sampled_hooks(store: duckdb.DuckDBPyConnection) -> None:
 
 
 def cached(
-    missed: int, change: str | None, *, compacted: bool = False
+    missed: int, change: str | None, *, compacted: bool = False, uncached: int = 0
 ) -> tuple[list[Record], list[Any]]:
     """Return two turns with a cached prompt; before the second turn, a part of the request changes, so that tokens are
     paid for again.
@@ -574,7 +574,7 @@ def cached(
         talk.tools = [*talk.tools, {"name": "write", "input_schema": {"type": "object"}}]
     elif change == "system":
         talk.system = "Be very brief."
-    talk.says("Hm.", cache_creation_input_tokens=missed)
+    talk.says("Hm.", cache_creation_input_tokens=missed, input_tokens=uncached)
     at = T0 + SECOND + SECOND // 2
     event = Event(session_id(1), None, Label("main"), 1, at, Label("compaction"), None, {})
     return talk.whole(), [event] if compacted else []
@@ -598,6 +598,26 @@ def test_broken_caches(evidence_of: Evidence, number: int, by: str | None) -> No
     assert [row["about"] for row in found] == ([by] if by else [])
     if by:
         assert found[0]["detail"].startswith(f"changed: {by.removesuffix('_changed')}")
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (story(*cached(1_024, "tools")), "tools_changed"),
+        (story(*cached(5_000, None)), "unknown"),
+        (story(*cached(1_023, None)), None),
+        (story(*cached(1_024, None, uncached=20_000)), None),
+        (story(*cached(5_000, None, compacted=True)), None),
+    ],
+)
+def test_cache_rewrites(evidence_of: Evidence, number: int, reason: str | None) -> None:
+    """A session that spent at least a tenth of its cost on tokens that had been in the cache has one finding, with the
+    reason for the most expensive request.
+    """
+    found = evidence_of(number, "cache_rewrites")
+    assert [row["about"] for row in found] == ([reason] if reason else [])
+    if reason:
+        assert " in 1 request, at most $" in found[0]["detail"]
 
 
 SCHEMA = "InputValidationError: the parameter `path` is missing"

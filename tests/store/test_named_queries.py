@@ -44,6 +44,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         "cache_by_session",
         "cache_efficiency",
         "cache_misses",
+        "cache_rewrites",
         "cache_waste",
         "clock_jumps",
         "context_growth",

@@ -206,7 +206,7 @@ def _list_effects(causes: SessionCauses, texts: CauseTexts) -> None:
         shown = lines[each.node_id]
         call = causes.call_of(each.node_id)
         made = (
-            f"{lines[call.node_id].name}, turn {call.turn} of {call.lane}"
+            f"{lines[call.node_id].name}, turn {call.turn} of {texts.agent(str(call.lane))}"
             if call is not None
             else "unknown"
         )

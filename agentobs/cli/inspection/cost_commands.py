@@ -23,6 +23,8 @@ from agentobs.cli.terminal.query_output import (
     print_rows,
     rows_of,
     session_of,
+    with_lane_names,
+    with_lane_names_of_sessions,
     with_texts,
 )
 from agentobs.errors import UsageError
@@ -114,6 +116,8 @@ def cost(
         has_unpriced = any(row["unpriced_calls"] for row in as_dicts(rows))
         unpriced = _unpriced_models(store, chosen) if has_unpriced else ""
         unused = as_dicts(rows_of(store, "unused_summaries", **chosen))
+        if by == "agent" and form == "table":
+            rows = with_lane_names_of_sessions(rows, store)
     keys = _KEYS[by]
     print_rows(rows, (*keys, *(_PARTS if detail else _COST)), form)
     if unpriced:
@@ -289,6 +293,8 @@ def cache(
         chosen = {"session_id": session_id, "limit": limit}
         rows = rows_of(store, "cache_by_session", since_ns=since, until_ns=until, **chosen)
         misses = rows_of(store, "cache_misses", **chosen) if session_id else None
+        if misses is not None and session_id is not None and form == "table":
+            misses = with_lane_names(misses, store, session_id)
     if session_id is None or form != "table":
         print_rows(rows, _CACHE, form)
         return

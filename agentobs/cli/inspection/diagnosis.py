@@ -20,6 +20,7 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     rows_of_table,
     session_of,
+    with_lane_names,
 )
 from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.errors import UsageError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from agentobs.cli.inspection.contradictions import Judgment
     from agentobs.store.analysis.diagnosis import Verdict
+    from agentobs.store.port import Store
 
 
 @click.command()
@@ -102,6 +104,8 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         with Spinner("searching for failure signatures"):
             verdicts = verdicts_of(store, session_id)
             failure = failure_of(store, session_id)
+        if not as_json:
+            verdicts = [_with_agents(each, store, session_id) for each in verdicts]
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
     start = started[0] if started else dict.fromkeys(("name", "content", "source"))
     name, content_mode = start["name"], start["content"]
@@ -127,6 +131,17 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
     return any(verdict.is_found for verdict in verdicts) or any(
         each.contradicts for each in judgments
     )
+
+
+def _with_agents(verdict: Verdict, store: Store, session_id: str) -> Verdict:
+    """Return a verdict whose evidence has the display names of lanes in place of the lanes."""
+    rows = verdict.evidence
+    if not rows:
+        return verdict
+    named = with_lane_names(
+        (list(rows[0]), [tuple(row.values()) for row in rows]), store, session_id
+    )
+    return dataclasses.replace(verdict, evidence=tuple(as_dicts(named)))
 
 
 def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[Judgment]:

@@ -56,6 +56,8 @@ class LiveSteps:
         self._requests: dict[str, int] = {}
         self._tools: dict[tuple[str, str, str], str] = {}
         self._names: dict[str, str] = {}
+        self._lanes: dict[str, dict[str, str | None]] = {}
+        """The lanes of each session in the order of their first start, with the types of their agents."""
         self._is_partial: set[str] = set()
         """The sessions with usage that could not be read, so that their cost is a lower bound."""
         self.ended: set[str] = set()
@@ -92,6 +94,20 @@ class LiveSteps:
         """Return the name of a session, which may be a digest; empty if its start was not read."""
         return self._names.get(session_id, "")
 
+    def lanes_of(self, session_id: str) -> list[tuple[str, str | None]]:
+        """Return the lanes of a session in the order of their first start, each with the type of its agent, which may
+        be a digest; None if it is unknown.
+        """
+        return list(self._lanes.get(session_id, {}).items())
+
+    def _note_lane(self, kind: str, value: dict[str, Any]) -> None:
+        if value.get("lane") is None:
+            return
+        lanes = self._lanes.setdefault(value["session_id"], {})
+        is_agent = kind == "span_starts" and value["name"] in ("sub_agent", "interaction")
+        named = value.get("label") if is_agent else None
+        lanes[value["lane"]] = lanes.get(value["lane"]) or named
+
     def _is_chosen(self, value: dict[str, Any]) -> bool:
         return bool(value) and self._session_id in (None, value["session_id"])
 
@@ -105,6 +121,7 @@ class LiveSteps:
     ) -> list[Step]:
         """Return the steps of a fact; none if fields are missing, as in facts of other versions."""
         try:
+            self._note_lane(kind, value)
             return list(self._steps(kind, value, usage))
         except (KeyError, TypeError):
             return []
@@ -160,7 +177,11 @@ class LiveSteps:
             name: sum(getattr(row, each) for row in usage if row.billed for each in fields)
             for name, fields in _TOKENS
         }
-        tokens = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+        is_low = any(row.certainty == "lower_bound" for row in usage)
+        marks = {"out": COST_MARKS["lower_bound"] if is_low else ""}
+        tokens = ", ".join(
+            f"{name} {marks.get(name, '')}{count:,}" for name, count in counts.items() if count
+        )
         parts = [
             value["model"] or value["model_requested"] or value["endpoint"],
             " ".join(str(each) for each in error if each is not None),
@@ -249,9 +270,9 @@ def _mcp_call(value: dict[str, Any]) -> Step:
 _KINDS = frozenset(
     ("session_starts", "session_ends", "attempts", "usage", "tool_uses", "tool_results", "provider_tool_uses",
      "provider_tool_results", "permissions", "gaps",
-     "command_runs", "mcp_requests")
+     "command_runs", "mcp_requests", "span_starts")
 )  # fmt: skip
-"""The tables whose facts are steps, or belong to one."""
+"""The tables whose facts are steps, belong to one, or name an agent."""
 
 
 def _value(appended: Appended) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from agentobs.cli.terminal.query_output import (
     readable,
     rows_of,
     session_of,
+    with_lane_names,
 )
 from agentobs.cli.terminal.session_choice import WHERE_HELP
 from agentobs.cli.terminal.tables import print_facts, print_line
@@ -157,7 +158,7 @@ def show(context: click.Context, session: str, content: bool) -> None:
             rows_of(store, "session_turns", session_id=session_id),
             _timeline(store, session_id),
         )
-        print_rows(turns, _TURNS, "table")
+        print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
         print_rows(timeline, _TIMELINE, "table")
         if failure is not None and len(turns[1]) + len(timeline[1]) > SCREEN_ROWS:
             # The first lines have left the screen.
@@ -327,12 +328,17 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _print_facts(rows: Rows, cost_mark: str) -> None:
-    """Print one row, one fact per line; `cost_mark` precedes the cost. On a terminal, long values are wrapped."""
+    """Print one row, one fact per line. On a terminal, long values are wrapped.
+
+    `cost_mark` precedes the cost. A lower bound also holds for the output tokens.
+    """
     columns, [values] = rows
+    is_low = cost_mark == COST_MARKS["lower_bound"]
+    marks = {"cost_usd": cost_mark, "output_tokens": cost_mark if is_low else ""}
     facts = [
         (
             heading(column),
-            f"{cost_mark if column == 'cost_usd' else ''}{text(readable(column, value))}",
+            f"{marks.get(column, '')}{text(readable(column, value))}",
         )
         for column, value in zip(columns, values, strict=True)
         if value is not None and not column.endswith("_at")

@@ -151,6 +151,7 @@ class _Printer:
 
         texts = [each.text for each in steps]
         texts += [self._live.name_of(each.session_id) for each in steps]
+        texts += [kind or "" for each in steps for _, kind in self._live.lanes_of(each.session_id)]
         new = {found for text in texts for found in DIGEST.findall(text)} - self._names.keys()
         if not new:
             return
@@ -160,9 +161,17 @@ class _Printer:
     def _line(self, step: Step) -> str:
         at = str(local_instant(step.at_ns))[11:]
         place = "" if self._is_single else f"{step.session_id[:SHORT_ID]}  "
-        lane = "" if step.lane == "main" else f"{step.lane}  "
+        lane = "" if step.lane == "main" else f"{self._agent(step)}  "
         turn = f"turn {step.turn}  " if step.turn is not None else ""
         return f"{at}  {place}{step.kind:<10}  {lane}{turn}{self.restored(step.text)}"
+
+    def _agent(self, step: Step) -> str:
+        """Return the display name of the agent of a step."""
+        from agentobs.store.analysis.lane_names import lane_names, name_of_lane
+
+        lanes = self._live.lanes_of(step.session_id)
+        names = lane_names((lane, kind and self.restored(kind)) for lane, kind in lanes)
+        return name_of_lane(step.lane, names)
 
     def _print(self, line: str, style: str) -> None:
         text = Text(printable(line), style=style)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,7 @@ from agentobs.cli.terminal.instants import local_instant, zone_name
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import COST_SIGNS, pretty
+from agentobs.records.display import COST_SIGNS, pretty, text
 from exporters.row_text import write_csv, write_json
 
 if TYPE_CHECKING:
@@ -86,6 +86,36 @@ def rows_of_table(table: Table, store: Store) -> Rows:
     return rows
 
 
+def with_lane_names(rows: Rows, store: Store, session_id: str) -> Rows:
+    """Return rows of a session with the display names of their lanes in place of the lanes."""
+    from agentobs.store.analysis.lane_names import name_of_lane, names_in_session
+
+    columns, values = rows
+    at = columns.index("lane")
+    names = names_in_session(store, session_id, _restored)
+    return columns, [
+        (*row[:at], None if row[at] is None else name_of_lane(str(row[at]), names), *row[at + 1 :])
+        for row in values
+    ]
+
+
+def with_lane_names_of_sessions(rows: Rows, store: Store) -> Rows:
+    """Return rows about lanes of several sessions with the display names of the lanes in place of the lanes."""
+    from agentobs.store.analysis.lane_names import with_agents_of_sessions
+
+    named = with_agents_of_sessions(store, as_dicts(rows), _restored)
+    return rows[0], [
+        tuple({**row, "lane": row.get("agent")}[name] for name in rows[0]) for row in named
+    ]
+
+
+def _restored(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with digests of names replaced by their texts."""
+    if not rows:
+        return []
+    return as_dicts(with_texts((list(rows[0]), [tuple(row.values()) for row in rows])))
+
+
 def as_dicts(rows: Rows) -> list[dict[str, Any]]:
     """Return each row as a dict with the column names as keys."""
     columns, values = rows
@@ -105,12 +135,24 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
     else:
         positions = [columns.index(name) for name in shown]
         cells = [[readable(columns[at], row[at]) for at in positions] for row in values]
-        if "cost_usd" in shown and "cost_status" in columns and "cost_status" not in shown:
-            place, status = list(shown).index("cost_usd"), columns.index("cost_status")
-            for cell, row in zip(cells, values, strict=True):
-                if cell[place] is not None:
-                    cell[place] = f"{COST_SIGNS.get(row[status], '')}{cell[place]}"
+        if "cost_status" in columns:
+            _add_signs(cells, values, shown, columns.index("cost_status"))
         show_table([heading(name) for name in shown], cells, keys=shown, ids=_short_ids())
+
+
+def _add_signs(
+    cells: list[list[Any]], values: list[tuple[Any, ...]], shown: Sequence[str], status: int
+) -> None:
+    """Put the sign of a lower bound or an estimate before costs, and before output tokens of cut responses."""
+    signs: dict[str, dict[Any, str]] = {
+        "cost_usd": {} if "cost_status" in shown else dict(COST_SIGNS),
+        "output_tokens": {"lower_bound": COST_SIGNS["lower_bound"]},
+    }
+    for place, column in enumerate(shown):
+        for cell, row in zip(cells, values, strict=True) if column in signs else ():
+            sign = signs[column].get(row[status], "")
+            if sign and cell[place] is not None:
+                cell[place] = f"{sign}{text(cell[place])}"
 
 
 INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "last_given_ns")

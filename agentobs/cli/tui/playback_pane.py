@@ -162,7 +162,7 @@ def _cells(step: Mapping[str, Any], first_ns: int) -> list[Text]:
     is_good = outcome.split(" ")[0] in _GOOD
     return [
         Text(seconds(step["started_ns"] - first_ns) or "", justify="right"),
-        Text(printable(str(step["lane"]))),
+        Text(printable(str(step.get("agent") or step["lane"]))),
         Text(text(step["turn"]), justify="right"),
         Text(printable(f"{_KINDS[step['kind']]} {subject}")),
         Text(outcome, style="" if is_good or outcome == "-" else "red"),

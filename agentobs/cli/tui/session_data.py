@@ -12,6 +12,7 @@ from agentobs.recording.journal.segments import facts_path, forms
 from agentobs.records.exchanges import Recording
 from agentobs.store.analysis.diagnosis import diagnose_all
 from agentobs.store.analysis.failure import explain_failure
+from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
@@ -93,6 +94,8 @@ class SessionView:
     """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
     waste: Sequence[Row]
     """The rows of `cache_waste`."""
+    agents: Mapping[str, str]
+    """The display names of its lanes."""
 
 
 class SessionData:
@@ -158,17 +161,19 @@ class SessionData:
             failure = explain_failure(store, session_id)
             failed = texts.replace_in_dicts([failure.row])[0] if failure else None
             costs = rows("cost_by_session")
+            agents = names_in_session(store, session_id, texts.replace_in_dicts)
             return SessionView(
                 about,
                 SessionTexts(store).titles([session_id]).get(session_id) or "",
                 failed,
                 str(failed["step_id"]) if failed and failed["step_id"] is not None else None,
-                tree(rows("session_timeline")),
-                rows("session_steps"),
-                rows("session_turns"),
+                tree(with_agents(rows("session_timeline"), agents)),
+                with_agents(rows("session_steps"), agents),
+                with_agents(rows("session_turns"), agents),
                 rows("cost_by_model"),
                 str(costs[0]["cost_status"]) if costs else "exact",
                 rows("cache_waste"),
+                agents,
             )
 
     def recording(self, session_id: str) -> Recording:

@@ -22,7 +22,8 @@ from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.cli.tui.transcript import Entry, transcript
-from agentobs.records.display import COST_MARKS, money, pretty, printable, seconds, text
+from agentobs.records.display import COST_MARKS, COST_SIGNS, money, pretty, printable, seconds, text
+from agentobs.store.analysis.lane_names import name_of_lane
 
 FOLDED_LINES = 8
 """The maximum number of lines of a text that are shown before it is opened. Our choice; thinking is folded to one
@@ -76,6 +77,7 @@ class SessionScreen(Screen[None]):
         self._failures: list[TreeNode[Node]] = []
         self._entries: list[Entry] = []
         self._opened: set[Entry] = set()
+        self._agents: Mapping[str, str] = {}
         self._revision: object = None
         self._content_revision: object = None
         self._is_shown = False
@@ -159,7 +161,7 @@ class SessionScreen(Screen[None]):
         at = event.option_index
         entry = self._entries[at]
         self._opened ^= {entry}
-        prompt = _prompt(entry, is_open=entry in self._opened)
+        prompt = _prompt(entry, self._agents, is_open=entry in self._opened)
         event.option_list.replace_option_prompt_at_index(at, prompt)
 
     def _look(self) -> None:
@@ -209,6 +211,7 @@ class SessionScreen(Screen[None]):
             return
         self.query_one("#banner", Static).update(_banner(view, self.size.width - 2))
         self._is_shown = True
+        self._agents = view.agents
         self._show_tree(view)
         self._show_money(view)
         self.query_one(PlaybackPane).show(view.steps)
@@ -254,7 +257,10 @@ class SessionScreen(Screen[None]):
         for name in _MONEY:
             table.add_column(Text(heading(name)))
         for row in view.turns:
-            table.add_row(*(_cell(name, row[name]) for name in _MONEY))
+            named = {**row, "lane": row.get("agent")}
+            sign = COST_SIGNS["lower_bound"] if row["cost_status"] == "lower_bound" else ""
+            signs = {"output_tokens": sign}
+            table.add_row(*(_cell(name, named[name], signs.get(name, "")) for name in _MONEY))
 
     def _show_content(self, entries: list[Entry] | None) -> None:
         """Show the transcript; the selected text stays selected, and open texts stay open."""
@@ -266,7 +272,9 @@ class SessionScreen(Screen[None]):
         self.query_one("#consent").display = False
         shown.display = True
         shown.clear_options()
-        shown.add_options([Option(_prompt(each, is_open=each in self._opened)) for each in entries])
+        shown.add_options(
+            [Option(_prompt(each, self._agents, is_open=each in self._opened)) for each in entries]
+        )
         if selected in entries:
             shown.highlighted = entries.index(selected)
         self.query_one(PlaybackPane).show_content(entries)
@@ -324,6 +332,8 @@ def _cost(view: SessionView) -> str:
 def _details(node: Node, entries: Sequence[Entry]) -> Text:
     shown = Text()
     for name, value in node.facts.items():
+        if name == "agent" and value == node.facts.get("lane"):
+            continue
         if value is not None and name != "depth":
             instant = local_instant(value) if name == "started_ns" else None
             shown.append(f"{heading(name):<14}", style="dim")
@@ -335,8 +345,8 @@ def _details(node: Node, entries: Sequence[Entry]) -> Text:
     return shown
 
 
-def _prompt(entry: Entry, *, is_open: bool) -> Text:
-    place = f"{printable(entry.lane)}, request {entry.number}  "
+def _prompt(entry: Entry, agents: Mapping[str, str], *, is_open: bool) -> Text:
+    place = f"{printable(name_of_lane(entry.lane, agents))}, request {entry.number}  "
     shown = Text(place, style="dim")
     shown.append(printable(entry.title), style=_COLORS[entry.kind])
     lines = entry.text.split("\n")
@@ -361,9 +371,10 @@ def _totals(view: SessionView) -> Iterator[str]:
         yield f"wasted: about {lost} on {misses:,} cache miss{'es' * (misses != 1)}"
 
 
-def _cell(name: str, value: Any) -> Text:
+def _cell(name: str, value: Any, sign: str = "") -> Text:
     shown: Mapping[str, Any] = {"cost_status": str(value or "-").replace("_", " ")}
     is_number = name.endswith(("_tokens", "_usd")) or name == "turn"
     return Text(
-        shown.get(name) or text(pretty(name, value)), justify="right" if is_number else "left"
+        shown.get(name) or f"{sign}{text(pretty(name, value))}",
+        justify="right" if is_number else "left",
     )

@@ -10,6 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentobs.effects.workspaces.file_changes import patch, tree_changes
@@ -21,6 +22,7 @@ from agentobs.provider.registry import calls_of
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.display import seconds
 from agentobs.store.analysis.effect_causes import UNKNOWN, CauseEdge, CauseGraph, CauseNode
+from agentobs.store.analysis.lane_names import name_of_lane, names_in_session
 from agentobs.store.label_texts import DIGEST, LabelTexts
 from agentobs.store.port import Store
 from agentobs.store.session_texts import prompt_of, prompt_title
@@ -79,10 +81,21 @@ class CauseTexts:
         self._store, self._session_id = store, session_id
         self._labels = labels or LabelTexts(store)
         self._vaults: dict[str, Vault] = {}
+        self._agents: dict[bool, dict[str, str]] = {}
 
     def paths(self, digests: Sequence[str]) -> dict[str, str]:
         """Return the known texts of digests, such as paths."""
         return self._labels.texts_of(each for each in digests if DIGEST.fullmatch(each))
+
+    def agent(self, lane: str, *, content: bool = True) -> str:
+        """Return the display name of a lane; without content, the types of agents are shown only if they are labels."""
+        if content not in self._agents:
+            self._agents[content] = names_in_session(
+                self._store,
+                self._session_id,
+                self._labels.replace_in_dicts if content else list,
+            )
+        return name_of_lane(lane, self._agents[content])
 
     def shown(self, graph: CauseGraph, *, content: bool = True) -> list[ShownCause]:
         """Return the steps of a graph in the order of its outline.
@@ -104,7 +117,7 @@ class CauseTexts:
         shown = []
         for step in graph.outline():
             node = step.node
-            name, detail = _described(node, named, file)
+            name, detail = _described(node, named, file, partial(self.agent, content=content))
             if node.kind == "prompt":
                 name = f'"{self.title(node)}"' if content and self.title(node) else ""
             kind = "result in" if step.is_result else KINDS[node.kind]
@@ -214,7 +227,7 @@ class CauseTexts:
 
 def effect_text(node: CauseNode) -> tuple[str, str]:
     """Return the name and the facts of an effect; both may contain digests."""
-    return _described(node, str, str)
+    return _described(node, str, str, str)
 
 
 def evidence(edges: Sequence[CauseEdge]) -> str:
@@ -253,16 +266,19 @@ def _names(node: CauseNode) -> str:
 
 
 def _described(
-    node: CauseNode, named: Callable[[str], str], file: Callable[[str], str]
+    node: CauseNode,
+    named: Callable[[str], str],
+    file: Callable[[str], str],
+    agent: Callable[[str], str],
 ) -> tuple[str, str]:
     """Return the name and the facts of a node."""
     row = node.row
     match node.kind:
         case "request":
             place = (
-                f"turn {node.turn:,} of {named(str(node.lane))}"
+                f"turn {node.turn:,} of {agent(str(node.lane))}"
                 if node.turn
-                else named(str(node.lane))
+                else agent(str(node.lane))
             )
             return place, ", ".join(
                 each for each in (named(node.name), row["outcome"], row["stop_reason"]) if each

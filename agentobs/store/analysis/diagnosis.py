@@ -152,6 +152,13 @@ SIGNATURES = (
         _no_prompts,
     ),
     Signature(
+        "cache_rewrites",
+        "at least a tenth of the cost was paid again for tokens that had been in the cache",
+        "agentobs cache SESSION shows each request and the likely cause. If the cache expired between requests, cache "
+        "for 1 hour; if a request changed the prefix, keep it constant",
+        _no_price,
+    ),
+    Signature(
         "repeated_tool_errors",
         "a tool that failed three or more times with the same kind of error, and in at least a fifth of its calls",
         "For schema errors, describe the input with an example. For semantic errors, make the error "

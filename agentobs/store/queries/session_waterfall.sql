@@ -7,7 +7,8 @@
 -- have the lane that they serve, and is_upkeep is true. part is the category of the time. state is `ok`, `failed`,
 -- `stopped` (cancelled, denied, skipped), `open` (it may still end) or `orphaned` (it will never end). For `open` and
 -- `orphaned`, ended_ns is the last activity, or NULL if that is unknown. detail is the error, or the outcome of a call.
--- Tokens are those of the complete prompt.
+-- Tokens are those of the complete prompt. If is_lower_bound, the response was cut, and output_tokens has only what the
+-- provider had reported before.
 WITH this AS MATERIALIZED (
     SELECT * FROM sessions WHERE session_id = $session_id::VARCHAR
 ), is_running AS (
@@ -29,7 +30,8 @@ WITH this AS MATERIALIZED (
     SELECT
         attempt_id,
         sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens) AS prompt_tokens,
-        sum(output_tokens) AS output_tokens
+        sum(output_tokens) AS output_tokens,
+        bool_or(counts_status = 'lower_bound') AS is_lower_bound
     FROM costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
@@ -120,7 +122,7 @@ WITH this AS MATERIALIZED (
             WHEN outcome = 'ok' THEN CASE WHEN NOT makes_turns THEN endpoint END
             ELSE concat_ws(' ', outcome, nullif(status, 200), error_type)
         END AS detail,
-        prompt_tokens, output_tokens
+        prompt_tokens, output_tokens, is_lower_bound
     FROM tried
     LEFT JOIN spent USING (attempt_id)
     UNION ALL BY NAME
@@ -210,7 +212,8 @@ WITH this AS MATERIALIZED (
 )
 SELECT
     kind, id, interaction_id, CASE WHEN is_upkeep THEN regexp_replace(lane, '/[^/]*$', '') ELSE lane END AS lane, is_upkeep,
-    turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens
+    turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens,
+    coalesce(is_lower_bound, false) AS is_lower_bound
 FROM placed
 -- The response of a classifier or a hook may be a tool call that is not meant to be executed.
 WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')

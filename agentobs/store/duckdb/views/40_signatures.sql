@@ -381,6 +381,60 @@ COMMENT ON COLUMN broken_caches.threshold IS 'The length of the shortest prompt 
 COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first message that changed, the cost of the miss, and how the reason was determined.';
 COMMENT ON COLUMN broken_caches.evidence_id IS 'The ID of the attempt.';
 
+CREATE OR REPLACE VIEW cache_rewrites AS
+WITH missed AS (
+    SELECT missed.*
+    FROM cache_misses AS missed
+    LEFT JOIN attempts AS compared
+        ON missed.session_id = compared.session_id AND missed.compared_attempt_id = compared.attempt_id
+    -- A miss after a compaction is expected, because the conversation starts again.
+    ANTI JOIN (
+        SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
+    ) AS compacted
+        ON missed.session_id = compacted.session_id AND missed.lane = compacted.lane
+        AND compacted.at_ns BETWEEN compared.started_ns AND missed.at_ns
+    WHERE missed.wasted_usd > 0
+), rewritten AS (
+    SELECT
+        session_id,
+        count(*) AS calls,
+        sum(wasted_usd) AS wasted_usd,
+        sum(missed_tokens) AS missed_tokens,
+        arg_max(missed, wasted_usd) AS worst
+    FROM missed
+    GROUP BY session_id
+), spent AS (
+    SELECT session_id, sum(cost_usd) AS cost_usd FROM costs SEMI JOIN rewritten USING (session_id) GROUP BY session_id
+)
+SELECT
+    rewritten.session_id,
+    rewritten.worst.lane AS lane,
+    rewritten.worst.turn AS turn,
+    rewritten.worst.at_ns AS at_ns,
+    rewritten.worst.reason AS about,
+    (rewritten.wasted_usd / spent.cost_usd)::DOUBLE AS value,
+    0.1::DOUBLE AS threshold,
+    concat(
+        'about $', round(rewritten.wasted_usd, 4), ' of $', round(spent.cost_usd, 4), ' in ', rewritten.calls,
+        CASE rewritten.calls WHEN 1 THEN ' request' ELSE ' requests' END,
+        ', at most $', round(rewritten.worst.wasted_usd, 4), ' in one'
+    ) AS detail,
+    rewritten.worst.attempt_id AS evidence_id
+FROM rewritten
+JOIN spent ON rewritten.session_id = spent.session_id
+-- No prompt below 1,024 tokens is cached.
+WHERE rewritten.missed_tokens >= 1024 AND rewritten.wasted_usd >= 0.1 * spent.cost_usd;
+COMMENT ON VIEW cache_rewrites IS 'At least a tenth of the cost of a session was paid again for tokens that had been in the cache, for any reason except a compaction; one row for each such session.';
+COMMENT ON COLUMN cache_rewrites.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_rewrites.lane IS 'The lane of the most expensive miss: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cache_rewrites.turn IS 'The turn of the most expensive miss within the lane, from 1, or NULL.';
+COMMENT ON COLUMN cache_rewrites.at_ns IS 'When the request with the most expensive miss was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cache_rewrites.about IS 'The reason for the most expensive miss, as in cache_misses: `expired`, `tools_changed` and others.';
+COMMENT ON COLUMN cache_rewrites.value IS 'The extra cost of the misses as a share of the cost of the session.';
+COMMENT ON COLUMN cache_rewrites.threshold IS 'Always 0.1.';
+COMMENT ON COLUMN cache_rewrites.detail IS 'The extra cost of all misses, the cost of the session, the number of requests, and the extra cost of the most expensive one.';
+COMMENT ON COLUMN cache_rewrites.evidence_id IS 'The ID of the attempt with the most expensive miss.';
+
 CREATE OR REPLACE VIEW repeated_tool_errors AS
 WITH answered AS (
     SELECT
@@ -511,6 +565,8 @@ UNION ALL
 SELECT 'silent_hook_cancels' AS signature, * FROM silent_hook_cancels
 UNION ALL
 SELECT 'broken_caches' AS signature, * FROM broken_caches
+UNION ALL
+SELECT 'cache_rewrites' AS signature, * FROM cache_rewrites
 UNION ALL
 SELECT 'repeated_tool_errors' AS signature, * FROM repeated_tool_errors
 UNION ALL

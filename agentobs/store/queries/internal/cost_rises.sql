@@ -1,0 +1,48 @@
+-- Which requests of a session cost clearly more than the previous request of their lane?
+--
+-- $session_id: the session. $ratio: the minimum cost, relative to the previous request. $share: the minimum difference,
+-- relative to the cost of the session. $limit: the maximum number of rows, most expensive first. Columns with the
+-- prefix before_ are about the previous request. result_bytes and tool are about the largest result of its calls.
+WITH spent AS (
+    SELECT
+        attempt_id,
+        sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens)::HUGEINT AS prompt_tokens,
+        sum(output_tokens)::HUGEINT AS output_tokens,
+        sum(output_usd) AS output_usd,
+        sum(cost_usd) AS cost_usd,
+        summed_status(cost_usd, cost_status) AS cost_status,
+        arg_max(canonical_model, iteration) AS model,
+        arg_max(service_tier, iteration) AS service_tier
+    FROM audited_costs
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+), requests AS (
+    SELECT attempts.lane, attempts.turn, attempts.started_ns, spent.*
+    FROM attempts
+    JOIN spent ON attempts.attempt_id = spent.attempt_id
+    WHERE attempts.session_id = $session_id::VARCHAR AND spent.cost_usd > 0
+), compared AS (
+    SELECT
+        *,
+        lag(attempt_id) OVER requests_of_lane AS before_attempt_id,
+        lag(cost_usd) OVER requests_of_lane AS before_usd,
+        lag(output_usd) OVER requests_of_lane AS before_output_usd,
+        lag(output_tokens) OVER requests_of_lane AS before_output_tokens,
+        lag(prompt_tokens) OVER requests_of_lane AS before_prompt_tokens,
+        lag(model) OVER requests_of_lane AS before_model,
+        lag(service_tier) OVER requests_of_lane AS before_service_tier,
+        sum(cost_usd) OVER () AS total_usd
+    FROM requests
+    WINDOW requests_of_lane AS (PARTITION BY lane ORDER BY started_ns, attempt_id)
+), results AS (
+    SELECT attempt_id, max(result_bytes) AS result_bytes, arg_max(name, result_bytes) AS tool
+    FROM tool_calls
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+)
+SELECT compared.*, results.result_bytes, results.tool
+FROM compared
+LEFT JOIN results ON compared.before_attempt_id = results.attempt_id
+WHERE cost_usd >= $ratio::DOUBLE * before_usd AND cost_usd - before_usd >= $share::DOUBLE * total_usd
+ORDER BY cost_usd DESC, started_ns, compared.attempt_id
+LIMIT $limit::BIGINT;

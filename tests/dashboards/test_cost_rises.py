@@ -1,0 +1,96 @@
+"""Rises of cost, and their causes in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.store.backend import open_store
+from agentobs.store.duckdb.ingest import ingest
+from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, cost_rises
+from dashboards.panels.panels import rows_of
+from tests.store.recordings import a_home, record, session_id
+from tests.store.wire_conversations import WireConversation
+
+ROW = {
+    "attempt_id": "a", "lane": "main", "turn": 2, "cost_usd": Decimal("0.5"), "cost_status": "exact",
+    "before_usd": Decimal("0.1"), "output_usd": Decimal("0.01"), "before_output_usd": Decimal("0.01"),
+    "output_tokens": 100, "before_output_tokens": 100, "prompt_tokens": 5_000, "before_prompt_tokens": 5_000,
+    "model": "m", "before_model": "m", "service_tier": "standard", "before_service_tier": "standard",
+    "result_bytes": None, "tool": None,
+}  # fmt: skip
+MISS = {
+    "attempt_id": "a", "missed_tokens": 4_000, "wasted_usd": Decimal("0.3"), "gap_ns": 360_000_000_000,
+    "reason": "expired", "changed_message": None,
+}  # fmt: skip
+CONTEXT = {"attempt_id": "a", "compacted": "auto", "cache_write_tokens": 900}
+
+
+@pytest.mark.parametrize(
+    ("changed", "miss", "context", "why"),
+    [
+        ({}, None, None, "no cause is known from the facts."),
+        (
+            {}, MISS, None,
+            "4,000 cached tokens were billed again, about $0.3000 extra: "
+            "the cache had expired after a pause of 6 min 0 s.",
+        ),
+        (
+            {}, MISS | {"reason": "messages_changed", "changed_message": 3, "wasted_usd": None}, None,
+            "4,000 cached tokens were billed again: changed: messages from message 3 on.",
+        ),
+        (
+            {}, MISS, CONTEXT,
+            "the conversation was compacted before it, and 900 tokens were written to the cache.",
+        ),
+        ({"model": "n"}, None, None, "model n instead of m."),
+        (
+            {"service_tier": "priority", "before_service_tier": None}, None, None,
+            "service tier priority instead of unknown.",
+        ),
+        ({"tool": "read", "result_bytes": 120_000}, None, None, "the result of read has 120 kB."),
+        (
+            {"output_usd": Decimal("0.4"), "output_tokens": 4_000, "cost_status": "lower_bound"}, None, None,
+            "at least 4,000 output tokens instead of 100.",
+        ),
+        (
+            {"prompt_tokens": 9_000, "model": "n"}, None, None,
+            "model n instead of m; the prompt is longer by 4,000 tokens.",
+        ),
+    ],
+)  # fmt: skip
+def test_causes_in_words(
+    changed: Mapping[str, Any],
+    miss: Mapping[str, Any] | None,
+    context: Mapping[str, Any] | None,
+    why: str,
+) -> None:
+    """Each cause is stated in words; if none is known, the sentence states that."""
+    [rise] = cost_rises([{**ROW, **changed}], [miss] if miss else [], [context] if context else [])
+    assert rise.why == why
+
+
+def test_the_query_returns_clear_rises_only(tmp_path: Path) -> None:
+    """A request is listed if it costs clearly more than the previous one of its lane, with the causes of both."""
+    talk = WireConversation()
+    for output in (10, 12, 2_000):
+        [call] = talk.calls(("read", {}), input_tokens=500, output_tokens=output)
+        talk.result(call, "x" * 20_000 if output == 12 else "fine")
+    talk.says("Done.", input_tokens=500, output_tokens=10)
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    ingest(home)
+    limits = {"ratio": RATIO, "share": SHARE, "limit": MOST_RISES}
+    with open_store(home, ingest=False) as store:
+        key = {"session_id": session_id(1)}
+        rows = rows_of(store, "internal/cost_rises", **key, **limits)
+        [rise] = cost_rises(
+            rows, rows_of(store, "cache_misses", **key), rows_of(store, "context_growth", **key)
+        )
+    assert rise.row["turn"] == 3
+    assert rise.row["before_output_tokens"] == 12
+    assert rise.why == "the result of read has 20 kB; 2,000 output tokens instead of 12."
