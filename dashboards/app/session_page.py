@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -22,6 +23,7 @@ from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
+    MOST_CHARACTERS,
     ShownNode,
     earlier_failures,
     main_turns,
@@ -51,8 +53,8 @@ PAGE_SIZE = 50
 """Steps per page. Our choice: one or two screens."""
 MOST_ROWS = 20
 """The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
-MOST_CHARACTERS = 200
-"""The maximum length of a filter, in characters. Our choice."""
+MOST_LONGEST = 10
+"""The number of longest steps that the tab Time lists. Our choice."""
 TRACE = "trace"
 """The tab that is shown first."""
 TABS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -354,7 +356,7 @@ def tree_part(request: Request) -> Response:
             found = _trace_values(opened, query)
             values = {name: found[name] for name in ("nodes", "selected")}
             if found["is_filtered"]:
-                summary = (len(found["nodes"]), found["more_nodes"])
+                summary = (len(found["nodes"]), found["more_nodes"], 0)
         return HTMLResponse(
             page("tree.html", session_id=opened.session_id, summary=summary, **values)
         )
@@ -379,6 +381,25 @@ def step_part(request: Request) -> Response:
         return HTMLResponse(page("step.html", **values))
 
 
+def _time_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    del query
+    kinds = (
+        "request",
+        "tool",
+        "command",
+        "mcp_call",
+        "person",
+        "queued",
+        "retry_wait",
+        "compaction",
+    )
+    nodes = [opened.tree.node(number) for number in opened.tree.order]
+    timed = [(node.duration_ns, node) for node in nodes if node.duration_ns and node.kind in kinds]
+    longest = heapq.nlargest(MOST_LONGEST, timed, key=lambda each: each[0])
+    shown = shown_nodes(opened.view, [node for _, node in longest], set(), opened.agents)
+    return {"longest": shown}
+
+
 def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
     del opened
     return {
@@ -391,6 +412,7 @@ def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[
 _TAB_VALUES = {
     "transcript": _transcript_values,
     "cost": _cost_values,
+    "time": _time_values,
     "trace": _trace_values,
     "overview": _overview_values,
     "steps": _step_values,

@@ -107,3 +107,43 @@ def test_a_retried_request_is_no_alarm(tab: Tab) -> None:
     assert "a retry succeeded" in tab.page.locator("#failure").inner_text()
     assert "Completed, but" not in tab.page.locator("#failure").inner_text()
     assert tab.page.locator("#tree [aria-selected=true]").count() == 0
+
+
+def test_rows_of_calls_show_their_argument_after_consent(tab: Tab) -> None:
+    """Before the first click, no argument is shown or searched. Then each call has its argument, as text, and the
+    filter finds it; a reload keeps both. After "Hide content", both are gone.
+    """
+    _open(tab, "checks")
+    page = tab.page
+    field = page.get_by_role("searchbox", name="Filter the steps")
+    assert "pytest" not in page.locator("#tree").inner_text()
+    field.fill("pytest")
+    tab.wait_for_text("0 steps match", "#tree-summary")
+    field.fill("")
+    tab.wait_for_text("run_command", "#tree")
+    page.locator("#failure").get_by_role("button", name="Show the error text").click()
+    tab.wait_for_text("<b>pytest</b> -q", "#tree")
+    assert page.locator("#tree b:text-is('pytest')").count() == 0
+    field.fill("pytest -q")
+    tab.wait_for_text("4 steps match", "#tree-summary")
+    tab.wait_for_text("<b>pytest</b> -q", "#tree")
+    assert axe_violations(tab, "#tree") == ()
+    page.reload()
+    tab.settle()
+    tab.wait_for_text("4 steps match", "#tree-summary")
+    page.get_by_role("button", name="Hide content").click()
+    page.wait_for_load_state("load")
+    tab.settle()
+    assert "pytest" not in page.locator("#trace").inner_text()
+
+
+def test_the_tab_time_links_to_the_longest_steps(tab: Tab) -> None:
+    """The longest steps are listed with their durations, and lead to the trace."""
+    _open(tab, "checks")
+    tab.follow(tab.page.get_by_role("link", name="Time", exact=True))
+    longest = tab.page.locator("#longest li")
+    assert longest.count() == 10
+    name = longest.first.locator(".name").inner_text()
+    assert axe_violations(tab, "#longest") == ()
+    tab.follow(longest.first.get_by_role("link"))
+    assert name in tab.page.locator("#tree [aria-selected=true]").inner_text()

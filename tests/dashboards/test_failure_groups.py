@@ -157,7 +157,7 @@ def test_few_groups_are_listed() -> None:
 
 
 def test_failed_steps_say_why() -> None:
-    """The reason replaces an outcome that only says that a step failed; a digest of a class does not."""
+    """The reason replaces an unspecific outcome such as `failed`; a digest of a class does not."""
     rows = [
         row("agent", "m 1 call1", 1, turn=1, label="agent", state="failed"),
         row("sub_agent", "span", 1, lane=AGENT, label="tests"),
