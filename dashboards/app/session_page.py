@@ -36,7 +36,7 @@ from dashboards.app.trace import (
 from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises
 from dashboards.panels.failure_groups import SessionFailures, session_failures
-from dashboards.panels.failure_words import unfinished_turns
+from dashboards.panels.failure_words import failure_note, failure_words, unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
@@ -84,6 +84,7 @@ def session(request: Request) -> Response:
         opened = open_session(request, view, session_id)
         query = request.query_params
         kept = content_state(view.store, session_id)
+        shown = shown_failure(opened.failure, opened.restored)
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
         if tab == TRACE and query.get("turn") and "step" not in query:
             step_id = step_of_turn(opened.tree, query["turn"])
@@ -99,13 +100,15 @@ def session(request: Request) -> Response:
             tabs=_tabs(opened, tab),
             about=opened.about,
             agents=opened.agents,
-            failure=shown_failure(opened.failure, opened.restored),
+            failure=shown,
             failing=None
             if opened.tree.failing is None
             else opened.tree.node(opened.tree.failing).step_id,
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
             **_failure_values(opened),
+            failure_words=failure_words(shown.row) if shown else "",
+            failure_note=failure_note(shown.row) if shown else "",
             failed_steps=_failed_counts(opened.tree),
             own_turns=_own_turns(opened),
             unfinished_turns=unfinished_turns(opened.tree),

@@ -77,8 +77,11 @@
       place.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
       place.dispatchEvent(new CustomEvent("agentobs:content", { bubbles: true }));
       if (!isClick) return;
+      const isFirst = !consent.get();
       consent.set(true);
       showHide();
+      // As after a reload, the other places also show their content.
+      if (isFirst) revealFirst(document, form.dataset.into);
       document.dispatchEvent(new CustomEvent("agentobs:consent"));
       tryArguments();
       place.setAttribute("tabindex", "-1");
@@ -101,9 +104,9 @@
     event.preventDefault();
     reveal(form, event.submitter, true);
   });
-  function revealFirst(within) {
+  function revealFirst(within, except = null) {
     if (!consent.get()) return;
-    for (const form of within.querySelectorAll("form[data-first][data-into]")) reveal(form, null, false);
+    for (const form of within.querySelectorAll("form[data-first][data-into]")) if (form.dataset.into !== except) reveal(form, null, false);
   }
   document.addEventListener("agentobs:step", (event) => revealFirst(event.detail));
   document.addEventListener("agentobs:replaced", (event) => { if (event.target.matches("[data-live]")) { revealFirst(event.target); tryArguments(); } });

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from agentobs.records.labels import DIGEST
 from agentobs.store.analysis.lane_names import AUXILIARY
 from dashboards.figures.phrases import count
 from dashboards.panels.trace_tree import TraceTree
@@ -89,3 +91,30 @@ def request_failure(outcome: str, error_class: str | None, status: int | None) -
         case _:
             words = outcome.replace("_", " ")
     return f"{words}: {cause}" if cause else words
+
+
+def failure_words(row: Mapping[str, Any]) -> str:
+    """Return in words how the request failed that failed a session; empty if another step failed.
+
+    Args:
+        row: the row of `failures`, with the original texts.
+    """
+    if row["step_kind"] != "attempt" or row["step_outcome"] in (None, "unfinished"):
+        return ""
+    # The text of a class that the program did not declare may have been deleted.
+    error_class = row["step_class"] if not str(row["step_class"]).startswith(DIGEST) else None
+    return request_failure(str(row["step_outcome"]), error_class, row["step_status"])
+
+
+def failure_note(row: Mapping[str, Any]) -> str:
+    """Return the part of the summary of a failure that does not repeat the failed step; empty if there is none.
+
+    Args:
+        row: the row of `failures`, with the original texts.
+    """
+    parts = str(row["summary"] or "").split("; ")
+    if row["step_kind"] is None:
+        return "; ".join(parts)
+    if row["cause"] == "result" or len(parts) < 2:
+        return ""
+    return parts[-1] if row["cause"] == "declared" else parts[0]

@@ -100,6 +100,38 @@ def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
         assert axe_violations(tab, "#failure") == ()
 
 
+def test_the_banner_is_one_line_on_other_tabs(tab: Tab) -> None:
+    """Outside of the trace, the banner is a short line with a link to the failures. The tab Time has each sentence
+    once.
+    """
+    _open(tab, "checks")
+    full = tab.page.locator("#failure").bounding_box()
+    tab.follow(tab.page.get_by_role("link", name="Time", exact=True))
+    banner = tab.page.locator("#failure")
+    short = banner.bounding_box()
+    assert full is not None
+    assert short is not None
+    assert short["height"] < min(40, full["height"] / 2)
+    assert "Completed, but sub-agent tests failed" in banner.inner_text()
+    sentences = tab.page.locator("#in-short li").all_inner_texts()
+    main = tab.page.locator("main").inner_text()
+    assert [each for each in sentences if main.count(each.partition(": ")[2]) != 1] == []
+    assert axe_violations(tab, "main") == ()
+    tab.follow(banner.get_by_role("link", name="Show the failures"))
+    assert "turn limit reached" in banner.inner_text()
+
+
+def test_the_first_click_shows_content_in_all_places(tab: Tab) -> None:
+    """After the text of the error is shown, the details of the selected step also show it, without a reload."""
+    _open(tab, "checks")
+    tab.page.locator("#failure").get_by_role("link", name="run_command failed twice").click()
+    tab.wait_for_text("run_command", "#step-title")
+    assert "no database" not in tab.page.locator("#step").inner_text()
+    tab.page.locator("#failure").get_by_role("button", name="Show the error text").click()
+    tab.wait_for_text("no database", "#failure")
+    tab.wait_for_text("no database", "#step")
+
+
 def test_a_retried_request_is_no_alarm(tab: Tab) -> None:
     """If a retry of each failed request succeeded, one line states this, and no step is selected."""
     _open(tab, "retried")

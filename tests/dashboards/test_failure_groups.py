@@ -11,7 +11,7 @@ from dashboards.panels.failure_groups import (
     add_reasons,
     session_failures,
 )
-from dashboards.panels.failure_words import request_failure
+from dashboards.panels.failure_words import failure_note, failure_words, request_failure
 from dashboards.panels.trace_tree import trace_tree
 from tests.dashboards.test_trace_tree import row, step
 
@@ -192,3 +192,24 @@ def test_failures_of_requests_in_words() -> None:
     assert request_failure("no_response", "ConnectError", None) == "no response: ConnectError"
     assert request_failure("cut", None, 200) == "the response was cut"
     assert request_failure("stream_error", "api_error", 200) == "error in the response: api_error"
+
+
+def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
+    """A failed request is named by what happened to it. The note is what the headline does not contain."""
+    row = {
+        "step_kind": "attempt", "step_outcome": "cut", "step_class": "RemoteProtocolError", "step_status": 200,
+        "cause": "exception", "summary": "RemoteProtocolError (200) from model at fan.py:77",
+    }  # fmt: skip
+    assert failure_words(row) == "the response was cut: the connection was closed"
+    assert failure_note(row) == ""
+    other = row | {"summary": "KeyError at a.py:3; RemoteProtocolError (200) from model"}
+    assert failure_note(other) == "KeyError at a.py:3"
+    call = {
+        "step_kind": "tool_call",
+        "cause": "declared",
+        "summary": "ValueError in refund; declared: none",
+    }
+    assert failure_words(call | {"step_outcome": "failed"}) == ""
+    assert failure_note(call) == "declared: none"
+    alone = {"step_kind": None, "cause": "crash", "summary": "the process ended"}
+    assert failure_note(alone) == "the process ended"

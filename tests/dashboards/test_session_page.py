@@ -105,11 +105,13 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
         "failing",
         "failed",
         "ValueError",
-        "exception:ValueError@stories:run",
         "duration 1 min",
     ):
         assert word in got.words
     assert '<time datetime="2026-09-21T14:13:20Z">' in got.html
+    overview = client.get(f"/sessions/{FAILED}?tab=overview").words
+    assert "exception:ValueError@stories:run" in overview
+    assert "Show the failure" in overview
     tiles = (
         "Duration 1 min",
         "Cost ",
@@ -294,7 +296,9 @@ def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
         drawn += names
         for name in names:
             panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
-            assert re.search(r'<p class="summary">[^<]+', panel), name
+            in_list = re.search(rf'<li><a href="#{name}">[^<]+</a>: [^<]+', got.html)
+            in_panel = re.search(r'<p class="summary">[^<]+', panel)
+            assert bool(in_list) is not bool(in_panel), name
             assert "<table>" in panel, name
         assert bool(TABS[tab][1]) is ("plotly.min.js" in got.html), "plotly is large"
     assert {"waterfall", "turns", "context", "time"} <= set(drawn)
