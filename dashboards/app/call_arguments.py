@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ MAIN_ARGUMENTS = (
     "command", "cmd", "file_path", "path", "notebook_path", "pattern", "query", "url", "code", "prompt", "description",
 )  # fmt: skip
 """The names of arguments that identify a call, the most important first."""
+_CHANGE_DIRECTORY = re.compile(r"cd (?:\S+|'[^']*'|\"[^\"]*\") *(?:&&|;) *")
 LENGTH = 60
 """The maximum length of a shown argument, in characters. Our choice: the rest of a row."""
 MOST_SHOWN = 200
@@ -50,8 +52,14 @@ def main_argument(value: Json) -> str:
 
 def shown_argument(text: str) -> str:
     """Return the first characters of an argument, with invisible and bidirectional characters as escapes."""
-    shown = printable(text[: LENGTH + 1])
+    # Commands often start with the same change of the directory.
+    shown = printable(_without_directory(text)[: LENGTH + 1])
     return shown if len(shown) <= LENGTH else f"{shown[: LENGTH - 1]}…"
+
+
+def _without_directory(text: str) -> str:
+    found = _CHANGE_DIRECTORY.match(text)
+    return text[found.end() :] if found and found.end() < len(text) else text
 
 
 def arguments_of(opened: OpenedSession, nodes: Iterable[Node], home: Content) -> dict[int, str]:

@@ -53,7 +53,7 @@ PAGE_SIZE = 50
 """Steps per page. Our choice: one or two screens."""
 MOST_ROWS = 20
 """The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
-MOST_LONGEST = 10
+MOST_LONGEST = 5
 """The number of longest steps that the tab Time lists. Our choice."""
 TRACE = "trace"
 """The tab that is shown first."""

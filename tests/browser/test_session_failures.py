@@ -174,7 +174,7 @@ def test_the_tab_time_links_to_the_longest_steps(tab: Tab) -> None:
     _open(tab, "checks")
     tab.follow(tab.page.get_by_role("link", name="Time", exact=True))
     longest = tab.page.locator("#longest li")
-    assert longest.count() == 10
+    assert longest.count() == 5
     name = longest.first.locator(".name").inner_text()
     assert axe_violations(tab, "#longest") == ()
     tab.follow(longest.first.get_by_role("link"))
