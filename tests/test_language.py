@@ -51,7 +51,24 @@ PHRASES = {
     r"\bcassettes?\b|\bgolden\b": "recording, fixture, snapshot",
 }
 """Expressions that are forbidden in prose, each with words that replace it."""
-_ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE | re.MULTILINE)
+
+
+def _starts_at_a_word(pattern: str) -> bool:
+    """Return whether each alternative of a pattern starts at the boundary of a word."""
+    without_groups = pattern
+    while (shorter := re.sub(r"(?<!\\)\([^()]*\)", "", without_groups)) != without_groups:
+        without_groups = shorter
+    return all(each.startswith(r"\b") for each in without_groups.split("|"))
+
+
+_AT_WORDS = [pattern for pattern in PHRASES if _starts_at_a_word(pattern)]
+# Positions within a word are skipped at once, which takes less than half of the time.
+_ANY_PHRASE = re.compile(
+    "|".join(
+        [rf"\b(?:{'|'.join(_AT_WORDS)})", *(each for each in PHRASES if each not in _AT_WORDS)]
+    ),
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +181,11 @@ def wrong_phrases(texts: Iterable[Text]) -> Iterator[str]:
         (re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in PHRASES.items()
     ]
     for each in texts:
+        text = _ARGUMENT.sub("", each.text)
+        if not _ANY_PHRASE.search(text):
+            continue
         for pattern, instead in patterns:
-            for match in pattern.finditer(_ARGUMENT.sub("", each.text)):
+            for match in pattern.finditer(text):
                 if match[0].lower().startswith("cassette") and each.path.startswith(CASSETTES):
                     continue
                 yield f"{each.path}:{each.line}: {match[0]!r}: write {instead}"
@@ -200,3 +220,4 @@ def test_the_check_finds_a_forbidden_expression() -> None:
     ):
         found = any(re.search(pattern, text, re.IGNORECASE) for pattern in PHRASES)
         assert found is is_wrong, text
+        assert (_ANY_PHRASE.search(text) is not None) is is_wrong, text

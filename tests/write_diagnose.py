@@ -235,6 +235,60 @@ VERDICTS = {
         "repeated_tool_errors",
         "entireio__cli/37-995ebed6e4-3.jsonl",
     ): "True. These are the same four denials.",
+    (
+        "cache_rewrites",
+        "entireio__cli/04-0b015eb1c2-0.jsonl",
+    ): "True. The cache had expired after a pause of 6 minutes 43 seconds.",
+    (
+        "cache_rewrites",
+        "entireio__cli/1e-868c83dbb7-0.jsonl",
+    ): "True. The cache had expired after a pause of 6 minutes 48 seconds.",
+    (
+        "cache_rewrites",
+        "entireio__cli/24-3ed775b643-0.jsonl",
+    ): "True by the counts. Three requests wrote cached tokens again, after 7 seconds, 43 seconds and 8 "
+    "minutes 27 seconds. The log does not contain the requests, so the reasons are unknown.",
+    (
+        "cache_rewrites",
+        "entireio__cli/37-995ebed6e4-3.jsonl",
+    ): "True. The cache had expired after a pause of 17 minutes 57 seconds. One more rewrite, after 25 "
+    "seconds, has no known reason.",
+    (
+        "cache_rewrites",
+        "entireio__cli/42-d34ec97ff8-0.jsonl",
+    ): "True by the counts. 23,268 cached tokens were written again after 2 minutes 2 seconds. The log does "
+    "not contain the request, so the reason is unknown.",
+    (
+        "cache_rewrites",
+        "entireio__cli/4b-7d5121b42a-0.jsonl",
+    ): "True. The cache had expired after a pause of 13 minutes 13 seconds; 153,234 tokens were written "
+    "again.",
+    (
+        "cache_rewrites",
+        "entireio__cli/55-04c1f4266f-0.jsonl",
+    ): "True. The cache expired in seven pauses of 6 to 58 minutes.",
+    (
+        "cache_rewrites",
+        "entireio__cli/73-7e6e3ea2ad-2.jsonl",
+    ): "True. The cache had expired after a pause of 6 minutes 31 seconds.",
+    (
+        "cache_rewrites",
+        "entireio__cli/76-62d755ef9f-2.jsonl",
+    ): "True. The cache expired in three pauses of 6, 8 and 18 minutes. A fourth large rewrite, after 7 "
+    "seconds, has no known reason.",
+    (
+        "cache_rewrites",
+        "entireio__cli/89-7eb280e769-20.jsonl",
+    ): "True. The cache expired in two pauses of 6 minutes 14 seconds and 6 minutes 41 seconds.",
+    (
+        "cache_rewrites",
+        "entireio__cli/9b-3838281539-0.jsonl",
+    ): "True by the counts. 25,980 cached tokens were written again after 45 seconds. The log does not "
+    "contain the request, so the reason is unknown.",
+    (
+        "cache_rewrites",
+        "entireio__cli/dc-49cb8a2a42-0.jsonl",
+    ): "True. The cache had expired after a pause of 70 minutes.",
 }
 """The verdict on each finding, from a review of its session."""
 

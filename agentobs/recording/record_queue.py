@@ -1,4 +1,5 @@
-"""The record queue: takes records from the callers' threads, and counts what happens to each of them.
+"""The record queue: takes records from the callers' threads, and counts what happens to each of them. The thread that
+processes them pauses for other threads, less often if the queue is long.
 
 Spans and events wait as tuples of their values, not as objects: of two objects that Python's garbage collector visits
 for each record, one or none is left. Tens of thousands of waiting objects make it visit all objects of the process, and
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import enum
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
+from agentobs import world
 from agentobs.recording.facts.interpreter import session_of
 from agentobs.recording.record_accounts import Accounts
 from agentobs.recording.recorder_progress import Progress
@@ -24,6 +27,19 @@ from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """The maximum size of the queue. Records beyond it are dropped, and their sessions are incomplete."""
+
+BUSY_NS = 500_000
+"""How long the worker computes before it lets other threads run. Our choice: a tenth of the interpreter's own limit."""
+LONG_QUEUE_BUSY_NS = 3_000_000
+"""The same while the queue is long. Our choice: below the limit of the interpreter."""
+LONG_QUEUE, FULL_QUEUE = 0.25, 0.35
+"""The shares of the queue from which on the worker pauses less, and not at all. Our choice."""
+BREATH_SECONDS = 0.00005
+"""How long it pauses then: long enough for a waiting thread to continue. Our choice."""
+_LIMIT_SECONDS = 0.000512
+"""The limit of the interpreter while the worker computes. It is recognized, because programs hardly set this value."""
+_MICROSECOND = 1e-6
+"""The resolution of the limit."""
 
 
 class Command(enum.Enum):
@@ -127,3 +143,87 @@ class RecordQueue:
         with self.lock:
             self._waiting_bytes -= size
         self.progress.note_processed()
+
+
+class Breath:
+    """Lets other threads run while the worker is busy.
+
+    A thread that computes gives up the lock of the interpreter only after 5 ms (`sys.getswitchinterval`) if another
+    thread waits for it. The event loop of the agent would wait this long each time.
+
+    In the first place, the worker pauses between the steps of its work. Some steps take longer than half a millisecond.
+    Therefore, while the worker computes or writes, the limit of the interpreter is half a millisecond as well. The
+    limit applies to all threads, so the worker restores it before it pauses or waits for records: otherwise it would
+    interrupt the other threads as often. A limit that is lower, or that the program sets meanwhile, is never changed. A
+    program may save this limit and set it again later; then the next record restores the program's own limit.
+    """
+
+    def __init__(self, fill: Callable[[], float]) -> None:
+        """Create it for one thread.
+
+        The fuller the queue, the less the worker pauses, because a busy agent may add records faster than they are
+        written. It never pauses if records may soon be dropped. It then writes a record every 35 us and releases the
+        interpreter lock each time, but takes it again before another thread has woken up. That thread waits up to
+        30 ms.
+
+        Args:
+            fill: returns the share of the queue that is in use.
+        """
+        self._fill = fill
+        self._last_ns = 0
+        self._limit: float | None = None
+        """The limit to restore, in seconds; None if it was not lowered."""
+        self._last_limit: float | None = None
+        """The last limit that was lowered, in seconds."""
+
+    def begin(self) -> None:
+        """Lower the limit of the interpreter, because the worker computes from now on."""
+        limit = sys.getswitchinterval()
+        if _is_lowered(limit) and self._last_limit is not None:
+            limit = self._last_limit
+        if limit > _LIMIT_SECONDS + _MICROSECOND:
+            # Noted before it is lowered, because another thread may fork in between.
+            self._limit = self._last_limit = limit
+            sys.setswitchinterval(_LIMIT_SECONDS)
+
+    def end(self) -> None:
+        """Restore the limit of the interpreter, unless the program has changed it."""
+        limit = self._limit
+        if limit is not None and _is_lowered(sys.getswitchinterval()):
+            sys.setswitchinterval(limit)
+        self._limit = None
+
+    def __enter__(self) -> None:
+        """Begin to compute."""
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop computing."""
+        self.end()
+
+    def take(self) -> None:
+        """Release the interpreter lock if it was not released for half a millisecond, unless the interpreter itself
+        releases it as often.
+        """
+        busy_ns = world.monotonic() - self._last_ns
+        if busy_ns <= BUSY_NS:
+            return
+        lowered_from = self._limit
+        limit = lowered_from or sys.getswitchinterval()
+        if limit <= _LIMIT_SECONDS + _MICROSECOND:
+            return
+        fill = self._fill()
+        if fill <= LONG_QUEUE:
+            self.end()
+            world.pause(BREATH_SECONDS)
+            self._last_ns = world.monotonic()
+            if lowered_from is not None:
+                self.begin()
+        elif fill <= FULL_QUEUE and busy_ns > LONG_QUEUE_BUSY_NS:
+            world.pause(BREATH_SECONDS)
+            self._last_ns = world.monotonic()
+
+
+def _is_lowered(limit: float) -> bool:
+    """Return whether a limit of the interpreter is the one that the worker sets."""
+    return abs(limit - _LIMIT_SECONDS) < _MICROSECOND

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, overload
@@ -102,6 +102,16 @@ COST_MARKS = {"lower_bound": "at least ", "estimated": "about "}
 
 COST_SIGNS = {"lower_bound": "≥ ", "estimated": "≈ "}
 """The sign before a cost that is not exact in a table column, by cost status."""
+
+
+def has_partial_counts(row: Mapping[str, Any]) -> bool:
+    """Return whether the output tokens of a row are a lower bound, because a response ended before its last counts.
+
+    The cost of a sum may also be a lower bound because a model has no price, so its calls are counted.
+    """
+    if row.get("lower_bound_calls") is not None:
+        return bool(row["lower_bound_calls"])
+    return row.get("cost_status") == "lower_bound" and not row.get("unpriced_calls")
 
 
 def exact_money(value: Decimal) -> str:

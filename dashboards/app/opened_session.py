@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from agentobs.store.analysis.effect_causes import SessionCauses
 from agentobs.store.analysis.failure import Failure, explain_failure
-from agentobs.store.analysis.lane_names import lane_names, with_agents
+from agentobs.store.analysis.lane_names import names_of_rows, with_agents
 from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import site_of
 from dashboards.app.store_view import Row, View
@@ -82,7 +82,5 @@ def open_session(request: Request, view: View, session_id: str) -> OpenedSession
         "lanes", lambda: rows_of(view.store, "internal/lane_names", session_ids=[session_id])
     )
     # Texts are read each time, because they may be deleted while the rows are cached.
-    agents = lane_names(
-        (row["lane"], row["agent_type"]) for row in view.texts.replace_in_dicts(lanes)
-    )
+    agents = names_of_rows(lanes, view.texts.replace_in_dicts)
     return OpenedSession(request, view, session_id, about, cache, failure, tree, causes, agents)

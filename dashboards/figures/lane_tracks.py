@@ -33,7 +33,7 @@ GROUPS: Final = (
 )
 """The tracks of a lane below its band: kind, name, and maximum number of parallel tracks."""
 LONGEST_NAME = 22
-"""The maximum number of characters of the name of a lane. Our choice: the space beside the tracks."""
+"""The maximum number of characters of the name of a lane. Our choice: the space next to the tracks."""
 _NUMBER: Final = re.compile(r" [\d,]+\Z")
 """The number of an agent after its type."""
 MOST_PATHS = 3

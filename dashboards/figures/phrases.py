@@ -116,11 +116,6 @@ def uncertainties(row: Row) -> tuple[bool, bool]:
     )
 
 
-def has_partial_counts(row: Row) -> bool:
-    """Return whether the output tokens of a row are a lower bound, because a response ended before its last counts."""
-    return bool(row.get("lower_bound_calls")) or row.get("cost_status") == "lower_bound"
-
-
 def empty_figure(text: str = "nothing to show") -> go.Figure:
     """Return a figure with a message that there is nothing to draw."""
     figure = go.Figure(layout=layout(height=120))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentobs.records.display import money, printable, seconds
-from dashboards.figures.phrases import count, has_partial_counts
+from agentobs.records.display import has_partial_counts, money, printable, seconds
+from dashboards.figures.phrases import count
 
 Row = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentobs.records import display
 from agentobs.records.cost_difference import Cost, cost_difference
-from dashboards.figures.phrases import certainty_prefix, has_partial_counts, uncertainties
+from dashboards.figures.phrases import certainty_prefix, uncertainties
 
 _TOTALS = (
     ("cost_usd", "Cost"),
@@ -177,7 +177,7 @@ def _shown(key: str, value: Any, prefix: str) -> str:
 
 def _certainty(key: str, side: Mapping[str, Any]) -> str:
     if key == "output_tokens":
-        return "at least " if has_partial_counts(side) else ""
+        return "at least " if display.has_partial_counts(side) else ""
     return certainty_prefix([side]) if key == "cost_usd" else ""
 
 

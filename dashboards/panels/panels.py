@@ -14,7 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from agentobs.records.display import money, printable, seconds
+from agentobs.records.display import has_partial_counts, money, printable, seconds
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
 from agentobs.store.port import Store
@@ -23,7 +23,6 @@ from dashboards.figures.elapsed_time import SECOND
 from dashboards.figures.phrases import (
     address_text,
     certainty_prefix,
-    has_partial_counts,
     lane_of,
     times,
 )

@@ -26,7 +26,7 @@ from agentobs.records import display
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
-from dashboards.figures.phrases import has_partial_counts, uncertainties, uncertainty_note
+from dashboards.figures.phrases import uncertainties, uncertainty_note
 from dashboards.style import DARK
 
 _HERE = Path(__file__).parents[1]
@@ -169,7 +169,7 @@ def output_tokens(row: Mapping[str, Any]) -> str | Markup:
         row: `output_tokens`, and the certainty of its cost, as for `cost`.
     """
     count = display.text(row["output_tokens"])
-    if not has_partial_counts(row) or row["output_tokens"] is None:
+    if not display.has_partial_counts(row) or row["output_tokens"] is None:
         return count
     return Markup(
         '<span class="money" title="{}">≥ {} <span class="doubt">at least</span></span>'

@@ -4,6 +4,7 @@ changed between two runs, and which session to look at first. Each answer is vis
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -123,8 +124,9 @@ def test_a_sub_agent_has_the_same_name_everywhere(tab: Tab) -> None:
     agents = tab.page.locator("#tree [role=treeitem].agent .name")
     assert agents.all_inner_texts() == names
     assert "/" in str(agents.first.get_attribute("title"))
-    drawn = tab.page.locator("#waterfall .annotation-text").all_inner_texts()
-    assert [each for each in drawn if each.startswith("researcher")] == names
+    figure = json.loads(tab.page.locator("[data-for=waterfall]").text_content() or "")
+    written = [each["text"] for each in figure["layout"]["annotations"]]
+    assert [each for each in written if each.startswith("researcher")] == names
     agents.last.click()
     tab.wait_for_text("Sub-agent call researcher 2", "#step-title")
     tab.follow(tab.page.get_by_role("link", name="Cost", exact=True))
@@ -132,8 +134,9 @@ def test_a_sub_agent_has_the_same_name_everywhere(tab: Tab) -> None:
     assert all(each in table for each in names)
     tab.follow(tab.page.get_by_role("link", name="Transcript", exact=True))
     tab.page.get_by_role("button", name="Show transcript", exact=True).click()
-    tab.settle()
-    offered = tab.page.locator("select[name=lane] option").all_inner_texts()
+    chooser = tab.page.locator("select[name=lane]")
+    chooser.wait_for(state="attached")
+    offered = chooser.locator("option").all_text_contents()
     assert offered == ["main", *names]
 
 
@@ -165,7 +168,7 @@ def test_matches_of_the_filter_have_their_turn(tab: Tab) -> None:
     tab.page.get_by_role("checkbox", name="failed only").check()
     tab.wait_for_text("match", "#tree-summary")
     found = tab.page.locator("#tree a").all_inner_texts()
-    assert any("search_stock" in each and "turn 1 of a sub-agent" in each for each in found)
+    assert any("search_stock" in each and "turn 1 of researcher 2" in each for each in found)
     assert any(
         "send_mail" in each and "turn 2" in each and "sub-agent" not in each for each in found
     )

@@ -63,7 +63,7 @@ def test_eight_sessions_are_visible_at_once(store, tabs) -> None:
     assert titles.first.evaluate("each => each.getBoundingClientRect().width") > 150
     titles.evaluate_all("all => all.forEach((each) => { each.textContent = 'word '.repeat(50); })")
     # A long title has two lines, and then eight rows are still visible.
-    assert titles.first.evaluate("each => each.getBoundingClientRect().height") == 30
+    assert titles.first.evaluate("each => each.getBoundingClientRect().height") == 29
     found = tab.page.locator("#found tbody tr").evaluate_all(bottoms)
     assert len([bottom for bottom in found if bottom <= 720]) >= 8
     cost = tab.page.get_by_role("columnheader", name="Cost").bounding_box()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import last_session, recorded
 from tests.replay.mailer import Mailer, mails, recorded_run
+from tests.shared_stores import shared_store
 from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed=True)}
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
     """Three sessions of an agent, and their fixtures; the second one also calls `look` and mails a second person."""
     folder = tmp_path_factory.mktemp("compared")
     ids: list[str] = []
@@ -45,7 +47,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         recording, _, _ = recorded_run(folder, answers, **options)
         ids.append(recording.session_id)
         freeze(last_session(folder / "home"), folder / f"fixture-{number}", {"anthropic": "2.12.0"})
-    return folder, ids
+    with shared_store(folder / "home"):
+        yield folder, ids
 
 
 @pytest.fixture

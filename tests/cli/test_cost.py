@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agentobs.cli import main
+from tests.shared_stores import shared_store
 from tests.store.recordings import (
     MODEL,
     SECOND,
@@ -48,7 +49,7 @@ Shell = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with calls on two days, of three models (one of them unknown), and with one lower bound."""
     home = a_home(tmp_path_factory.mktemp("cost"))
     record(
@@ -70,7 +71,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             usage_row(13, session_id=session_id(2), at_ns=T0 + DAY, certainty="lower_bound"),
         ],
     )
-    return home.path
+    with shared_store(home.path):
+        yield home.path
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text
+from tests.shared_stores import shared_store
 from tests.store.recordings import (
     T0,
     a_home,
@@ -32,7 +34,7 @@ SECRET = "the unseen words of a person"
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with three sessions: one repeats calls and claims success, one is quiet, one has no content."""
     home = a_home(tmp_path_factory.mktemp("diagnosed"))
     talk = WireConversation(1)
@@ -44,7 +46,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record(home, [*conversation(2, name="quiet"), permission(2, "toolu_1", at=T0)])
     off = start(3, "unsaid")
     record(home, [replace_content(off), end(3)])
-    return home.path
+    with shared_store(home.path):
+        yield home.path
 
 
 def replace_content(call: Any) -> Any:

@@ -27,12 +27,14 @@ from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prom
 from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
 from agentobs.sink import Record
+from agentobs.store.duckdb.connection import connect
 from tests.cli.pseudo_terminal import on_terminal
 from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
     attempt,
+    copied,
     end,
     permission,
     record,
@@ -46,10 +48,12 @@ LONG = [{"type": "text", "text": "\n".join(f"word {at}" for at in range(30))}]
 HOSTILE = "[bold red]not markup[/] \x1b[31mno color\x1b[0m \u202eno direction"
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """A home with two completed sessions and, in between, a failed one with a rejected attempt and a denied call."""
-    home = a_home(tmp_path)
+@pytest.fixture(scope="module")
+def recorded_once(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """An ingested home with two completed sessions and, in between, a failed one with a rejected attempt and a denied
+    call; tests use copies of it.
+    """
+    home = a_home(tmp_path_factory.mktemp("recorded"))
     record(home, [start(1, "first"), attempt(1, 1), end(1)])
     record(home, [
         start(2, "refund-loop", at=T0 + SECOND),
@@ -61,7 +65,13 @@ def home(tmp_path: Path) -> Home:
         end(2, failed=True),
     ])  # fmt: skip
     record(home, [start(3, "last", at=T0 + 2 * SECOND), attempt(3, 1), end(3)])
+    connect(home).close()
     return home
+
+
+@pytest.fixture
+def home(recorded_once: Home, tmp_path: Path) -> Home:
+    return copied(recorded_once, tmp_path)
 
 
 def driven(home: Home, drive: Callable[[Pilot[None]], Awaitable[None]], **options: Any) -> None:
@@ -109,7 +119,10 @@ def screen(pilot: Pilot[None]) -> str:
 
 
 def test_failed_sessions_come_first(home: Home) -> None:
-    """The list shows the failed session with its cause first, then the others, the newest first; a filter applies."""
+    """The list shows the failed session with its cause first, then the others, the newest first; a filter applies.
+
+    The question mark shows the keys, and Escape hides them.
+    """
 
     async def drive(pilot: Pilot[None]) -> None:
         listed = rows(pilot, "#sessions")
@@ -120,6 +133,10 @@ def test_failed_sessions_come_first(home: Home) -> None:
         assert [row[1] for row in rows(pilot, "#sessions")] == ["line 0 of session 3"]
         await settled(pilot, "escape")
         assert len(rows(pilot, "#sessions")) == 3
+        await settled(pilot, "question_mark")
+        assert "next and previous failure" in screen(pilot)
+        await settled(pilot, "escape")
+        assert "next and previous failure" not in screen(pilot)
 
     driven(home, drive)
 
@@ -138,7 +155,10 @@ def test_new_sessions_appear(home: Home) -> None:
 
 
 def test_the_failed_step_is_selected(home: Home) -> None:
-    """An opened session begins with its failure, and keys reach the failures in both directions."""
+    """An opened session begins with its failure, and keys reach the failures in both directions.
+
+    The cost tab shows the total by model, and the cost and tokens of each turn.
+    """
 
     async def drive(pilot: Pilot[None]) -> None:
         await settled(pilot, "enter")
@@ -148,7 +168,13 @@ def test_the_failed_step_is_selected(home: Home) -> None:
         assert steps.cursor_node is not None
         assert "overloaded_error" in str(steps.cursor_node.label)
         assert "overloaded_error" in shown(pilot, "#detail")
-        await settled(pilot, "3", "n")
+        await settled(pilot, "3")
+        assert shown(pilot, "#total") == "claude-sonnet-5-5: $0.0004, 2 calls"
+        assert [row[:6] for row in rows(pilot, "#turns")] == [
+            ["main", "1", "$0.0002", "exact", "claude-sonnet-5-5", "10"],
+            ["main", "2", "$0.0002", "exact", "claude-sonnet-5-5", "10"],
+        ]
+        await settled(pilot, "n")
         assert pilot.app.screen.query_one(TabbedContent).active == "steps"
         assert steps.cursor_line != first
         await settled(pilot, "p")
@@ -181,7 +207,10 @@ def test_keys_reach_each_failure(home: Home) -> None:
 
 
 def test_content_needs_consent(home: Home) -> None:
-    """Prompts, responses and tool data are on no tab before the key, and on the transcript after it, as plain text."""
+    """Prompts, responses and tool data are on no tab before the key, and on the transcript after it, as plain text.
+
+    Enter on a request shows its messages in the transcript.
+    """
 
     async def drive(pilot: Pilot[None]) -> None:
         await settled(pilot, "enter")
@@ -200,18 +229,14 @@ def test_content_needs_consent(home: Home) -> None:
         assert (
             "[bold red]not markup[/] \\u001b[31mno color\\u001b[0m \\u202eno direction" in hostile
         )
+        await settled(pilot, "n")
+        assert pilot.app.screen.query_one(TabbedContent).active == "steps"
+        await settled(pilot, "enter")
+        assert pilot.app.screen.query_one(TabbedContent).active == "transcript"
+        assert entries.highlighted is not None
+        assert "main, request 1" in str(entries.get_option_at_index(entries.highlighted).prompt)
 
     driven(home, drive)
-
-
-def test_consent_by_option_shows_content_at_once(home: Home) -> None:
-    """With `--content`, the transcript of the session that is named on the command line is shown at once."""
-
-    async def drive(pilot: Pilot[None]) -> None:
-        await settled(pilot, "2")
-        assert "Bern" in screen(pilot)
-
-    driven(home, drive, session_id=session_id(2), shows_content=True)
 
 
 def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
@@ -228,12 +253,16 @@ def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
 
 
 def test_the_transcript_grows_with_the_session(home: Home) -> None:
-    """Messages that are recorded meanwhile appear; the selected text stays selected, and open texts stay open."""
+    """Messages that are recorded meanwhile appear; the selected text stays selected, and open texts stay open.
+
+    With `--content`, the transcript of the session that is named on the command line is shown at once.
+    """
     before: list[Record] = [start(5, "long", at=T0 + 9 * SECOND), attempt(5, 1, content=LONG)]
     record(home, before)
 
     async def drive(pilot: Pilot[None]) -> None:
         await settled(pilot, "2")
+        assert {"line 0 of session 5", "word 0"} <= set(re.split(r"\s{2,}|\n", screen(pilot)))
         entries = pilot.app.screen.query_one("#entries", OptionList)
         await settled(pilot, "down", "down", "enter")
         count = entries.option_count
@@ -283,18 +312,18 @@ def test_nothing_is_counted_before_it_is_read(home: Home, monkeypatch: pytest.Mo
     driven(home, drive)
 
 
-def test_a_cost_that_is_not_exact_is_marked(home: Home) -> None:
+def test_a_cost_that_is_not_exact_is_marked(recorded_once: Home) -> None:
     """The banner marks the cost of a session as the tables do."""
-    view = SessionData(home).session(session_id(2))
+    view = SessionData(recorded_once).session(session_id(2))
     assert _cost(view) == "$0.0004"
     assert _cost(replace(view, cost_status="lower_bound")) == "at least $0.0004"
     assert _cost(replace(view, cost_status="estimated")) == "about $0.0004"
     assert _cost(replace(view, about={**view.about, "cost_usd": None})) == "unknown cost"
 
 
-def test_a_long_title_leaves_room_for_the_numbers(home: Home) -> None:
+def test_a_long_title_leaves_room_for_the_numbers(recorded_once: Home) -> None:
     """The title takes one line of the banner, so that even a small screen shows the numbers of the session."""
-    view = replace(SessionData(home).session(session_id(1)), title="a long title " * 40)
+    view = replace(SessionData(recorded_once).session(session_id(1)), title="a long title " * 40)
     lines = _banner(view, 78).plain.split("\n")
     assert len(lines[0]) == 78
     assert lines[0].endswith("…")
@@ -305,35 +334,6 @@ def test_a_lane_has_no_control_characters() -> None:
     """A lane of a recording from elsewhere is printed without escape sequences."""
     entry = Entry("a", "\x1b[31mlane", 1, "user", "user", "text")
     assert "\x1b" not in _prompt(entry, {}, is_open=True).plain
-
-
-def test_a_request_leads_to_its_messages(home: Home) -> None:
-    """Enter on a request shows its messages in the transcript."""
-
-    async def drive(pilot: Pilot[None]) -> None:
-        await settled(pilot, "enter")
-        await settled(pilot, "y")
-        await settled(pilot, "n", "enter")
-        assert pilot.app.screen.query_one(TabbedContent).active == "transcript"
-        entries = pilot.app.screen.query_one("#entries", OptionList)
-        assert entries.highlighted is not None
-        assert "main, request 1" in str(entries.get_option_at_index(entries.highlighted).prompt)
-
-    driven(home, drive)
-
-
-def test_cost_by_turn(home: Home) -> None:
-    """The cost tab shows the total by model, and the cost and tokens of each turn."""
-
-    async def drive(pilot: Pilot[None]) -> None:
-        await settled(pilot, "enter", "3")
-        assert shown(pilot, "#total") == "claude-sonnet-5-5: $0.0004, 2 calls"
-        assert [row[:6] for row in rows(pilot, "#turns")] == [
-            ["main", "1", "$0.0002", "exact", "claude-sonnet-5-5", "10"],
-            ["main", "2", "$0.0002", "exact", "claude-sonnet-5-5", "10"],
-        ]
-
-    driven(home, drive)
 
 
 def test_stepping_through_a_recording(home: Home) -> None:
@@ -358,18 +358,6 @@ def test_stepping_through_a_recording(home: Home) -> None:
         assert rows(pilot, "#played-steps")[0][4].startswith("http_error")
         assert "step 5 of 5" in shown(pilot, "#position")
         assert "end]" in shown(pilot, "#position")
-
-    driven(home, drive)
-
-
-def test_keys_are_explained(home: Home) -> None:
-    """The question mark shows the keys, and Escape hides them."""
-
-    async def drive(pilot: Pilot[None]) -> None:
-        await settled(pilot, "question_mark")
-        assert "next and previous failure" in screen(pilot)
-        await settled(pilot, "escape")
-        assert "next and previous failure" not in screen(pilot)
 
     driven(home, drive)
 

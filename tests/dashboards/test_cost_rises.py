@@ -37,7 +37,7 @@ CONTEXT = {"attempt_id": "a", "compacted": "auto", "cache_write_tokens": 900}
         (
             {}, MISS, None,
             "4,000 cached tokens were billed again, about $0.3000 extra: "
-            "the cache had expired after a pause of 6 min 0 s.",
+            "the cache had expired after a pause of 6 min.",
         ),
         (
             {}, MISS | {"reason": "messages_changed", "changed_message": 3, "wasted_usd": None}, None,

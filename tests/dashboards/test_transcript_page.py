@@ -270,7 +270,7 @@ def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
         )
         assert f'value="{helper}"' in main.html
         other = client.press(f"/sessions/{session}/transcript", lane=helper)
-        assert f"of 1 in {helper}" in other.words
+        assert "of 1 in helper" in other.words
         assert "attempt 2" in main.words
         assert "overloaded_error" in main.words
 

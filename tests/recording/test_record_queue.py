@@ -16,8 +16,15 @@ import pytest
 import agentobs
 from agentobs import world
 from agentobs.recording import record_queue
-from agentobs.recording.record_queue import QUEUE_BYTES, Command, RecordQueue
-from agentobs.recording.recorder import _LIMIT_SECONDS, BREATH_SECONDS, Breath, Recorder
+from agentobs.recording.record_queue import (
+    _LIMIT_SECONDS,
+    BREATH_SECONDS,
+    QUEUE_BYTES,
+    Breath,
+    Command,
+    RecordQueue,
+)
+from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import (
     Answer,
     Chunk,

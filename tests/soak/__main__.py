@@ -1,11 +1,12 @@
 """`python -m tests.soak` runs all long tests, measures all figures, and writes docs/scorecard.md: `make soak`.
 
-Steps that count use both cores. The steps that measure times run after them, alone. With `--scale 0.01`, each step runs
-a hundredth of its cases; the page is then written to build/scorecard.md, and the duration of a whole run is estimated.
+Steps that count use both cores. The steps that measure times run after them, alone. After each step, its figures
+replace the earlier ones in docs/scorecard.json and docs/scorecard.md. With `--scale 0.01`, each step runs a hundredth
+of its cases; the page is then written to build/scorecard.md, and the duration of a whole run is estimated.
 
-The figures of each finished step are kept in build/soak/. A run that was interrupted continues with the next step if it
-is started again at the same commit and scale. A step that failed has finished as well. `--fresh` starts over, and
-`--steps` runs the named steps again.
+Each finished step is kept in build/soak/. A run that was interrupted continues with the next step if it is started
+again at the same commit and scale. A step that failed has finished as well. `--fresh` starts over, and `--steps` runs
+the named steps again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -25,7 +27,13 @@ from typing import Any
 from tests.soak import scorecard
 from tests.soak.counted_cases import DURATIONS, SCALE
 from tests.soak.figures import VARIABLE, line_of, measurements
-from tests.soak.finished_steps import FinishedStep, FinishedSteps, commit_of
+from tests.soak.finished_steps import (
+    FinishedStep,
+    FinishedSteps,
+    commit_of,
+    last_steps,
+    write_last_steps,
+)
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -113,7 +121,9 @@ def main() -> int:
         names = ", ".join(step.name for step in known)
         parser.error(f"unknown step {', '.join(sorted(unknown))}; expected some of {names}")
     try:
-        commit = commit_of(ROOT, [str(scorecard.PAGE.relative_to(ROOT))])
+        commit = commit_of(
+            ROOT, [str(each.relative_to(ROOT)) for each in (scorecard.PAGE, scorecard.LAST_STEPS)]
+        )
     except (OSError, subprocess.CalledProcessError):
         parser.error(f"{ROOT} is not a checkout of git; figures belong to a commit")
     finished = FinishedSteps(BUILD / "soak", commit, options.scale)
@@ -121,19 +131,40 @@ def main() -> int:
         finished.clear()
 
     def measure(step: Step) -> FinishedStep | None:
-        return measured_step(step, commit, options.scale, BUILD)
+        ended = measured_step(step, commit, options.scale, BUILD)
+        if ended and options.scale == 1:
+            publish(ended, [each.name for each in known])
+        return ended
 
     ended = run_steps(known, finished, measure, options.steps)
-    is_whole = options.scale == 1 and len(ended) == len(known)
-    path = scorecard.PAGE if is_whole else BUILD / "scorecard.md"
-    lines = [line for step in ended for line in step.measurements]
-    failed = [step.failed for step in ended if step.failed]
-    days = sorted({step.day for step in ended})
-    text = scorecard.page(scorecard.measured(lines), days, commit, failed)
-    path.write_text(text, encoding="utf-8")
+    path = scorecard.PAGE
+    if options.scale != 1:
+        path = BUILD / "scorecard.md"
+        path.write_text(scorecard.page(ended), encoding="utf-8")
     hours = sum(step.whole_seconds for step in ended) / 3600
     print(f"Written to {path}. All cases of these steps take about {hours:.1f} hours.")
-    return 1 if failed or len(ended) < len(options.steps or known) else 0
+    is_failed = any(step.failed for step in ended)
+    return 1 if is_failed or len(ended) < len(options.steps or known) else 0
+
+
+def publish(
+    ended: FinishedStep,
+    names: Sequence[str],
+    path: Path = scorecard.LAST_STEPS,
+    page: Path = scorecard.PAGE,
+) -> None:
+    """Replace the earlier measurement of a step in docs/scorecard.json, and write docs/scorecard.md.
+
+    Args:
+        ended: the step that was measured.
+        names: the names of all steps, in order; measurements of other steps are removed.
+        path: the file of the last measurements.
+        page: the page.
+    """
+    by_name = {step.name: step for step in last_steps(path, names)} | {ended.name: ended}
+    steps = [by_name[name] for name in names if name in by_name]
+    write_last_steps(path, steps)
+    page.write_text(scorecard.page(steps), encoding="utf-8")
 
 
 def run_steps(
@@ -189,6 +220,7 @@ def measured_step(step: Step, commit: str, scale: float, build: Path) -> Finishe
         commit,
         scale,
         datetime.now(UTC).date().isoformat(),
+        _machine(),
         seconds,
         _whole_seconds(step, seconds, scale, durations),
         " ".join(step.command) if status else "",
@@ -205,6 +237,11 @@ def _whole_seconds(step: Step, seconds: float, scale: float, durations: Path) ->
     rows: list[dict[str, Any]] = json.loads(durations.read_text("utf-8").splitlines()[-1])
     processes = PROCESSES if "pytest" in step.command else 1
     return float(sum(row["seconds"] * row["all"] / row["chosen"] for row in rows) / processes)
+
+
+def _machine() -> str:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {python}"
 
 
 def _verdicts(path: Path) -> Iterator[dict[str, Any]]:

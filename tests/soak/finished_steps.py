@@ -1,7 +1,11 @@
-"""Finished steps of `make soak`: their figures are kept in build/soak/, so that an interrupted run continues.
+"""Finished steps of `make soak`.
 
-Each step has one file of JSON with its measurements, and the commit, the scale and the time at which they were made. A
-step is kept only if it has ended by itself. Files of another commit or scale are ignored.
+In build/soak/, they are kept so that an interrupted run continues. Each step has one file of JSON with its
+measurements, and the commit, the scale and the day at which they were made. A step is kept only if it has ended by
+itself. Files of another commit or scale are ignored.
+
+docs/scorecard.json is committed. It contains the last whole measurement of each step, of any commit; docs/scorecard.md
+is made from it, and states the commit and the day of each figure.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,8 @@ class FinishedStep:
     """The share of the cases that ran."""
     day: str
     """The day on which the step ended (UTC), as YYYY-MM-DD."""
+    machine: str
+    """The cores, the system and the Python with which it was measured."""
     seconds: float
     """Its duration."""
     whole_seconds: float
@@ -71,6 +77,26 @@ class FinishedSteps:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name.replace(' ', '-').replace('/', '-')}.json"
+
+
+def last_steps(path: Path, names: Iterable[str]) -> list[FinishedStep]:
+    """Return the last measurements of steps in docs/scorecard.json, in the order of `names`; other steps are left out.
+
+    Raises:
+        ValueError: the file is not valid.
+    """
+    rows = json.loads(path.read_text("utf-8")) if path.exists() else []
+    by_name = {
+        row["name"]: FinishedStep(**{**row, "measurements": tuple(row["measurements"])})
+        for row in rows
+    }
+    return [by_name[name] for name in names if name in by_name]
+
+
+def write_last_steps(path: Path, steps: Iterable[FinishedStep]) -> None:
+    """Write docs/scorecard.json: one line for each measurement, so that a change is easy to review."""
+    rows = [dataclasses.asdict(step) for step in steps]
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def commit_of(root: Path, written: Sequence[str] = ()) -> str:

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.__main__ import COUNTED, FUZZING_INPUTS, LONG, Step, measured_step, run_steps, steps
+from tests.soak.__main__ import (
+    COUNTED,
+    FUZZING_INPUTS,
+    LONG,
+    Step,
+    measured_step,
+    publish,
+    run_steps,
+    steps,
+)
 from tests.soak.counted_cases import DURATIONS
-from tests.soak.finished_steps import FinishedStep, FinishedSteps, commit_of
+from tests.soak.finished_steps import FinishedStep, FinishedSteps, commit_of, last_steps
 
 ROOT = Path(__file__).parents[2]
 STEPS = [Step(name, (name,)) for name in ("one", "two", "three")]
@@ -20,7 +29,7 @@ REPORT = "from tests.soak.figures import report; report('kills', 1, 50, 'why')"
 
 def ended(name: str, commit: str = "c0ffee", scale: float = 1) -> FinishedStep:
     line = {"figure": name, "value": 0, "n": 1}
-    return FinishedStep(name, commit, scale, "2026-11-26", 2.5, 10.0, "", (line,))
+    return FinishedStep(name, commit, scale, "2026-11-26", "a machine", 2.5, 10.0, "", (line,))
 
 
 def measuring(started: list[str], stops_at: str = "") -> Callable[[Step], FinishedStep | None]:
@@ -96,6 +105,19 @@ def test_a_killed_step_has_no_figures(tmp_path: Path) -> None:
         assert run_steps([step], finished, lambda each: measured_step(each, "", 1, tmp_path)) == []
     assert run_steps(STEPS[:1], finished, measuring(started)) == [ended("one")]
     assert started == ["one"]
+
+
+def test_the_last_measurement_of_each_step_is_published(tmp_path: Path) -> None:
+    """A step replaces its earlier measurement; other steps keep theirs, and steps that no longer exist are removed."""
+    path, page = tmp_path / "scorecard.json", tmp_path / "scorecard.md"
+    publish(ended("old"), ["old"], path, page)
+    for step in (ended("two", "beef"), ended("one", "beef"), ended("two")):
+        publish(step, ["one", "two"], path, page)
+    assert last_steps(path, ["one", "two", "old"]) == [ended("one", "beef"), ended("two")]
+    rows = {line.split(" | ")[0]: line for line in page.read_text().splitlines() if "|" in line}
+    assert " | 2026-11-26 | beef | " in rows["| one"]
+    assert " | 2026-11-26 | c0ffee | " in rows["| two"]
+    assert "| old" not in rows
 
 
 def test_a_command_is_measured(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from agentobs.recording.journal.home import VIEWS_PREFIX, Home, open_home
 from agentobs.store.duckdb import schema
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from tests.marks import mark_all_but_first
 from tests.store.recordings import T0, attempt, end, record, start
 
 VIEWS = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY ALL"
@@ -56,7 +57,7 @@ def test_copied_views_equal_bound_views(home: Home, monkeypatch: pytest.MonkeyPa
     assert answers(home, ingest=False) == expected
 
 
-@pytest.mark.parametrize("size", [0, 1, 100_000])
+@pytest.mark.parametrize("size", mark_all_but_first([100_000, 0, 1], pytest.mark.crash))
 def test_a_damaged_file_is_written_again(
     home: Home, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:

@@ -279,7 +279,7 @@ def test_moved_cut_or_spliced_data_is_detected(tmp_path: Path, side: str, form: 
     path = compressed_path(plain) if form == "compressed" else plain
     source = compressed_path(other) if form == "compressed" else other
     before, data = payloads(plain), path.read_bytes()
-    for number, changed in enumerate(mutations(data, source.read_bytes(), 40)):
+    for number, changed in enumerate(mutations(data, source.read_bytes(), 15)):
         path.write_bytes(changed)
         found = list(read(plain))
         lines = [(i.sequence, i.kind, i.payload) for i in found if isinstance(i, Line)]

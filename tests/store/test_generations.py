@@ -18,9 +18,11 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
+from tests.marks import mark_all_but_first
 from tests.store.recordings import (
     a_home,
     conversation,
+    copied,
     counts,
     everything,
     finish,
@@ -30,16 +32,22 @@ from tests.store.recordings import (
 )
 
 
-def recorded(tmp_path: Path) -> Home:
-    home = a_home(tmp_path)
+@pytest.fixture(scope="module")
+def recorded_once(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """An ingested home with two sessions; tests use copies of it."""
+    home = a_home(tmp_path_factory.mktemp("recorded"))
     record(home, [*conversation(1), *conversation(2)])
     ingest(home)
     return home
 
 
-def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
+@pytest.fixture
+def home(recorded_once: Home, tmp_path: Path) -> Home:
+    return copied(recorded_once, tmp_path)
+
+
+def test_the_published_file_and_its_manifest(home: Home) -> None:
     """The published file is read-only, and the manifest has its number, size and digest."""
-    home = recorded(tmp_path)
     found = home.database.stat()
     assert stat.S_IMODE(found.st_mode) == 0o400
     manifest = json.loads(home.manifest.read_text())
@@ -84,9 +92,8 @@ def test_a_foreign_file_is_never_changed(tmp_path: Path) -> None:
         ingest(home)
 
 
-def test_a_foreign_database_in_place_of_a_published_store(tmp_path: Path) -> None:
+def test_a_foreign_database_in_place_of_a_published_store(home: Home) -> None:
     """A foreign database is refused even if the manifest lists a generation."""
-    home = recorded(tmp_path)
     home.database.unlink()
     with duckdb.connect(str(home.database)) as connection:
         connection.execute("CREATE TABLE precious AS SELECT 1 AS a")
@@ -96,9 +103,8 @@ def test_a_foreign_database_in_place_of_a_published_store(tmp_path: Path) -> Non
         assert connection.execute("FROM precious").fetchall() == [(1,)]
 
 
-def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_a_store_of_a_newer_version_is_refused(home: Home) -> None:
     """A store whose layout is newer than this version is neither read nor rebuilt."""
-    home = recorded(tmp_path)
     home.database.chmod(0o600)
     with duckdb.connect(str(home.database)) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
@@ -120,21 +126,24 @@ os._exit(0)
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        "cut",
-        "cut, and the manifest too",
-        "flipped",
-        "rotten",
-        "changed by a client",
-        "left half written",
-        "older",
-    ],
+    mark_all_but_first(
+        [
+            "cut, and the manifest too",
+            "rotten",
+            "cut",
+            "flipped",
+            "changed by a client",
+            "left half written",
+            "older",
+        ],
+        pytest.mark.crash,
+        kept=2,
+    ),
 )
-def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_generation_is_moved_and_rebuilt(home: Home, tmp_path: Path, damage: str) -> None:
     """If the published file is damaged in any way, the next reader has the same rows, and the report of the ingest
     mentions the damage.
     """
-    home = recorded(tmp_path)
     with plain(home) as connection:
         before = everything(connection)
     data = home.database.read_bytes()
@@ -185,15 +194,17 @@ def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) 
         assert everything(connection) == before
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", '{"generations": 3}', '{"generations": [3]}', '{"generations": [{}]}'],
-)
-def test_a_damaged_manifest_lists_no_generations(tmp_path: Path, text: str) -> None:
+MANIFESTS = [
+    '{"generations": [{}]}', '{"generations": [3]}', '{"generations": 3}', "null", "[]", "{", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", mark_all_but_first(MANIFESTS, pytest.mark.crash))
+def test_a_damaged_manifest_lists_no_generations(home: Home, text: str) -> None:
     """Whatever the manifest contains, an intact store is used as it is, and the next ingest adds to it."""
-    home = recorded(tmp_path)
-    home.manifest.write_text(text)
-    assert generations.generations(home) == []
+    for each in (*MANIFESTS, text):
+        home.manifest.write_text(each)
+        assert generations.generations(home) == []
     record(home, conversation(3))
     report = ingest(home)
     assert (report.published, report.damaged_moved_to) == (True, None)
@@ -201,9 +212,8 @@ def test_a_damaged_manifest_lists_no_generations(tmp_path: Path, text: str) -> N
         assert counts(connection)["session_starts"] == 3
 
 
-def test_a_deleted_store_is_rebuilt(tmp_path: Path) -> None:
+def test_a_deleted_store_is_rebuilt(home: Home) -> None:
     """If the store file is deleted, it is rebuilt from the segments with the same rows."""
-    home = recorded(tmp_path)
     with plain(home) as connection:
         before = everything(connection)
     home.database.unlink()
@@ -213,9 +223,8 @@ def test_a_deleted_store_is_rebuilt(tmp_path: Path) -> None:
         assert everything(connection) == before
 
 
-def test_a_copy_of_the_file_alone(tmp_path: Path) -> None:
+def test_a_copy_of_the_file_alone(home: Home, tmp_path: Path) -> None:
     """A store file that was copied to another machine without its home can be queried there like a home."""
-    home = recorded(tmp_path)
     sent = tmp_path / "sent"
     sent.mkdir()
     shutil.copyfile(home.database, sent / "agentobs.duckdb")
@@ -228,9 +237,8 @@ def test_a_copy_of_the_file_alone(tmp_path: Path) -> None:
         assert counts(connection)["session_starts"] == 3
 
 
-def test_readers_keep_their_generation(tmp_path: Path) -> None:
+def test_readers_keep_their_generation(home: Home) -> None:
     """A connection to a generation that was replaced keeps working."""
-    home = recorded(tmp_path)
     with plain(home) as stranger, connect(home) as reader:
         record(home, conversation(3))
         ingest(home)
@@ -241,13 +249,14 @@ def test_readers_keep_their_generation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("places", [5, pytest.param(24, marks=pytest.mark.crash)])
-def test_a_damaged_copy_of_the_store_alone_is_refused(tmp_path: Path, places: int) -> None:
+def test_a_damaged_copy_of_the_store_alone_is_refused(
+    home: Home, tmp_path: Path, places: int
+) -> None:
     """If a copied store file without its home has a flipped bit, each command returns the right result or fails; the
     file stays.
 
     Queries never return an empty result, and ingest and repair never replace the file by an empty store.
     """
-    home = recorded(tmp_path)
     with connect(home) as connection:
         expected = counts(connection)
     intact = home.database.read_bytes()

@@ -33,6 +33,7 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb import journal_tail as tail_module
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.ingest import ingest
+from tests.marks import mark_all_but_first
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -141,12 +142,15 @@ ingest.ingest(Home(Path(sys.argv[1])))
 
 @pytest.mark.parametrize(
     "place",
-    [
-        "ingest.save_marks",  # the rows are inserted, the watermark is not
-        "generations.publish",  # the draft is committed and closed, not published
-        "Path.replace",  # the new manifest is written as a draft
-        "generations.sync_directory",  # renamed, not synced
-    ],
+    mark_all_but_first(
+        [
+            "ingest.save_marks",  # the rows are inserted, the watermark is not
+            "generations.publish",  # the draft is committed and closed, not published
+            "Path.replace",  # the new manifest is written as a draft
+            "generations.sync_directory",  # renamed, not synced
+        ],
+        pytest.mark.crash,
+    ),
 )
 def test_a_killed_ingest_loses_and_duplicates_nothing(tmp_path: Path, place: str) -> None:
     """If an ingest is killed at any step, the store can be opened, and the next ingest completes the work."""

@@ -1,8 +1,9 @@
 """The display names of lanes."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentobs.store.analysis.lane_names import lane_names, name_of_lane, with_agents
+from agentobs.store.analysis.lane_names import lane_names, name_of_lane, names_of_rows, with_agents
 
 
 def test_a_type_is_a_name_and_several_of_one_type_are_numbered_in_order() -> None:
@@ -48,6 +49,19 @@ def test_a_lane_of_auxiliary_requests_has_their_purpose() -> None:
 
 def test_the_first_known_type_of_a_lane_counts() -> None:
     assert lane_names([("main/a", None), ("main/a", "x"), ("main/a", "y")]) == {"main/a": "x"}
+
+
+def test_a_lane_has_the_same_name_under_its_digest_and_its_text() -> None:
+    digest = "digest:" + "0" * 24
+    rows: list[dict[str, Any]] = [
+        {"lane": f"main/{digest}", "agent_type": None},
+        {"lane": "main/call 7", "agent_type": "Explore"},
+    ]
+
+    def restored(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{**each, "lane": each["lane"].replace(digest, "call 7")} for each in given]
+
+    assert names_of_rows(rows, restored) == {f"main/{digest}": "Explore", "main/call 7": "Explore"}
 
 
 def test_rows_have_the_names_of_their_lanes() -> None:

@@ -35,6 +35,7 @@ from tests.store.recordings import (
     T0,
     a_home,
     conversation,
+    copied,
     everything,
     finish,
     python,
@@ -48,15 +49,23 @@ from tests.store.recordings import (
 ONE, TWO, THREE = (session_id(number) for number in (1, 2, 3))
 
 
-def made(tmp_path: Path) -> Home:
-    """Return an ingested home with three sessions in one segment, and the second session again in another segment."""
-    home = a_home(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """An ingested home with three sessions in one segment, and the second session again in another segment; tests use
+    copies of it.
+    """
+    home = a_home(tmp_path_factory.mktemp("made"))
     # Otherwise, each pruning would bind the views again, because it does not write them.
     assert cached_views(home.path, write=True) is not None
     record(home, [*conversation(1), *conversation(2), *conversation(3, at=T0 + 90 * SECOND)])
     record(home, conversation(2, turns=1))
     ingest(home)
     return home
+
+
+@pytest.fixture
+def home(made: Home, tmp_path: Path) -> Home:
+    return copied(made, tmp_path)
 
 
 def holds(home: Home, session: str) -> list[str]:
@@ -93,13 +102,12 @@ def rebuilt(home: Home) -> dict[str, list]:
         return everything(connection) | {"prices": prices, "segments": marks}
 
 
-def test_a_pruned_session_is_deleted_everywhere(tmp_path: Path) -> None:
+def test_a_pruned_session_is_deleted_everywhere(home: Home) -> None:
     """If a session in the middle of a segment is pruned, no data of it is left, not even in a block of the published
     file.
 
     Other sessions are complete, and a rebuilt store has the same rows.
     """
-    home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
     others = [read_session(home, each, segment_ids(home)) for each in (ONE, THREE)]
@@ -120,11 +128,10 @@ def test_a_pruned_session_is_deleted_everywhere(tmp_path: Path) -> None:
     assert prune(home, sessions=[TWO]).chosen == []
 
 
-def test_pruning_only_content(tmp_path: Path) -> None:
+def test_pruning_only_content(home: Home) -> None:
     """If only content is pruned, costs and events are kept, and a replay reports what is missing, since when, and a
     remedy.
     """
-    home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
     prune(home, sessions=[ONE], what="content")
@@ -145,9 +152,8 @@ def test_pruning_only_content(tmp_path: Path) -> None:
     assert [each.session_id for each in prune(home, sessions=[ONE]).chosen] == [ONE]
 
 
-def test_looking_up_a_pruned_session(tmp_path: Path) -> None:
+def test_looking_up_a_pruned_session(home: Home) -> None:
     """If a pruned session is looked up by any part of its ID, the error states that it was pruned, and when."""
-    home = made(tmp_path)
     prune(home, sessions=[TWO])
     with connect(home) as connection:
         for text in (TWO, TWO[:8], TWO[-6:]):
@@ -186,11 +192,10 @@ retention.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
         pytest.mark.crash,
     ),
 )
-def test_a_kill_at_any_step(tmp_path: Path, place: str) -> None:
+def test_a_kill_at_any_step(home: Home, place: str) -> None:
     """If pruning is killed at any step, the other sessions can be read immediately, and the next ingest completes the
     pruning.
     """
-    home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
     process = python(KILLED_AT, home.path, place, TWO)
@@ -217,12 +222,11 @@ def test_a_kill_at_any_step(tmp_path: Path, place: str) -> None:
     assert not any(TWO in repr(row) for row in after["attempts"])
 
 
-def test_the_oldest_sessions_are_deleted_first(tmp_path: Path) -> None:
+def test_the_oldest_sessions_are_deleted_first(home: Home) -> None:
     """Pruning by age deletes sessions that ended before a time; pruning by size deletes the oldest sessions first.
 
     By size, sessions are deleted until the home is small enough.
     """
-    home = made(tmp_path)
     dry = prune(home, before_ns=T0 + 61 * SECOND, dry_run=True)
     assert [each.session_id for each in dry.chosen] == [ONE, TWO]
     assert dry.after is None
@@ -239,9 +243,8 @@ def test_the_oldest_sessions_are_deleted_first(tmp_path: Path) -> None:
         assert connection.execute("SELECT session_id FROM sessions").fetchall() == [(THREE,)]
 
 
-def test_running_sessions_are_skipped(tmp_path: Path) -> None:
+def test_running_sessions_are_skipped(home: Home) -> None:
     """A session with an open segment is reported and not changed."""
-    home = made(tmp_path)
     segment = write_facts(
         home, [start(9).start, usage_row(1, session_id=session_id(9))], close=False
     )
@@ -256,9 +259,8 @@ def test_running_sessions_are_skipped(tmp_path: Path) -> None:
     ]
 
 
-def test_the_prune_command(tmp_path: Path) -> None:
+def test_the_prune_command(home: Home) -> None:
     """The `prune` command accepts ages, sizes and IDs, reports what it deleted, and rejects unclear input."""
-    home = made(tmp_path)
     results = home.path / "sessions" / ONE / "results"
     results.mkdir(parents=True)
     (results / "1-toolu_1.txt").write_text("long")
@@ -280,11 +282,10 @@ def test_the_prune_command(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
-def test_the_warning_about_a_large_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_about_a_large_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the home exceeds a size, the ingest and sessions commands print one warning with advice; otherwise, they print
     no warning.
     """
-    home = made(tmp_path)
     for size, times in (("1000", 1), ("1000000000", 0)):
         monkeypatch.setenv("AGENTOBS_WARN_BYTES", size)
         for command in ("ingest", "sessions"):
@@ -314,12 +315,11 @@ for session in sys.argv[2:]:
 
 
 @pytest.mark.crash
-def test_readers_during_pruning(tmp_path: Path) -> None:
+def test_readers_during_pruning(home: Home) -> None:
     """While one process writes and another one prunes, readers get no lock errors and see no damage.
 
     In the end, the other sessions are complete.
     """
-    home = made(tmp_path)
     workers = [python(WRITING, home.path), python(PRUNING, home.path, ONE, TWO)]
     while any(worker.poll() is None for worker in workers):
         with connect(home) as connection:
@@ -340,12 +340,11 @@ def test_readers_during_pruning(tmp_path: Path) -> None:
     assert verify(home).findings == []
 
 
-def test_records_written_during_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_written_during_pruning(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that another process writes between the selection and the pruning is kept while that process runs.
 
     It does not count as damage, and is deleted after the process has ended; a rebuilt store has the same rows.
     """
-    home = made(tmp_path)
     late = []
 
     def decide(*arguments: Any) -> None:

@@ -36,6 +36,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Worker, query
 from agentobs.store.duckdb.sql_worker_main import MemoryWatch
 from agentobs.store.duckdb.worker_protocol import encoded, packed_row, read, row_of
+from tests.marks import mark_all_but_first
 from tests.store.recordings import ROOT, a_home, attempt, conversation, python, record, start
 from tests.store.test_ingest import a_line
 
@@ -227,7 +228,10 @@ def used_seconds(process_id: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("code", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "code",
+    mark_all_but_first([signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV], pytest.mark.crash),
+)
 def test_a_worker_that_dies_is_reported(home: Home, code: signal.Signals) -> None:
     """If the worker is killed for any reason, the query ends with one error, and so does the next query."""
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
@@ -515,7 +519,9 @@ with Worker(sys.argv[1], Limits(timeout_seconds=300), ingest=False) as worker:
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", mark_all_but_first([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], pytest.mark.crash)
+)
 def test_a_worker_does_not_outlive_its_parent(home: Home, how: signal.Signals) -> None:
     """A worker ends in the middle of a query if its parent process ends in any way, even if it is killed."""
     process = python(ASKING, home.path)

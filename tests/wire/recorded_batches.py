@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -52,14 +53,25 @@ class Batch:
         ids = [file.session_id for file in self.files]
         return {session_id: read_session(self.home, session_id, segments) for session_id in ids}
 
+    @functools.cached_property
+    def _rows(self) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
+        return {}
+
     def rows(self, sql: str, recorded: RecordedFile) -> list[tuple[Any, ...]]:
-        """Query the store; `$session` in the statement is the session of a file."""
-        return self.database.execute(sql, {"session": recorded.session_id}).fetchall()
+        """Return the rows of the session of a file.
+
+        Each statement runs only once, on all sessions; its first column is the session, which is not returned.
+        """
+        if sql not in self._rows:
+            found = self._rows[sql] = defaultdict[str, list[tuple[Any, ...]]](list)
+            for session_id, *row in self.database.execute(sql).fetchall():
+                found[session_id].append(tuple(row))
+        return self._rows[sql].get(recorded.session_id, [])
 
     def continued_attempts(self, recorded: RecordedFile) -> list[int | None]:
         """Return, for each attempt of a session, the number of the attempt that it continues; None if there is none."""
         rows = self.rows(
-            "SELECT attempt_id, continues_attempt_id FROM attempts WHERE session_id = $session ORDER BY started_ns",
+            "SELECT session_id, attempt_id, continues_attempt_id FROM attempts ORDER BY started_ns",
             recorded,
         )
         number = {attempt_id: at for at, (attempt_id, _) in enumerate(rows)}

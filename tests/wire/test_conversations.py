@@ -69,7 +69,7 @@ def test_each_request_continues_the_last_response_in_its_history(batch: Batch) -
     """An attempt continues the last response in its history, and its turn is the number of earlier responses plus
     one.
     """
-    sql = "SELECT turn FROM attempts WHERE session_id = $session ORDER BY started_ns"
+    sql = "SELECT session_id, turn FROM attempts ORDER BY started_ns"
     for recorded in batch.files:
         assert batch.continued_attempts(recorded) == continued_responses(recorded.file.exchanges), (
             recorded.file.name
@@ -82,12 +82,12 @@ def test_each_request_continues_the_last_response_in_its_history(batch: Batch) -
 def test_tool_calls_have_their_results(batch: Batch) -> None:
     """Each tool call of a response is joined with the result in a later request, if there is one."""
     sql = """
-        SELECT caller.started_ns, c.tool_use_id, c.name, c.ordinal, c.result_ns, c.is_error, c.source
+        SELECT session_id, caller.started_ns, c.tool_use_id, c.name, c.ordinal, c.result_ns, c.is_error, c.source
         FROM tool_calls AS c JOIN attempts AS caller USING (session_id, attempt_id)
-        WHERE session_id = $session AND c.runs_on = 'client' ORDER BY caller.started_ns, ordinal
+        WHERE c.runs_on = 'client' ORDER BY caller.started_ns, ordinal
     """
+    starts = "SELECT session_id, started_ns FROM attempts ORDER BY started_ns"
     for recorded in batch.files:
-        starts = "SELECT started_ns FROM attempts WHERE session_id = $session ORDER BY started_ns"
         number = {started_ns: at for at, (started_ns,) in enumerate(batch.rows(starts, recorded))}
         rows = [
             (number[started_ns], *call, number.get(result_ns), is_error, source)
@@ -99,8 +99,9 @@ def test_tool_calls_have_their_results(batch: Batch) -> None:
 def test_interactions_begin_with_a_prompt(batch: Batch) -> None:
     """An interaction lasts from a prompt until a response without tool calls, the next prompt, or the end."""
     sql = """
-        SELECT interaction_id, result FROM attempts LEFT JOIN interactions USING (session_id, interaction_id)
-        WHERE session_id = $session ORDER BY attempts.started_ns
+        SELECT session_id, interaction_id, result
+        FROM attempts LEFT JOIN interactions USING (session_id, interaction_id)
+        ORDER BY attempts.started_ns
     """
     for recorded in batch.files:
         rows = batch.rows(sql, recorded)

@@ -30,14 +30,15 @@ FILES = 40
 """The number of files whose responses contain such calls or results, by which missing files are detected."""
 
 CALLS = """
-    SELECT name, use, max_uses, outcome, is_error, error_code, attempt_id = result_attempt_id, tool_use_id, caller_id
+    SELECT session_id, name, use, max_uses, outcome, is_error, error_code, attempt_id = result_attempt_id, tool_use_id,
+        caller_id
     FROM tool_calls
-    WHERE session_id = $session AND runs_on = 'provider'
+    WHERE runs_on = 'provider'
     ORDER BY (SELECT started_ns FROM attempts WHERE attempts.attempt_id = tool_calls.attempt_id), ordinal
 """
 RESULTS = """
-    SELECT type, items, return_code
-    FROM provider_tool_results WHERE session_id = $session
+    SELECT session_id, type, items, return_code
+    FROM provider_tool_results
     ORDER BY session_sequence
 """
 
@@ -146,11 +147,12 @@ def test_only_calls_in_streams_have_a_time(batch: Batch) -> None:
     for recorded in batch.files:
         rows = batch.rows(
             """
-            SELECT streamed, attempt_id = result_attempt_id, calls.duration_ns, calls.started_ns IS NOT NULL,
+            SELECT session_id, streamed, attempt_id = result_attempt_id, calls.duration_ns,
+                calls.started_ns IS NOT NULL,
                 requested_ns BETWEEN attempts.started_ns AND attempts.started_ns + attempts.duration_ns,
                 calls.duration_ns BETWEEN 0 AND attempts.duration_ns
             FROM tool_calls AS calls JOIN attempts USING (session_id, attempt_id)
-            WHERE session_id = $session AND runs_on = 'provider'
+            WHERE runs_on = 'provider'
             """,
             recorded,
         )
@@ -167,9 +169,9 @@ def test_the_advisor_and_the_executor_have_their_own_tokens(batch: Batch) -> Non
     for recorded in batch.files:
         rows = batch.rows(
             """
-            SELECT advisor_model, advisor_input_tokens, advisor_output_tokens, executor_model, executor_input_tokens,
-                executor_output_tokens, use, max_uses, stop_reason
-            FROM advisor_consultations WHERE session_id = $session ORDER BY attempt_id
+            SELECT session_id, advisor_model, advisor_input_tokens, advisor_output_tokens, executor_model,
+                executor_input_tokens, executor_output_tokens, use, max_uses, stop_reason
+            FROM advisor_consultations ORDER BY attempt_id
             """,
             recorded,
         )

@@ -9,13 +9,12 @@ from typing import Any
 from tests.wire.corpus import Exchange
 
 ROWS = """
-    SELECT iteration, billed, usage.model, input_tokens, output_tokens, reasoning_tokens, cache_read_tokens,
+    SELECT session_id, iteration, billed, usage.model, input_tokens, output_tokens, reasoning_tokens, cache_read_tokens,
         cache_write_5m_tokens, cache_write_1h_tokens, web_search_requests, service_tier,
         regexp_replace(inference_geo, '^digest:[0-9a-f]{24}$', 'digest'), certainty
-    FROM usage JOIN attempts USING (session_id, attempt_id)
-    WHERE session_id = $session ORDER BY started_ns, iteration
+    FROM usage JOIN attempts USING (session_id, attempt_id) ORDER BY started_ns, iteration
 """
-"""Returns the usage rows of a session, in the order of `usage_rows`."""
+"""Returns the usage rows of all sessions, each in the order of `usage_rows`."""
 
 
 def usage_rows(exchange: Exchange) -> list[tuple[Any, ...]]:

@@ -31,6 +31,7 @@ from agentobs.cli.terminal.tables import print_facts, print_line
 from agentobs.errors import UsageError
 from agentobs.records.display import (
     COST_MARKS,
+    has_partial_counts,
     money,
     printable,
     score_value,
@@ -39,7 +40,7 @@ from agentobs.records.display import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
     from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.port import Store
@@ -150,8 +151,7 @@ def show(context: click.Context, session: str, content: bool) -> None:
         about = rows_of(store, "internal/session", session_id=session_id)
         git = rows_of(store, "internal/session_git", session_id=session_id)
         costs = as_dicts(rows_of(store, "cost_by_session", session_id=session_id))
-        mark = COST_MARKS.get(costs[0]["cost_status"], "") if costs else ""
-        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), mark)
+        _print_facts(_with_git(_with_titles(about, SessionTexts(store), None), git), costs[:1])
         _print_time_and_waste(store, session_id)
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         turns, timeline = (
@@ -327,14 +327,20 @@ def _name(row: dict[str, Any]) -> str:
     return f"{prefix}{row['name']}"
 
 
-def _print_facts(rows: Rows, cost_mark: str) -> None:
+def _print_facts(rows: Rows, costs: Sequence[Mapping[str, Any]]) -> None:
     """Print one row, one fact per line. On a terminal, long values are wrapped.
 
-    `cost_mark` precedes the cost. A lower bound also holds for the output tokens.
+    The certainty in `costs` precedes the cost and the output tokens.
     """
     columns, [values] = rows
-    is_low = cost_mark == COST_MARKS["lower_bound"]
-    marks = {"cost_usd": cost_mark, "output_tokens": cost_mark if is_low else ""}
+    marks = {
+        name: mark
+        for row in costs
+        for name, mark in (
+            ("cost_usd", COST_MARKS.get(row["cost_status"], "")),
+            ("output_tokens", COST_MARKS["lower_bound"] if has_partial_counts(row) else ""),
+        )
+    }
     facts = [
         (
             heading(column),

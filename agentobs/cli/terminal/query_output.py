@@ -14,7 +14,7 @@ from agentobs.cli.terminal.instants import local_instant, zone_name
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import COST_SIGNS, pretty, text
+from agentobs.records.display import COST_SIGNS, has_partial_counts, pretty, text
 from exporters.row_text import write_csv, write_json
 
 if TYPE_CHECKING:
@@ -136,23 +136,22 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
         positions = [columns.index(name) for name in shown]
         cells = [[readable(columns[at], row[at]) for at in positions] for row in values]
         if "cost_status" in columns:
-            _add_signs(cells, values, shown, columns.index("cost_status"))
+            _add_signs(cells, as_dicts(rows), shown)
         show_table([heading(name) for name in shown], cells, keys=shown, ids=_short_ids())
 
 
 def _add_signs(
-    cells: list[list[Any]], values: list[tuple[Any, ...]], shown: Sequence[str], status: int
+    cells: list[list[Any]], rows: Sequence[Mapping[str, Any]], shown: Sequence[str]
 ) -> None:
     """Put the sign of a lower bound or an estimate before costs, and before output tokens of cut responses."""
-    signs: dict[str, dict[Any, str]] = {
-        "cost_usd": {} if "cost_status" in shown else dict(COST_SIGNS),
-        "output_tokens": {"lower_bound": COST_SIGNS["lower_bound"]},
-    }
-    for place, column in enumerate(shown):
-        for cell, row in zip(cells, values, strict=True) if column in signs else ():
-            sign = signs[column].get(row[status], "")
-            if sign and cell[place] is not None:
-                cell[place] = f"{sign}{text(cell[place])}"
+    for cell, row in zip(cells, rows, strict=True):
+        signs = {
+            "cost_usd": "" if "cost_status" in shown else COST_SIGNS.get(row["cost_status"], ""),
+            "output_tokens": COST_SIGNS["lower_bound"] if has_partial_counts(row) else "",
+        }
+        for place, column in enumerate(shown):
+            if signs.get(column) and cell[place] is not None:
+                cell[place] = f"{signs[column]}{text(cell[place])}"
 
 
 INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "last_given_ns")

@@ -22,7 +22,16 @@ from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.cli.tui.transcript import Entry, transcript
-from agentobs.records.display import COST_MARKS, COST_SIGNS, money, pretty, printable, seconds, text
+from agentobs.records.display import (
+    COST_MARKS,
+    COST_SIGNS,
+    has_partial_counts,
+    money,
+    pretty,
+    printable,
+    seconds,
+    text,
+)
 from agentobs.store.analysis.lane_names import name_of_lane
 
 FOLDED_LINES = 8
@@ -258,7 +267,7 @@ class SessionScreen(Screen[None]):
             table.add_column(Text(heading(name)))
         for row in view.turns:
             named = {**row, "lane": row.get("agent")}
-            sign = COST_SIGNS["lower_bound"] if row["cost_status"] == "lower_bound" else ""
+            sign = COST_SIGNS["lower_bound"] if has_partial_counts(row) else ""
             signs = {"output_tokens": sign}
             table.add_row(*(_cell(name, named[name], signs.get(name, "")) for name in _MONEY))
 

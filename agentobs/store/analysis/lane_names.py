@@ -2,7 +2,7 @@
 
 The main agent is `main`. A sub-agent is named after the type of its agent, such as `Explore`, or `agent` if the type is
 unknown. If several lanes of a session have the same type, they are numbered in the order of their first start:
-`Explore 1`, `Explore 2`. Numbers count over the whole session, so names are unique for nested sub-agents, too.
+`Explore 1`, `Explore 2`. Numbers count over the whole session, so the names of nested sub-agents are unique as well.
 """
 
 from __future__ import annotations
@@ -59,8 +59,19 @@ def names_in_session(store: Store, session_id: str, restore: RestoreTexts) -> di
         session_id: the session.
         restore: replaces digests of types by their texts, if they are shown.
     """
-    rows = store.rows("internal/lane_names", session_ids=[session_id]).dicts()
-    return lane_names((row["lane"], row["agent_type"]) for row in restore(list(rows)))
+    rows = list(store.rows("internal/lane_names", session_ids=[session_id]).dicts())
+    return names_of_rows(rows, restore)
+
+
+def names_of_rows(rows: Sequence[Row], restore: RestoreTexts) -> dict[str, str]:
+    """Return the display names of the lanes of a session, given its rows of `internal/lane_names`.
+
+    A lane whose ID is a digest has the same name under its digest and under its text.
+    """
+    shown = list(restore(rows))
+    names = lane_names((row["lane"], row["agent_type"]) for row in shown)
+    by_digest = {row["lane"]: names[text["lane"]] for row, text in zip(rows, shown, strict=True)}
+    return names | by_digest
 
 
 def with_agents(rows: Iterable[Row], names: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -80,12 +91,10 @@ def with_agents_of_sessions(
 ) -> list[dict[str, Any]]:
     """Return rows about lanes of several sessions with the display name of their lane as `agent`."""
     ids = sorted({str(row["session_id"]) for row in rows if "/" in str(row["lane"])})
-    lanes: dict[str, list[tuple[str, str | None]]] = {}
-    if ids:
-        known = list(store.rows("internal/lane_names", session_ids=ids).dicts())
-        for each in restore(known):
-            lanes.setdefault(each["session_id"], []).append((each["lane"], each["agent_type"]))
-    names = {session_id: lane_names(known) for session_id, known in lanes.items()}
+    lanes: dict[str, list[Row]] = {}
+    for each in store.rows("internal/lane_names", session_ids=ids).dicts() if ids else ():
+        lanes.setdefault(each["session_id"], []).append(each)
+    names = {session_id: names_of_rows(known, restore) for session_id, known in lanes.items()}
     return [
         each for row in rows for each in with_agents([row], names.get(str(row["session_id"]), {}))
     ]

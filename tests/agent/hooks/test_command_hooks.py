@@ -16,6 +16,7 @@ import pytest
 from agentobs.agent.execution.command_hooks import environment
 from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.hooks import Command, Hook, table
+from tests.marks import mark_all_but_first
 
 from .live_hooks import NO_CLIENT, answer, question, raw
 
@@ -157,7 +158,10 @@ def test_a_program_that_does_not_read_its_input() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["sleep 60", "trap '' TERM; while :; do sleep 1; done", "cat; sleep 60"]
+    "line",
+    mark_all_but_first(
+        ["trap '' TERM; while :; do sleep 1; done", "sleep 60", "cat; sleep 60"], pytest.mark.crash
+    ),
 )
 def test_a_program_that_hangs_is_killed(tmp_path: Path, line: str) -> None:
     """After the timeout, a program is terminated and then killed, with its complete process group."""

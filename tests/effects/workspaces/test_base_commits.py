@@ -201,11 +201,11 @@ def test_converted_files_are_stored_with_the_recorded_bytes(tmp_path: Path, home
 
 
 def test_a_large_repository_makes_a_small_fixture(tmp_path: Path, home: Path) -> None:
-    """100 MB in 20 files, and a change of 1 kB; the size limit counts what is stored."""
+    """25 MB in 5 files, and a change of 1 kB; the size limit counts what is stored."""
     root = tmp_path / "root"
     root.mkdir()
     git(root, "init", "-q")
-    write(root, {f"data/{n}.txt": f"{n:0100}\n".encode() * 49_505 for n in range(20)})
+    write(root, {f"data/{n}.txt": f"{n:0100}\n".encode() * 49_505 for n in range(5)})
     git(root, "add", "-A")
     git(root, "commit", "-qm", "data")
     write(root, {"change.txt": os.urandom(1000)})
@@ -213,10 +213,10 @@ def test_a_large_repository_makes_a_small_fixture(tmp_path: Path, home: Path) ->
     workspace, _ = frozen(recorded, root / "fixture")
     assert workspace.source.stat().st_size < 2500
     expected = files_of(root, skipped=(".git", "fixture"))
-    assert sum(len(content) for _, content in expected.values()) > 100_000_000
+    assert sum(len(content) for _, content in expected.values()) > 25_000_000
     assert restored(workspace, tmp_path / "out") == expected
     with pytest.raises(
-        UsageError, match=r"have 95\.\d MiB, but a fixture stores at most 20\.0 MiB"
+        UsageError, match=r"have 23\.\d MiB, but a fixture stores at most 20\.0 MiB"
     ):
         frozen(recorded, root / "other", standalone=True)
 

@@ -87,7 +87,10 @@ def passes(directory: Path) -> bool:
 def test_a_fork_with_another_model_fixes_what_the_session_could_not(
     session: Session, shell: Shell, tmp_path: Path
 ) -> None:
-    """It starts from the files of turn 5; the tests that failed in the session pass, and nothing else is changed."""
+    """It starts from the files of turn 5; the tests that failed in the session pass, and nothing else is changed.
+
+    The directory that the user has chosen is not deleted with the session.
+    """
     project, out = session.folder / "project", tmp_path / "out"
     (project / "later.txt").write_text("changed after the session\n")
     before = files_of(project)
@@ -109,18 +112,27 @@ def test_a_fork_with_another_model_fixes_what_the_session_could_not(
         assert str(each["messages"]).count("Hint.") == 1
     home = session.folder / "home"
     [parent] = query("SELECT session_id FROM sessions WHERE name = 'fix'", home=home)
+    fork = shown_session(ended.err)
     forks = query(
-        "SELECT relation, continues_session_id, forked_turn, status FROM sessions "
-        "WHERE name = 'fix-fork-5'",
+        "SELECT name, relation, continues_session_id, forked_turn, status FROM sessions "
+        "WHERE session_id = $1",
+        [fork],
         home=home,
     )
-    assert forks == [("fork", parent[0], 5, "completed")]
+    assert forks == [("fix-fork-5", "fork", parent[0], 5, "completed")]
     states = query(
-        "SELECT count(*) FROM workspace_states JOIN sessions USING (session_id) "
-        "WHERE name = 'fix-fork-5' AND source = 'end'",
+        "SELECT count(*) FROM workspace_states WHERE session_id = $1 AND source = 'end'",
+        [fork],
         home=home,
     )
     assert states == [(1,)]
+    assert shell("prune", "--session", fork, "--content-only").code == 0
+    assert (out / "check.sh").is_file()
+
+
+def shown_session(messages: str) -> str:
+    """Return the session of a fork, as its messages name it."""
+    return messages.partition("agentobs show ")[2].split()[0]
 
 
 def compared(shell: Shell, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -129,9 +141,13 @@ def compared(shell: Shell, *arguments: str) -> tuple[int, list[dict[str, Any]], 
     return ended.code, json.loads(ended.out)["rows"] if ended.out else [], ended.err
 
 
-def test_a_comparison_shows_which_model_passes(session: Session, shell: Shell) -> None:
+def test_a_comparison_shows_which_model_passes(
+    session: Session, shell: Shell, tmp_path: Path
+) -> None:
     """Each fork has a row, even if the provider is down in the meantime; each fork has its own directory and
     session.
+
+    The directory is deleted with the last of its sessions, as is that of a fork without a comparison.
     """
     code, rows, messages = compared(shell, "--models", f"{HALTING},{RECORDED}", "--yes")
     assert code == 1
@@ -158,30 +174,18 @@ def test_a_comparison_shows_which_model_passes(session: Session, shell: Shell) -
             home=session.folder / "home",
         )
         assert forked == ("fork", 5)
-
-
-def test_directories_of_forks_are_deleted_with_their_sessions(
-    session: Session, shell: Shell, tmp_path: Path
-) -> None:
-    """A fork and a comparison of two forks; a directory that the user has chosen is not deleted."""
-    temporary, chosen = tmp_path / "temporary", tmp_path / "chosen"
+    ended = shell("fork", "fix", "--at", "5", "--model", OTHER)
+    assert ended.code == 0, ended.err
+    temporary = tmp_path / "temporary"
 
     def prune(*session_ids: str) -> list[str]:
         options = [part for each in session_ids for part in ("--session", each)]
         assert shell("prune", *options, "--content-only").code == 0
         return sorted(each.name[:12] for each in temporary.iterdir())
 
-    ids: list[str] = []
-    for options in ((), ("-o", str(chosen))):
-        ended = shell("fork", "fix", "--at", "5", "--model", OTHER, *options)
-        assert ended.code == 0, ended.err
-        ids.append(ended.err.partition("agentobs show ")[2].split()[0])
-    _, rows, _ = compared(shell, "--models", f"{OTHER},{HALTING}", "--yes")
-    first, second = (row["session_ids"] for row in rows[1:])
-    assert prune(*ids) == ["agentobs-com"]
-    assert (chosen / "check.sh").is_file()
-    assert prune(*first) == ["agentobs-com"]
-    assert prune(*second) == []
+    assert len(list(temporary.iterdir())) == 2
+    assert prune(shown_session(ended.err), *rows[1]["session_ids"]) == ["agentobs-com"]
+    assert prune(*rows[2]["session_ids"]) == []
     # Comparisons of other tests are listed as well.
     listed = [each.read_text() for each in (session.folder / "home" / "forks").iterdir()]
     assert not any(str(temporary) in each for each in listed)

@@ -416,8 +416,9 @@ SELECT
     0.1::DOUBLE AS threshold,
     concat(
         'about $', round(rewritten.wasted_usd, 4), ' of $', round(spent.cost_usd, 4), ' in ', rewritten.calls,
-        CASE rewritten.calls WHEN 1 THEN ' request' ELSE ' requests' END,
-        ', at most $', round(rewritten.worst.wasted_usd, 4), ' in one'
+        CASE rewritten.calls
+            WHEN 1 THEN ' request' ELSE concat(' requests, at most $', round(rewritten.worst.wasted_usd, 4), ' in one')
+        END
     ) AS detail,
     rewritten.worst.attempt_id AS evidence_id
 FROM rewritten
