@@ -15,6 +15,7 @@ from dashboards.app.session_cache import SessionCache
 from dashboards.app.site import site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import tree_of
+from dashboards.panels.failure_groups import add_reasons
 from dashboards.panels.panels import rows_of
 from dashboards.panels.trace_tree import TraceTree
 
@@ -65,7 +66,16 @@ def open_session(request: Request, view: View, session_id: str) -> OpenedSession
     def compute_tree() -> TraceTree:
         name = "session_waterfall"
         waterfall = cache.get(name, lambda: rows_of(view.store, name, **key))
-        return tree_of(view, session_id, waterfall, failure, causes)
+        tree = tree_of(view, session_id, waterfall, failure, causes)
+        if tree.failed:
+            errors = cache.get(
+                "session_errors", lambda: rows_of(view.store, "session_errors", **key)
+            )
+            ends = cache.get(
+                "internal/agent_ends", lambda: rows_of(view.store, "internal/agent_ends", **key)
+            )
+            add_reasons(tree, errors, ends)
+        return tree
 
     tree = cache.get("tree", compute_tree)
     lanes = cache.get(

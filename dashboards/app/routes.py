@@ -21,6 +21,7 @@ from agentobs.errors import AgentobsError, UsageError
 from agentobs.store.port import QueryError
 from dashboards.app import (
     attempt_page,
+    call_arguments,
     causes_page,
     changes_page,
     fleet_page,
@@ -44,6 +45,7 @@ _PAGES = (
     ledger_page,
     command_pages,
     causes_page,
+    call_arguments,
     session_page,
     changes_page,
     step_content,

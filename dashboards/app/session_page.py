@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -15,13 +16,14 @@ from starlette.routing import Route
 from agentobs.store.analysis.lane_names import with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.causes_page import file_values, why_values
-from dashboards.app.commands.command_pages import command_values, diverged_steps
+from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import number_in, page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
+    MOST_CHARACTERS,
     ShownNode,
     earlier_failures,
     main_turns,
@@ -33,6 +35,8 @@ from dashboards.app.trace import (
 )
 from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises
+from dashboards.panels.failure_groups import SessionFailures, session_failures
+from dashboards.panels.failure_words import failure_note, failure_words, unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
@@ -49,8 +53,8 @@ PAGE_SIZE = 50
 """Steps per page. Our choice: one or two screens."""
 MOST_ROWS = 20
 """The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
-MOST_CHARACTERS = 200
-"""The maximum length of a filter, in characters. Our choice."""
+MOST_LONGEST = 5
+"""The number of longest steps that the tab Time lists. Our choice."""
 TRACE = "trace"
 """The tab that is shown first."""
 TABS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -62,7 +66,7 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "context": ("Context", ("context",)),
     "steps": ("Steps", ()),
     "files": ("Files", ()),
-    "why": ("Why", ()),
+    "why": ("Causes of changes", ()),
     "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
@@ -79,6 +83,8 @@ def session(request: Request) -> Response:
             return RedirectResponse(path, 303)
         opened = open_session(request, view, session_id)
         query = request.query_params
+        kept = content_state(view.store, session_id)
+        shown = shown_failure(opened.failure, opened.restored)
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
         if tab == TRACE and query.get("turn") and "step" not in query:
             step_id = step_of_turn(opened.tree, query["turn"])
@@ -91,21 +97,26 @@ def session(request: Request) -> Response:
             figures=bool(TABS[tab][1]),
             revision=view.revision,
             tab=tab,
-            tabs={name: title for name, (title, _) in TABS.items()},
+            tabs=_tabs(opened, tab),
             about=opened.about,
             agents=opened.agents,
-            failure=shown_failure(opened.failure, opened.restored),
+            failure=shown,
             failing=None
             if opened.tree.failing is None
             else opened.tree.node(opened.tree.failing).step_id,
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
+            **_failure_values(opened),
+            failure_words=failure_words(shown.row) if shown else "",
+            failure_note=failure_note(shown.row) if shown else "",
             failed_steps=_failed_counts(opened.tree),
             own_turns=_own_turns(opened),
+            unfinished_turns=unfinished_turns(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(opened.cached_rows("internal/session_git")),
             spent=first_of(opened.cached_rows("cost_by_session")),
-            content_state=content_state(view.store, session_id),
+            content_state=kept,
+            imported_from=kept["source"] if kept["source"] not in (None, "recorded") else None,
             losses=_losses(view, session_id),
             **previous_session(view, session_id),
             link=_link,
@@ -118,6 +129,8 @@ def session(request: Request) -> Response:
 def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
     tree, view = opened.tree, opened.view
     number = selected_number(tree, query)
+    if number is None and (failures := completed_failures(opened)) is not None:
+        number = None if failures.is_repaired else failures.first
     words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
     more, is_filtered = 0, bool(words.strip() or only_failed)
     if is_filtered:
@@ -131,7 +144,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     return {
         "nodes": nodes,
         "more_nodes": more,
-        "all_nodes": len(tree),
+        "all_nodes": sum(tree.node(each).kind != "group" for each in tree.order),
         "main_turns": main_turns(tree),
         "is_filtered": is_filtered,
         "find": words,
@@ -151,6 +164,7 @@ def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[st
     view, session_id, about = opened.view, opened.session_id, opened.about
     verdicts = opened.cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS))
     return {
+        "refusal": refused(view, about),
         "verdicts": with_texts(verdicts, opened.restored),
         "evidence_steps": {
             each.verdict.signature: [opened.tree.step_of_evidence(row) for row in each.evidence]
@@ -266,6 +280,52 @@ def _last_failed(opened: OpenedSession) -> ShownNode | None:
     return shown_nodes(opened.view, [opened.tree.node(number)], set(), opened.agents)[0]
 
 
+def _tabs(opened: OpenedSession, shown_tab: str) -> dict[str, str]:
+    """Return the titles of the tabs. Those about effects are left out if no effects were recorded."""
+    causes = opened.causes
+    empty = {
+        name
+        for name, nodes in (("files", causes.file_changes), ("why", causes.effect_nodes))
+        if not nodes and name != shown_tab
+    }
+    return {name: title for name, (title, _) in TABS.items() if name not in empty}
+
+
+def _failure_values(opened: OpenedSession) -> dict[str, Any]:
+    """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
+    error has a text.
+    """
+    failures = completed_failures(opened)
+    listed = failures.listed if failures else ()
+    steps = [opened.tree.node(each.numbers[0]) for each in listed]
+    with_text = [node for node in steps if node.step is not None and node.step["attempt_id"]]
+    # The result of a sub-agent only repeats how it ended.
+    errors = [node for node in with_text if node.kind != "agent"]
+    return {
+        "completed_failures": failures,
+        "failure_steps": [node.step_id for node in steps],
+        "error_step": next(iter([*errors, *with_text]), None),
+    }
+
+
+def completed_failures(opened: OpenedSession) -> SessionFailures | None:
+    """Return the failures of a session that completed; None if it has none, or did not complete."""
+    if opened.about["status"] != "completed" or not opened.tree.failed:
+        return None
+    store, key = opened.view.store, {"session_id": opened.session_id}
+
+    def compute() -> SessionFailures | None:
+        errors = opened.cache.get("session_errors", lambda: rows_of(store, "session_errors", **key))
+        ends = opened.cache.get(
+            "internal/agent_ends", lambda: rows_of(store, "internal/agent_ends", **key)
+        )
+        return session_failures(opened.tree, errors, ends)
+
+    found = opened.cache.get("failures", compute)
+    # Texts are read each time, because they may be deleted while the groups are cached.
+    return found and found.restored(opened.view.texts.replace_in_dicts, opened.agents)
+
+
 def _own_turns(opened: OpenedSession) -> int | None:
     """Return the number of turns of the main agent itself; None if no sub-agent has turns."""
     tree = opened.tree
@@ -303,7 +363,7 @@ def tree_part(request: Request) -> Response:
             found = _trace_values(opened, query)
             values = {name: found[name] for name in ("nodes", "selected")}
             if found["is_filtered"]:
-                summary = (len(found["nodes"]), found["more_nodes"])
+                summary = (len(found["nodes"]), found["more_nodes"], 0)
         return HTMLResponse(
             page("tree.html", session_id=opened.session_id, summary=summary, **values)
         )
@@ -328,6 +388,25 @@ def step_part(request: Request) -> Response:
         return HTMLResponse(page("step.html", **values))
 
 
+def _time_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
+    del query
+    kinds = (
+        "request",
+        "tool",
+        "command",
+        "mcp_call",
+        "person",
+        "queued",
+        "retry_wait",
+        "compaction",
+    )
+    nodes = [opened.tree.node(number) for number in opened.tree.order]
+    timed = [(node.duration_ns, node) for node in nodes if node.duration_ns and node.kind in kinds]
+    longest = heapq.nlargest(MOST_LONGEST, timed, key=lambda each: each[0])
+    shown = shown_nodes(opened.view, [node for _, node in longest], set(), opened.agents)
+    return {"longest": shown}
+
+
 def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
     del opened
     return {
@@ -340,6 +419,7 @@ def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[
 _TAB_VALUES = {
     "transcript": _transcript_values,
     "cost": _cost_values,
+    "time": _time_values,
     "trace": _trace_values,
     "overview": _overview_values,
     "steps": _step_values,

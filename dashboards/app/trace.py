@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from agentobs.errors import UsageError
@@ -19,6 +20,8 @@ from dashboards.figures.phrases import count, times
 from dashboards.panels.session_outcomes import steps_of
 from dashboards.panels.trace_tree import Node, TraceTree, trace_tree
 
+MOST_CHARACTERS = 200
+"""The maximum length of a filter, in characters. Our choice."""
 MOST_MATCHES = 200
 """The maximum number of matches of a filter that are shown. Our choice."""
 MOST_NAMES = 3
@@ -244,9 +247,24 @@ def _agents_of(nodes: Sequence[Node], agents: Mapping[str, str]) -> str:
 
 
 def matching_nodes(
-    view: View, tree: TraceTree, words: str, agents: Mapping[str, str], *, only_failed: bool
+    view: View,
+    tree: TraceTree,
+    words: str,
+    agents: Mapping[str, str],
+    *,
+    only_failed: bool,
+    arguments: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[list[ShownNode], int]:
-    """Return the nodes that match a filter, and the number of those that are not shown."""
+    """Return the nodes that match a filter, and the number of those that are not shown.
+
+    Args:
+        view: the state of the store.
+        tree: the tree of the session.
+        words: the words that a node must contain.
+        agents: the display names of the lanes.
+        only_failed: whether only failed nodes match.
+        arguments: the main arguments of calls, by the numbers of their nodes, if content may be searched.
+    """
     every = [tree.node(number) for number in tree.order]
     shown = shown_nodes(view, every, set(), agents)
     wanted = words.casefold().split()
@@ -255,7 +273,7 @@ def matching_nodes(
         for each in shown
         if each.node.kind != "group"
         and (each.node.is_failed or not only_failed)
-        and all(word in _searchable(each) for word in wanted)
+        and _contains(each, wanted, arguments)
     ]
     return found[:MOST_MATCHES], max(len(found) - MOST_MATCHES, 0)
 
@@ -323,6 +341,11 @@ def _name(shown: ShownNode) -> str:
     if shown.agent:
         return shown.agent
     return shown.label or node.kind.replace("_", " ")
+
+
+def _contains(shown: ShownNode, words: Sequence[str], arguments: Mapping[int, str]) -> bool:
+    text = f"{_searchable(shown)}\n{arguments.get(shown.node.number, '').casefold()}"
+    return all(word in text for word in words)
 
 
 def _searchable(shown: ShownNode) -> str:

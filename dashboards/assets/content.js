@@ -7,7 +7,11 @@
   const consent = { get: () => { try { return sessionStorage.getItem(KEY) === "yes"; } catch { return false; } },
     set: (given) => { try { if (given) sessionStorage.setItem(KEY, "yes"); else sessionStorage.removeItem(KEY); } catch { /* the browser stores nothing */ } } };
   const hide = document.getElementById("hide-content");
-  const showHide = () => { if (hide) hide.hidden = !consent.get(); };
+  const showHide = () => {
+    if (hide) hide.hidden = !consent.get();
+    // For trace.js, whose filter then also searches arguments.
+    document.documentElement.toggleAttribute("data-content-shown", consent.get());
+  };
   hide?.addEventListener("click", () => { consent.set(false); location.reload(); });
   showHide();
 
@@ -25,6 +29,35 @@
     }
   }
   document.addEventListener("toggle", (event) => makeScrollersFocusable(event.target), true);
+
+  // After consent, rows of tool calls show the first characters of their main argument.
+  const ROWS = ["tool", "agent"].map((kind) => `[data-session] a.${kind}[data-number]:not([data-argument])`).join();
+  const MOST_ROWS = 200;
+  async function showArguments() {
+    if (!consent.get()) return;
+    const rows = [...document.querySelectorAll(ROWS)].filter((each) => !each.hidden);
+    for (let at = 0; at < rows.length; at += MOST_ROWS) {
+      const some = rows.slice(at, at + MOST_ROWS);
+      for (const each of some) each.dataset.argument = "";
+      const body = new URLSearchParams({ numbers: some.map((each) => each.dataset.number).join() });
+      const path = `${some[0].closest("[data-session]").dataset.session}/arguments`;
+      const response = await fetch(path, { method: "POST", body, headers: { "x-agentobs": "part" }, credentials: "same-origin" });
+      if (!response.ok) return;
+      const texts = await response.json();
+      if (!consent.get()) return;
+      for (const each of some) {
+        const text = texts[each.dataset.number], name = each.querySelector(".name");
+        if (!text || !name) continue;
+        const shown = document.createElement("span");
+        shown.className = "argument";
+        shown.textContent = text;
+        name.after(" ", shown);
+      }
+    }
+  }
+  // The rows are complete without arguments, so a failed request needs no message.
+  const tryArguments = () => { showArguments().catch(() => {}); };
+  document.addEventListener("agentobs:rows", tryArguments);
 
   // For each place, the number of the latest request: an earlier response never replaces a later one.
   const latest = new WeakMap();
@@ -44,8 +77,13 @@
       place.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
       place.dispatchEvent(new CustomEvent("agentobs:content", { bubbles: true }));
       if (!isClick) return;
+      const isFirst = !consent.get();
       consent.set(true);
       showHide();
+      // As after a reload, the other places also show their content.
+      if (isFirst) revealFirst(document, form.dataset.into);
+      document.dispatchEvent(new CustomEvent("agentobs:consent"));
+      tryArguments();
       place.setAttribute("tabindex", "-1");
       place.focus({ preventScroll: true });
       place.scrollIntoView({ block: "nearest" });
@@ -66,11 +104,11 @@
     event.preventDefault();
     reveal(form, event.submitter, true);
   });
-  function revealFirst(within) {
+  function revealFirst(within, except = null) {
     if (!consent.get()) return;
-    for (const form of within.querySelectorAll("form[data-first][data-into]")) reveal(form, null, false);
+    for (const form of within.querySelectorAll("form[data-first][data-into]")) if (form.dataset.into !== except) reveal(form, null, false);
   }
   document.addEventListener("agentobs:step", (event) => revealFirst(event.detail));
-  document.addEventListener("agentobs:replaced", (event) => { if (event.target.matches("[data-live]")) revealFirst(event.target); });
-  addEventListener("DOMContentLoaded", () => { makeScrollersFocusable(document); revealFirst(document); });
+  document.addEventListener("agentobs:replaced", (event) => { if (event.target.matches("[data-live]")) { revealFirst(event.target); tryArguments(); } });
+  addEventListener("DOMContentLoaded", () => { makeScrollersFocusable(document); revealFirst(document); tryArguments(); });
 })();

@@ -20,8 +20,11 @@
   // The steps that the user expanded (true) or collapsed (false). A region that is replaced gets them back.
   const changed = new Map();
 
-  async function part(path, signal) {
-    const response = await fetch(`${base}/${path}`, { credentials: "same-origin", cache: "no-store", signal });
+  const isContentShown = () => document.documentElement.hasAttribute("data-content-shown");
+  const rowsAdded = () => document.dispatchEvent(new CustomEvent("agentobs:rows"));
+  async function part(path, signal, body = null) {
+    const content = body && { method: "POST", body, headers: { "x-agentobs": "part" } };
+    const response = await fetch(`${base}/${path}`, { credentials: "same-origin", cache: "no-store", signal, ...content });
     if (response.redirected || !response.ok) throw new Error(`the server responded with status ${response.status}`);
     const place = document.createElement("template");
     // The server escaped all text in it.
@@ -79,6 +82,7 @@
       markSelected(selectedId());
     }
     showExpanded(item);
+    rowsAdded();
   }
   function resetTabStopTo(item) { if (!tabStop() || tabStop().hidden) setTabStop(item); }
 
@@ -130,6 +134,7 @@
         const fresh = await part(`tree?step=${encodeURIComponent(id)}`, signal);
         tree.replaceChildren(fresh);
         item = markSelected(id);
+        rowsAdded();
       }
       if (item) { item.scrollIntoView({ block: "nearest" }); if (focus) item.focus(); }
       markBar(Number(step.querySelector(".step-head")?.dataset.number));
@@ -183,7 +188,9 @@
     const id = selectedId();
     if (![...query].length && id) query.set("step", id);
     let found;
-    try { found = await part(`tree?${query}`); } catch (error) { summary.textContent = `Could not be filtered: ${error.message}`; return; }
+    // After consent, the filter also searches the main arguments of calls. Content is only sent for a POST.
+    const isContentSearched = isContentShown() && query.has("find");
+    try { found = await (isContentSearched ? part("matches", undefined, query) : part(`tree?${query}`)); } catch (error) { summary.textContent = `Could not be filtered: ${error.message}`; return; }
     const counted = found.querySelector("[data-summary]");
     summary.textContent = counted ? counted.textContent : "";
     counted?.remove();
@@ -192,7 +199,11 @@
     changed.clear();
     markSelected(id);
     resetTabStop();
+    rowsAdded();
   }
+  const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter(false); };
+  document.addEventListener("agentobs:consent", filterContent);
+  addEventListener("DOMContentLoaded", filterContent);
   form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(filter, event.target.matches("[type=search]") ? TYPING_MS : 0); });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
 
@@ -257,6 +268,7 @@
     if (failing && !selectedId()) selectStep(failing.dataset.step, { push: false });
     markSelected(selectedId());
     resetTabStop();
+    filterContent();
     // The facts of a step that has ended meanwhile.
     if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
   });

@@ -67,6 +67,8 @@ class NewInput(NamedTuple):
     """The number of new messages that are not shown. The earliest messages are left out first."""
     system_and_tools: tuple[Block, ...]
     """The system prompt and the tools, if they changed."""
+    unchanged: str
+    """Which of the system prompt and the tools the request repeats without a change, in words; empty if neither."""
 
 
 def message(
@@ -133,8 +135,18 @@ def new_input(
     system_and_tools = _changed_system_and_tools(
         previous_body if isinstance(previous_body, dict) else {}, body
     )
+    # Logs that were imported may contain neither.
+    repeated = [
+        {"system": "system prompt"}.get(part, part)
+        for part, prompt_key in dialect.prompt_keys.items()
+        if not system_and_tools and isinstance(body, dict) and body.get(prompt_key)
+    ]
     return NewInput(
-        tuple(messages), len(old) - kept, max(len(added) - MOST_MESSAGES, 0), system_and_tools
+        tuple(messages),
+        len(old) - kept,
+        max(len(added) - MOST_MESSAGES, 0),
+        system_and_tools,
+        " and ".join(repeated),
     )
 
 

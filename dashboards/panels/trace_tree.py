@@ -52,6 +52,8 @@ class Node:
     """The number of failed operations below it."""
     is_on_error_path: bool = False
     """Whether it is the step that failed the session, or contains it."""
+    agent: str = ""
+    """The label of the sub-agent that it is or started; empty if unknown."""
 
     @property
     def is_denied(self) -> bool:
@@ -252,7 +254,11 @@ def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
             agents[f"{node.lane}/{node.step['id']}"] = node.number
     for node in list(filter(None, nodes)):
         if node.kind == "sub_agent":
+            node.agent = node.label
             if node.lane in agents:
+                caller = nodes[agents[node.lane]]
+                assert caller is not None
+                caller.agent = caller.agent or node.label
                 nodes[node.number] = None
             else:
                 agents[node.lane] = node.number

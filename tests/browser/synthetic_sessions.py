@@ -246,8 +246,10 @@ class SyntheticSession:
         return {**said, "is_error": True} if is_error or denied else said
 
     @contextlib.contextmanager
-    def sub_agent(self, call: dict[str, Any], agent: str = "researcher") -> Iterator[None]:
-        """Record the sub-agent that a call starts, in a separate lane."""
+    def sub_agent(
+        self, call: dict[str, Any], agent: str = "researcher", result: str = "success"
+    ) -> Iterator[None]:
+        """Record the sub-agent that a call starts, in a separate lane; its call fails unless it ends with success."""
         outer, prompt = self.lane, str(call["input"].get("prompt", "Look it up."))
         with self.span("tool", call["name"]) as span_id:
             self.lane = Lane(
@@ -256,14 +258,21 @@ class SyntheticSession:
             began = self.now_ns
             with self.span("sub_agent", agent):
                 yield
+            self._event("sub_agent", result, turns=self.lane.turn)
             self.lane = outer
+            is_error = result != "success"
+            answer = (
+                ToolAnswer("no result", True, "failed")
+                if is_error
+                else ToolAnswer("It is in stock.")
+            )
             self.tell(
                 ToolExchange(
                     place=self.place(span_id=span_id),
                     started_ns=began,
                     duration_ns=self.now_ns - began,
                     question=ToolQuestion(call["id"], call["name"], call["input"]),
-                    answer=ToolAnswer("It is in stock."),
+                    answer=answer,
                     tool=call["name"],
                 )
             )

@@ -1,4 +1,4 @@
-"""The tabs Files and Why, and the effects in the tree: live, by keyboard, accessible, and with hostile names."""
+"""The tabs about effects, and the effects in the tree: live, by keyboard, accessible, and with hostile names."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_tabs_are_used_by_keyboard(recorded: Recording, tabs) -> None:
     page.keyboard.press("Enter")
     tab.wait_for_text(TEXTS["script"], "[data-content=file-lines]")
     assert page.evaluate("document.activeElement.dataset.content") == "file-lines"
-    row.get_by_role("link", name="Why").focus()
+    row.get_by_role("link", name="Show causes").focus()
     with page.expect_navigation():
         page.keyboard.press("Enter")
     tab.settle()
@@ -137,9 +137,9 @@ def test_the_tabs_are_accessible(recorded: Recording, tabs, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     page.get_by_role("button", name="Show lines").first.click()
     page.locator("[data-content=file-lines] pre").wait_for()
-    for name in ("Files", "Why", "one step"):
-        if name == "Why":
-            tab.follow(page.get_by_role("link", name="Why", exact=True).first)
+    for name in ("Files", "Causes of changes", "one step"):
+        if name == "Causes of changes":
+            tab.follow(page.get_by_role("link", name=name, exact=True).first)
         elif name == "one step":
             tab.follow(page.locator("#why a[href*='node=']").first)
         assert axe_violations(tab) == (), name

@@ -110,14 +110,16 @@ def test_the_waterfall_and_the_tree_select_the_same_step(tab: Tab) -> None:
     tab.settle()
     shapes = "document.querySelector('[data-figure=waterfall]').layout.shapes"
     marked = f"() => {shapes}.filter((each) => each.name === 'selected').length"
-    assert page.evaluate(marked) == 0
+    # The first failure is selected when the page opens.
+    page.wait_for_function(f"({marked})() === 1")
+    first = page.evaluate(f"{shapes}.at(-1).x0")
     # The first trace contains the requests, after the segments of the critical path.
     bar = figure.locator(".trace.bars").first.locator(".point path").last
     box = bar.bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     step = _wait_for_step(tab, "")
-    page.wait_for_function(f"({marked})() === 1")
+    page.wait_for_function(f"(x) => ({marked})() === 1 && {shapes}.at(-1).x0 !== x", arg=first)
     assert page.locator(SELECTED).get_attribute("data-step") == step
     before = page.evaluate(f"{shapes}.at(-1).x0")
     page.locator("#tree a.request").first.click()

@@ -1,4 +1,4 @@
-"""The tabs Files and Why of a session, and its effects in the tree."""
+"""The tabs Files and "Causes of changes" of a session, and its effects in the tree."""
 
 from __future__ import annotations
 
@@ -132,9 +132,12 @@ def test_a_report_lists_the_effects(release: Release) -> None:
 
 
 def test_a_session_without_effects(tmp_path: Path) -> None:
-    """The tabs say what to switch on."""
+    """The page has no tabs about effects. Their addresses say what to switch on."""
     home = sample_home(tmp_path)
     with serving(home) as client:
         page = f"/sessions/{only_session(home)}"
+        trace = client.get(page).html
+        assert "?tab=cost" in trace
+        assert [each for each in ("?tab=files", "?tab=why") if each in trace] == []
         assert "agentobs record --effects files" in client.get(f"{page}?tab=files").words
         assert "agentobs record --effects all" in client.get(f"{page}?tab=why").words

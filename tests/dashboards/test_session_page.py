@@ -105,21 +105,28 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
         "failing",
         "failed",
         "ValueError",
-        "exception:ValueError@stories:run",
         "duration 1 min",
     ):
         assert word in got.words
     assert '<time datetime="2026-09-21T14:13:20Z">' in got.html
+    overview = client.get(f"/sessions/{FAILED}?tab=overview").words
+    assert "exception:ValueError@stories:run" in overview
+    assert "Show the failure" in overview
     tiles = (
         "Duration 1 min",
         "Cost ",
-        "Turns 1 2 attempts, 1 failed",
+        "Turns 2 (1 without a response) 2 attempts, 1 failed",
         "Tool calls 1 1 failed",
-        "Input tokens 10",
+        "Input tokens incl. cache 10",
         "Output tokens 20",
     )
     assert [tile for tile in tiles if tile not in got.words] == []
-    classes = ("Input tokens 10", "Cache read tokens 0", "Cache write tokens 0", "Output tokens 20")
+    classes = (
+        "Uncached input tokens 10",
+        "Cache read tokens 0",
+        "Cache write tokens 0",
+        "Output tokens 20",
+    )
     words = client.get(f"/sessions/{FAILED}?tab=cost").words
     assert [tile for tile in classes if tile not in words] == []
     assert "team=red" in client.get(f"/sessions/{LONG}").words
@@ -169,6 +176,8 @@ def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
     assert "Failed with max_turns ; last error: request to" in got.words
     assert "the response was cut" in got.words
     assert "Go to this step" in got.words
+    assert "Turns 2 (1 cut)" in got.words
+    assert "Turns 2 (1 cut)" in client.get(f"/sessions/{OUT_OF_TURNS}?tab=cost").words
 
 
 def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
@@ -287,7 +296,9 @@ def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
         drawn += names
         for name in names:
             panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
-            assert re.search(r'<p class="summary">[^<]+', panel), name
+            in_list = re.search(rf'<li><a href="#{name}">[^<]+</a>: [^<]+', got.html)
+            in_panel = re.search(r'<p class="summary">[^<]+', panel)
+            assert bool(in_list) is not bool(in_panel), name
             assert "<table>" in panel, name
         assert bool(TABS[tab][1]) is ("plotly.min.js" in got.html), "plotly is large"
     assert {"waterfall", "turns", "context", "time"} <= set(drawn)

@@ -1,0 +1,274 @@
+"""The failures of a session in groups: failed sub-agents with why they ended, and errors by tool, class and place.
+
+Pure functions of the tree of a session and of the rows of its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentobs.records.labels import DIGEST
+from dashboards.figures.phrases import count, times
+from dashboards.panels.failure_words import request_failure, run_result
+from dashboards.panels.panels import RestoreNames
+from dashboards.panels.trace_tree import Node, TraceTree
+
+Row = Mapping[str, Any]
+MOST_GROUPS = 3
+"""The maximum number of groups that a banner lists. Our choice: three lines."""
+MOST_NAMES = 3
+"""The maximum number of sub-agents that a headline names. Our choice: one line."""
+_UNSPECIFIC = ("failed", "error", "executed", "ok")
+"""Outcomes that say no more than that a step failed."""
+_RANKS = {"agent": 0, "interaction": 0, "tool": 1, "request": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed steps with the same name, error and place. Its texts may be digests until `restored`."""
+
+    kind: str
+    """`agent`, `interaction`, `tool` or `request`."""
+    name: str
+    """The sub-agent, the tool or the model."""
+    error: str
+    """The class of the error or the outcome; for a sub-agent, why it ended. Empty if unknown."""
+    file: str
+    line: int | None
+    status: int | None
+    """The HTTP status of a request."""
+    agent: str
+    """The sub-agent in which the steps failed; empty for the main agent, and if there are several agents."""
+    numbers: Sequence[int]
+    """The numbers of the failed nodes, in the order of their start."""
+    own_lane: str
+    """The lane of the failed sub-agent; empty for other steps, and if there are several sub-agents."""
+    lane: str
+    """The lane in which the steps failed; empty if there are several."""
+    is_repaired: bool
+    """Whether after each of them, a retry or a later call of the same tool or sub-agent succeeded."""
+
+    @property
+    def text(self) -> str:
+        """The group in one line."""
+        number = len(self.numbers)
+        where = (
+            f" at {self.file}{'' if self.line is None else f':{self.line}'}" if self.file else ""
+        )
+        inside = f", in sub-agent {_name(self.agent)}" if self.agent else ""
+        repair = ""
+        if self.is_repaired:
+            repair = {
+                "agent": "; a later run succeeded",
+                "request": "; a retry succeeded" if number == 1 else "; a retry of each succeeded",
+            }.get(self.kind, "; a later call succeeded")
+        match self.kind:
+            case "agent":
+                often = "" if number == 1 else f" {times(number)}"
+                why = f": {self.error}" if self.error else ""
+                return f"Sub-agent {_name(self.name)} failed{often}{why}{where}{inside}{repair}"
+            case "interaction":
+                ended = f" with {self.error}" if self.error else ""
+                return f"{count(number, 'interaction')} failed{ended}"
+            case "request":
+                error = self.error or "error"
+                if " " in error:
+                    requests = count(number, "request")
+                    return f"{requests} to {_name(self.name)} failed: {error}{inside}{repair}"
+                status = "" if self.status in (None, 200) else f" (HTTP {self.status})"
+                return f"{number:,} × {error}{status} of {_name(self.name)}{inside}{repair}"
+            case _:
+                error = f"{number:,} × {self.error} in " if self.error else ""
+                calls = "" if self.error else f" failed {times(number)}"
+                return f"{error}{_name(self.name)}{calls}{where}{inside}{repair}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailures:
+    """The failures of a session that completed."""
+
+    groups: Sequence[FailureGroup]
+    """The most important group first."""
+
+    @property
+    def first(self) -> int:
+        """The number of the node that failed first in the most important group."""
+        return self.groups[0].numbers[0]
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether only requests failed, and a retry of each succeeded."""
+        return all(each.is_repaired and each.kind == "request" for each in self.groups)
+
+    @property
+    def headline(self) -> str:
+        """What failed, in one short sentence after `Completed, but`."""
+        top = self.groups[0]
+        number = len(top.numbers)
+        match top.kind:
+            case "agent":
+                names = list(dict.fromkeys(_name(e.name) for e in self.groups if e.kind == "agent"))
+                more = len(names) - MOST_NAMES
+                if len(names) == 1:
+                    return f"sub-agent {names[0]} failed"
+                listed = names[:MOST_NAMES] + ([f"{more:,} more"] if more > 0 else [])
+                return f"sub-agents {', '.join(listed[:-1])} and {listed[-1]} failed"
+            case "interaction":
+                return f"{count(number, 'interaction')} failed"
+            case "request":
+                return f"{count(number, 'request')} failed"
+            case _:
+                return f"{_name(top.name)} failed {times(number)}"
+
+    @property
+    def listed(self) -> Sequence[FailureGroup]:
+        """The groups that a banner lists."""
+        return self.groups[:MOST_GROUPS]
+
+    @property
+    def more(self) -> int:
+        """The number of failures in groups that are not listed."""
+        return sum(len(each.numbers) for each in self.groups[MOST_GROUPS:])
+
+    def restored(self, restore_names: RestoreNames, names_of: Mapping[str, str]) -> SessionFailures:
+        """Return the groups with the original texts, and with the display names of sub-agents, given by lane."""
+        names = ("name", "error", "file", "agent")
+        rows = [{name: getattr(each, name) for name in names} for each in self.groups]
+        groups = [
+            replace(
+                each,
+                name=names_of.get(each.own_lane, row["name"]),
+                error=row["error"],
+                file=row["file"],
+                agent="" if each.lane in ("", "main") else names_of.get(each.lane, row["agent"]),
+            )
+            for each, row in zip(self.groups, restore_names(rows), strict=True)
+        ]
+        return SessionFailures(groups)
+
+
+def session_failures(
+    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]
+) -> SessionFailures | None:
+    """Return the failures of a session in groups; None if no step failed.
+
+    Args:
+        tree: the tree of the session.
+        errors: its rows of `session_errors`.
+        ends: its rows of `internal/agent_ends`.
+    """
+    failed = [node for node in map(tree.node, tree.failed) if _kind(node)]
+    if not failed:
+        return None
+    by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
+    end_of = {row["lane"]: row for row in ends}
+    agents = {_lane_of(node): node.agent for node in map(tree.node, tree.order) if node.agent}
+    succeeded = _last_successes(tree)
+    groups: dict[tuple[Any, ...], list[Node]] = {}
+    for node in sorted(failed, key=lambda each: each.started_ns or 0):
+        error = error_of(node, by_step)
+        why = reason(node, error, end_of)
+        file = str(error.get("error_file") or "")
+        is_repaired = (node.started_ns or 0) < succeeded.get(_successor_key(node), 0)
+        key = (
+            _kind(node), node.agent or node.label, why, file, error.get("error_line"),
+            error.get("status"), is_repaired,
+        )  # fmt: skip
+        groups.setdefault(key, []).append(node)
+    found = []
+    for (kind, name, why, file, line, status, is_repaired), nodes in groups.items():
+        lanes = {node.lane for node in nodes}
+        lane = lanes.pop() if len(lanes) == 1 else ""
+        own = _lane_of(nodes[0]) if kind == "agent" and len(nodes) == 1 else ""
+        numbers = [node.number for node in nodes]
+        agent = agents.get(lane, "")
+        found.append(
+            FailureGroup(
+                kind, name, why, file, line, status, agent, numbers, own, lane, is_repaired
+            )
+        )
+    found.sort(key=lambda each: (each.is_repaired, _RANKS[each.kind], -len(each.numbers)))
+    return SessionFailures(found)
+
+
+def error_of(node: Node, by_step: Mapping[tuple[Any, ...], Row]) -> Row:
+    """Return the row of the error of a node; an empty row if it is unknown."""
+    step = node.step
+    return {} if step is None else by_step.get((step["lane"], step["turn"], step["id"]), {})
+
+
+def reason(node: Node, error: Row, end_of: Mapping[str, Row]) -> str:
+    """Return why a node failed: how its sub-agent ended, the class of its error, or its outcome; empty if unknown."""
+    if node.is_denied:
+        return "denied permission"
+    end = end_of.get(_lane_of(node)) if node.kind in ("agent", "sub_agent") else None
+    if end is not None and end["result"] not in (None, "success"):
+        return run_result(str(end["result"]), end["turns"])
+    error_class, outcome = error.get("error_class"), error.get("outcome")
+    if node.kind == "request" and outcome not in (None, "http_error"):
+        return request_failure(str(outcome), error_class, error.get("status"))
+    if error_class:
+        return str(error_class)
+    outcome = outcome or (node.step or {}).get("outcome") or node.detail
+    return "" if outcome in (None, "", *_UNSPECIFIC) else run_result(str(outcome))
+
+
+def add_reasons(tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]) -> None:
+    """Replace the outcomes of failed steps, such as `failed`, by the reasons, if these are known."""
+    by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
+    end_of = {row["lane"]: row for row in ends}
+    for node in map(tree.node, tree.failed):
+        error = error_of(node, by_step)
+        words = reason(node, error, end_of)
+        if node.kind == "request" and error.get("outcome") == "http_error":
+            words = request_failure("http_error", error.get("error_class"), error.get("status"))
+        # The class of an error is a digest if the program did not declare it. Only `detail` can be restored.
+        if not words or words.startswith(DIGEST) or node.is_denied:
+            continue
+        node.detail = words
+        if node.step is not None:
+            node.step = {**node.step, "outcome": words}
+
+
+def _kind(node: Node) -> str:
+    """Return the kind of the group of a failed node; empty if the node is in none, such as an effect of a call."""
+    if node.kind in ("tool", "request") and node.step is not None:
+        return node.kind
+    if node.kind in ("agent", "sub_agent"):
+        return "agent"
+    return node.kind if node.kind == "interaction" else ""
+
+
+def _lane_of(node: Node) -> str:
+    """Return the lane of the sub-agent of a node."""
+    return node.lane if node.step is None else f"{node.lane}/{node.step['id']}"
+
+
+def _last_successes(tree: TraceTree) -> dict[tuple[Any, ...], int]:
+    """Return when the last success of each retried request, tool of a lane, and sub-agent started."""
+    found: dict[tuple[Any, ...], int] = {}
+    for node in map(tree.node, tree.order):
+        if _kind(node) and not node.is_failed and node.state == "ok" and node.started_ns:
+            key = _successor_key(node)
+            found[key] = max(found.get(key, 0), node.started_ns)
+    return found
+
+
+def _successor_key(node: Node) -> tuple[Any, ...]:
+    """Return what a failed node has in common with the node that repairs it."""
+    match _kind(node):
+        case "request":
+            # A request without a turn has no retry that could be recognized.
+            return ("request", node.lane, node.turn if node.turn is not None else node.step_id)
+        case "tool":
+            return ("tool", node.lane, node.label)
+        case "agent":
+            return ("agent", node.agent or node.label)
+        case _:
+            return ("interaction", node.step_id)
+
+
+def _name(label: str) -> str:
+    return "without a name" if not label or label.startswith(DIGEST) else label

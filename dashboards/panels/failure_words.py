@@ -1,0 +1,120 @@
+"""Why requests and sub-agents failed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from agentobs.records.labels import DIGEST
+from agentobs.store.analysis.lane_names import AUXILIARY
+from dashboards.figures.phrases import count
+from dashboards.panels.trace_tree import TraceTree
+
+_CLOSED = (
+    "RemoteProtocolError", "ReadError", "WriteError", "IncompleteRead", "IncompleteReadError", "ChunkedEncodingError",
+    "ProtocolError", "ConnectionResetError", "BrokenPipeError", "ClientPayloadError", "ServerDisconnectedError",
+    "ClientConnectionResetError",
+)  # fmt: skip
+"""Errors of HTTP clients whose connection was closed too early."""
+_TIMEOUTS = (
+    "ReadTimeout", "ReadTimeoutError", "TimeoutError", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError",
+)  # fmt: skip
+"""Errors of HTTP clients that waited too long for data."""
+_RUN_RESULTS = {
+    "error_max_turns": "turn limit reached",
+    "error_max_budget_usd": "budget used up",
+    "error_during_execution": "error during execution",
+    "error_max_structured_output_retries": "no valid structured output",
+}
+"""How runs of an agent end without success, in words."""
+
+
+class UnfinishedTurns(NamedTuple):
+    """Turns without a complete response, which do not count as turns of the session."""
+
+    number: int
+    word: str
+    """`cut` if the response of each was cut, or `without a response`."""
+
+
+def unfinished_turns(tree: TraceTree) -> UnfinishedTurns | None:
+    """Return how many turns got no complete response; None if all got one."""
+    complete, outcomes = set[tuple[str, int]](), dict[tuple[str, int], str]()
+    for node in map(tree.node, tree.order):
+        if node.kind == "request" and node.turn is not None and not AUXILIARY.search(node.lane):
+            if node.state == "failed":
+                outcomes[node.lane, node.turn] = node.detail
+            else:
+                complete.add((node.lane, node.turn))
+    unfinished = [text for turn, text in outcomes.items() if turn not in complete]
+    if not unfinished:
+        return None
+    is_cut = all(text.startswith(("cut", "the response was cut")) for text in unfinished)
+    return UnfinishedTurns(len(unfinished), "cut" if is_cut else "without a response")
+
+
+def run_result(result: str, turns: int | None = None) -> str:
+    """Return in words how a run of an agent ended.
+
+    Args:
+        result: the result, such as `error_max_turns`.
+        turns: the number of its turns, for a limit of turns.
+    """
+    words = _RUN_RESULTS.get(result, result.removeprefix("error_").replace("_", " "))
+    return f"{words} ({count(turns, 'turn')})" if result == "error_max_turns" and turns else words
+
+
+def request_failure(outcome: str, error_class: str | None, status: int | None) -> str:
+    """Return in words how an attempt failed: `the response was cut: the connection was closed`.
+
+    Args:
+        outcome: the outcome of the attempt, such as `cut`.
+        error_class: the class of its error; None if unknown.
+        status: its HTTP status.
+    """
+    cause = error_class
+    if error_class in _CLOSED:
+        cause = "the connection was closed"
+    elif error_class in _TIMEOUTS:
+        cause = "no data arrived in time"
+    match outcome:
+        case "cut":
+            words = "the response was cut"
+        case "no_response":
+            words = "no response"
+        case "stream_error":
+            words = "error in the response"
+        case "http_error":
+            words = "HTTP error" if status is None else f"HTTP {status}"
+        case "crashed":
+            return "the process ended during the request"
+        case _:
+            words = outcome.replace("_", " ")
+    return f"{words}: {cause}" if cause else words
+
+
+def failure_words(row: Mapping[str, Any]) -> str:
+    """Return in words how the request failed that failed a session; empty if another step failed.
+
+    Args:
+        row: the row of `failures`, with the original texts.
+    """
+    if row["step_kind"] != "attempt" or row["step_outcome"] in (None, "unfinished"):
+        return ""
+    # The text of a class that the program did not declare may have been deleted.
+    error_class = row["step_class"] if not str(row["step_class"]).startswith(DIGEST) else None
+    return request_failure(str(row["step_outcome"]), error_class, row["step_status"])
+
+
+def failure_note(row: Mapping[str, Any]) -> str:
+    """Return the part of the summary of a failure that does not repeat the failed step; empty if there is none.
+
+    Args:
+        row: the row of `failures`, with the original texts.
+    """
+    parts = str(row["summary"] or "").split("; ")
+    if row["step_kind"] is None:
+        return "; ".join(parts)
+    if row["cause"] == "result" or len(parts) < 2:
+        return ""
+    return parts[-1] if row["cause"] == "declared" else parts[0]

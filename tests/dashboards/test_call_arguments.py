@@ -1,0 +1,45 @@
+"""The main arguments of tool calls: which one identifies a call, and that only a click shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dashboards.app.call_arguments import LENGTH, main_argument, shown_argument
+from tests.dashboards.live_app import only_session, serving
+from tests.store.recordings import a_home, attempt, end, record, start
+
+
+def test_the_main_argument_identifies_a_call() -> None:
+    """The command, the path or the pattern is preferred to other arguments; lines are joined, and no input is empty."""
+    assert main_argument({"description": "Run tests", "command": "pytest\n -q"}) == "pytest -q"
+    assert main_argument({"limit": 3, "path": "a.py"}) == "a.py"
+    assert main_argument({"enabled": True, "city": "Bern"}) == "Bern"
+    assert main_argument({"order": 7}) == "7"
+    for nothing in ({}, {"list": [1]}, None, "text", {"command": "  "}):
+        assert main_argument(nothing) == ""
+
+
+def test_shown_arguments_are_short_and_visible() -> None:
+    """A long argument is cut, and invisible characters are escapes."""
+    assert len(shown_argument("x" * 500)) == LENGTH
+    assert shown_argument("cd /work/main && git log") == "git log"
+    assert shown_argument("cd /work/main") == "cd /work/main"
+    assert shown_argument("a\u202eb") == "a\\u202eb"
+
+
+def test_arguments_are_only_sent_for_a_post(tmp_path: Path) -> None:
+    """A GET, as from a link, is redirected, and invalid numbers have no arguments."""
+    home = a_home(tmp_path)
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "<i>Bern"}}
+    record(home, [start(1), attempt(1, 1, content=[call]), end(1)])
+    with serving(home) as client:
+        page = f"/sessions/{only_session(home)}"
+        assert client.get(f"{page}/arguments?numbers=1,2,3").status == 303
+        assert client.get(f"{page}/matches?find=bern").status == 303
+        shown = client.press(f"{page}/arguments", numbers="1,2,3,99,-1,x")
+        assert shown.headers["content-type"].startswith("application/json")
+        assert "<i>Bern" in shown.body.decode()
+        found = client.press(f"{page}/matches", find="bern")
+        assert "1 step matches" in found.words
+        assert "Bern" not in found.words
+        assert "0 steps match" in client.get(f"{page}/tree?find=bern").words

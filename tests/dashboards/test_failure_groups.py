@@ -1,0 +1,215 @@
+"""The groups of the failures of a session: what they name, how they are counted, and which is the most important."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dashboards.panels.failure_groups import (
+    MOST_GROUPS,
+    SessionFailures,
+    add_reasons,
+    session_failures,
+)
+from dashboards.panels.failure_words import failure_note, failure_words, request_failure
+from dashboards.panels.trace_tree import trace_tree
+from tests.dashboards.test_trace_tree import row, step
+
+AGENT = "main/call1"
+
+
+def call(number: int, name: str, at: int, *, lane: str = "main", failed: bool = True) -> Any:
+    """Return the row and the step of a tool call, each in a separate turn."""
+    id = f"c{number}"
+    shown = row(
+        "tool", f"a{number} 1 {id}", at, lane=lane, turn=number, label=name,
+        state="failed" if failed else "ok",
+    )  # fmt: skip
+    outcome = "failed" if failed else "executed"
+    return shown, step(
+        "tool_call", f"a{number}", id, lane=lane, turn=number, outcome=outcome, is_failed=failed
+    )
+
+
+def error(number: int, error_class: str | None, *, lane: str = "main") -> dict[str, Any]:
+    """Return the row of the error of a call."""
+    return {
+        "lane": lane, "turn": number, "id": f"c{number}", "error_class": error_class, "error_file": "fan.py",
+        "error_line": 62, "outcome": "failed", "status": None,
+    }  # fmt: skip
+
+
+def failures(pairs: Sequence[Any], errors: Sequence[Any] = (), ends: Sequence[Any] = ()) -> Any:
+    rows, steps = zip(*pairs, strict=True)
+    return session_failures(trace_tree(rows, steps), errors, ends)
+
+
+def fan_out(result: str | None = "error_max_turns") -> SessionFailures:
+    """Return the failures of a sub-agent whose two calls failed."""
+    agent = (
+        row("agent", "m 1 call1", 1, turn=1, label="agent", state="failed"),
+        step("tool_call", "m", "call1", outcome="failed", is_failed=True),
+    )
+    band = (row("sub_agent", "span", 1, lane=AGENT, label="tests"), step("decision", "x", "x"))
+    calls = [call(number, "run_command", number, lane=AGENT) for number in (2, 3)]
+    errors = [error(number, "RuntimeError", lane=AGENT) for number in (2, 3)]
+    ends = [{"lane": AGENT, "result": result, "turns": 4}] if result else []
+    found: SessionFailures = failures([agent, band, *calls], errors, ends)
+    return found
+
+
+def test_a_sub_agent_is_named_with_why_it_ended() -> None:
+    """The failed sub-agent comes first, with its label and its limit, then the errors of its tools with their place."""
+    found = fan_out()
+    assert found.headline == "sub-agent tests failed"
+    assert [each.text for each in found.groups] == [
+        "Sub-agent tests failed: turn limit reached (4 turns)",
+        "2 × RuntimeError in run_command at fan.py:62, in sub-agent tests",
+    ]
+    assert found.first == 0
+    shown = found.restored(list, {AGENT: "tests 2"})
+    assert shown.headline == "sub-agent tests 2 failed"
+    assert "in sub-agent tests 2" in shown.groups[1].text
+    assert fan_out(None).groups[0].text == "Sub-agent tests failed"
+
+
+def test_errors_are_grouped_by_tool_class_and_place() -> None:
+    """Errors of different tools or classes are different groups, the most frequent first."""
+    names = ("look", "send", "send", "send", "look", "look")
+    pairs = [call(number, name, number) for number, name in enumerate(names, 1)]
+    errors = [error(6, "KeyError"), *(error(number, "OSError") for number in (2, 3, 4))]
+    found = failures(pairs, errors)
+    assert [each.text for each in found.groups] == [
+        "3 × OSError in send at fan.py:62",
+        "look failed twice",
+        "1 × KeyError in look at fan.py:62",
+    ]
+    assert found.headline == "send failed 3 times"
+
+
+def test_failures_that_were_repaired_count_less() -> None:
+    """A failure after which a call of the same tool succeeded follows other failures, however frequent it is."""
+    pairs = [
+        call(1, "look", 1),
+        call(2, "look", 2),
+        call(3, "look", 3, failed=False),
+        call(4, "send", 4),
+    ]
+    assert [each.text for each in failures(pairs).groups] == [
+        "send failed once",
+        "look failed twice; a later call succeeded",
+    ]
+    last = call(5, "look", 5)
+    assert [each.text for each in failures([*pairs, last]).groups] == [
+        "send failed once",
+        "look failed once",
+        "look failed twice; a later call succeeded",
+    ]
+
+
+def request(number: int, turn: int, *, failed: bool) -> Any:
+    """Return the row and the step of an attempt."""
+    id = f"r{number}"
+    outcome = "http_error 529 overloaded_error" if failed else "ok"
+    state = "failed" if failed else "ok"
+    return (
+        row("request", id, number, turn=turn, label="model", state=state),
+        step("request", id, id, turn=turn, outcome=outcome, is_failed=failed),
+    )
+
+
+def test_a_retry_repairs_a_request() -> None:
+    """A failed attempt is repaired if a later attempt of the same turn succeeded, and only then."""
+    pairs = [request(1, 1, failed=True), request(2, 1, failed=False), request(3, 2, failed=False)]
+    errors = [
+        {
+            "lane": "main", "turn": 1, "id": "r1", "error_class": "overloaded_error", "error_file": None,
+            "error_line": None, "outcome": "http_error", "status": 529,
+        }
+    ]  # fmt: skip
+    found = failures(pairs, errors)
+    assert found.is_repaired
+    assert [each.text for each in found.groups] == [
+        "1 × overloaded_error (HTTP 529) of model; a retry succeeded"
+    ]
+    last = failures([request(2, 1, failed=False), request(3, 2, failed=True)])
+    assert not last.is_repaired
+    assert last.headline == "1 request failed"
+
+
+def test_a_denied_call_is_a_failure_with_its_reason() -> None:
+    """A call whose permission was denied is a failure, and its reason is the permission."""
+    shown, made = call(1, "send", 1, failed=False)
+    denied = step("decision", "a1", "c1", outcome="deny person", is_failed=True)
+    tree = trace_tree([shown | {"state": "stopped"}], [made, denied])
+    found = session_failures(tree, (), ())
+    assert found is not None
+    assert [each.text for each in found.groups] == ["1 × denied permission in send"]
+
+
+def test_few_groups_are_listed() -> None:
+    """The banner lists three groups, and counts the failures of the others."""
+    pairs = [call(number, f"tool{number}", number) for number in range(1, 6)]
+    found = failures(pairs)
+    assert len(found.listed) == MOST_GROUPS
+    assert found.more == 2
+    assert session_failures(trace_tree([row("tool", "a", 1)], []), (), ()) is None
+
+
+def test_failed_steps_say_why() -> None:
+    """The reason replaces an unspecific outcome such as `failed`; a digest of a class does not."""
+    rows = [
+        row("agent", "m 1 call1", 1, turn=1, label="agent", state="failed"),
+        row("sub_agent", "span", 1, lane=AGENT, label="tests"),
+        row("request", "r1", 2, turn=2, label="model", state="failed"),
+    ]
+    steps = [
+        step("tool_call", "m", "call1", outcome="failed", is_failed=True),
+        step("request", "r1", "r1", turn=2, outcome="cut 200 ReadError", is_failed=True),
+    ]
+    hidden, hidden_step = call(3, "look", 3)
+    tree = trace_tree([*rows, hidden], [*steps, hidden_step])
+    cut = {
+        "lane": "main", "turn": 2, "id": "r1", "error_class": "ReadError", "outcome": "cut", "status": 200,
+    }  # fmt: skip
+    ends = [{"lane": AGENT, "result": "error_max_turns", "turns": 4}]
+    add_reasons(tree, [cut, error(3, "digest:26115c581372118c6125893a")], ends)
+    outcomes = [node.step and node.step["outcome"] for node in map(tree.node, tree.failed)]
+    assert outcomes == [
+        "turn limit reached (4 turns)",
+        "the response was cut: the connection was closed",
+        "failed",
+    ]
+    assert tree.node(0).agent == "tests"
+
+
+def test_failures_of_requests_in_words() -> None:
+    """The words say what happened to the response, and keep the class of an unknown error."""
+    assert request_failure("http_error", "overloaded_error", 529) == "HTTP 529: overloaded_error"
+    assert request_failure("cut", "ReadTimeout", 200) == (
+        "the response was cut: no data arrived in time"
+    )
+    assert request_failure("no_response", "ConnectError", None) == "no response: ConnectError"
+    assert request_failure("cut", None, 200) == "the response was cut"
+    assert request_failure("stream_error", "api_error", 200) == "error in the response: api_error"
+
+
+def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
+    """A failed request is named by what happened to it. The note is what the headline does not contain."""
+    row = {
+        "step_kind": "attempt", "step_outcome": "cut", "step_class": "RemoteProtocolError", "step_status": 200,
+        "cause": "exception", "summary": "RemoteProtocolError (200) from model at fan.py:77",
+    }  # fmt: skip
+    assert failure_words(row) == "the response was cut: the connection was closed"
+    assert failure_note(row) == ""
+    other = row | {"summary": "KeyError at a.py:3; RemoteProtocolError (200) from model"}
+    assert failure_note(other) == "KeyError at a.py:3"
+    call = {
+        "step_kind": "tool_call",
+        "cause": "declared",
+        "summary": "ValueError in refund; declared: none",
+    }
+    assert failure_words(call | {"step_outcome": "failed"}) == ""
+    assert failure_note(call) == "declared: none"
+    alone = {"step_kind": None, "cause": "crash", "summary": "the process ended"}
+    assert failure_note(alone) == "the process ended"

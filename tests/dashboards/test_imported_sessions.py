@@ -1,0 +1,58 @@
+"""The page of a session that was imported from a log states this, and offers nothing that needs a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agentobs.importers.claude_code.transcript_import import import_logs, logs_in
+from agentobs.store.duckdb.ingest import ingest
+from dashboards.content.message_view import new_input
+from tests.cli.test_archive import write_log
+from tests.dashboards.live_app import only_session, query_rows, serving
+from tests.exporters.sample_session import sample_home
+from tests.store.recordings import a_home
+
+
+def test_an_imported_session_is_marked(tmp_path: Path) -> None:
+    """The top of the page states what was imported. No HTTP status, freeze or fork is shown."""
+    home = a_home(tmp_path)
+    write_log(tmp_path / "projects" / "x.jsonl", 2)
+    import_logs(home, logs_in([tmp_path / "projects"]), remove_session=lambda *_: None)
+    ingest(home)
+    session = only_session(home)
+    [[attempt_id]] = query_rows(home, "SELECT max(attempt_id) FROM attempts")
+    with serving(home) as client:
+        page = f"/sessions/{session}"
+        words = client.get(f"{page}?step={attempt_id}").words
+        assert "Imported from a log of claude-code, not recorded: HTTP statuses" in words
+        assert "Request, reconstructed" in words
+        assert [each for each in ("HTTP status 200", "Fork from here") if each in words] == []
+        overview = client.get(f"{page}?tab=overview").words
+        assert "agentobs show" in overview
+        assert "agentobs freeze" not in overview
+        assert "HTTP 200" not in client.get(f"/attempts/{attempt_id}").words
+
+
+def test_only_parts_of_a_request_are_called_unchanged() -> None:
+    """The system prompt and the tools are called unchanged only if the request has them and repeats them."""
+    first: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello."}]}
+    second = {"messages": [*first["messages"], {"role": "user", "content": "And?"}]}
+    assert new_input(first, None, second).unchanged == ""
+    system, tools = {"system": "Be brief."}, {"tools": [{"name": "look", "input_schema": {}}]}
+    assert new_input(first | system, None, second | system).unchanged == "system prompt"
+    both = system | tools
+    assert new_input(first | both, None, second | both).unchanged == "system prompt and tools"
+    assert new_input(first, None, second | both).unchanged == ""
+
+
+def test_a_recorded_session_is_not_marked(tmp_path: Path) -> None:
+    """The page of a recorded session has the HTTP status, and offers to freeze and to fork the session."""
+    home = sample_home(tmp_path)
+    [[attempt_id]] = query_rows(home, "SELECT min(attempt_id) FROM attempts WHERE status = 200")
+    with serving(home) as client:
+        page = f"/sessions/{only_session(home)}"
+        words = client.get(f"{page}?step={attempt_id}").words
+        assert "Imported from" not in words
+        assert "HTTP status 200" in words
+        assert "agentobs freeze" in client.get(f"{page}?tab=overview").words
