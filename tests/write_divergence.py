@@ -260,8 +260,12 @@ tokens and time of each step and in total. It needs only facts, so it also works
 `--content` also compares and shows content: for each request, what is new since the previous request (prompt, system,
 tools, options, and results as the model got them).
 
-Sub-agents are paired by the tool that started them and by their order, because call IDs differ in each run. Steps for
-which only counts are known are paired if their counts are equal.
+IDs that are new in each run are not a difference: IDs of tool calls, responses and requests of the provider, the ID of
+the session, and IDs after a label such as `session_id` or `agentId`. Each ID of one session must correspond to
+exactly one ID of the other, so a text that names another call is a difference. Shown texts contain the original IDs.
+
+Sub-agents are paired by their types, or by the tool that started them if types are not recorded, and by their order,
+because call IDs differ in each run. Steps for which only counts are known are paired if their counts are equal.
 
 ## The `Divergence` object and its JSON
 
