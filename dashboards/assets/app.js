@@ -306,7 +306,7 @@
       if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "/") { event.preventDefault(); search.focus(); search.select(); return; }
       if (event.key !== "j" && event.key !== "k") return;
-      const links = [...region.querySelectorAll("td.session .row-name a")];
+      const links = [...region.querySelectorAll("td.session .row-name > a")];
       if (!links.length) return;
       event.preventDefault();
       const row = at ? at.closest("tbody tr") : null;

@@ -135,7 +135,7 @@ def test_sessions_are_chosen_with_the_keyboard(tab: Tab) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "list"
-    names = page.locator("#found td.session .row-name a")
+    names = page.locator("#found td.session .row-name > a")
     addresses = names.evaluate_all("all => all.map((a) => a.getAttribute('href'))")
     reached = []
     for key in ("j", "j", "j", "k", "k", "k"):

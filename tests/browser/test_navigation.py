@@ -225,15 +225,15 @@ def test_the_keyboard_alone_opens_content(tab: Tab) -> None:
 
 
 def test_the_first_tab_stop_skips_to_the_main_content(tab: Tab) -> None:
-    """The first Tab stop of a page is a link that skips the navigation."""
-    for path in ("/sql", "/", _a_session(tab)):
+    """The first Tab stop of a page is a link that skips the navigation, and in the list of sessions the filters."""
+    for path, reached in (("/sql", "main"), ("/", "list"), (_a_session(tab), "main")):
         tab.go(path)
         tab.page.evaluate("document.body.dataset.same = 'yes'")
         tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.className") == "skip"
         with tab.page.expect_event("framenavigated"):
             tab.page.keyboard.press("Enter")
-        assert tab.page.evaluate("document.activeElement.id") == "main"
+        assert tab.page.evaluate("document.activeElement.id") == reached
         # The page was not loaded again. The server has responded to a request that was sent after the key.
         tab.page.evaluate("fetch('/revision').then((response) => response.text())")
         assert tab.page.evaluate("document.body.dataset.same") == "yes"
