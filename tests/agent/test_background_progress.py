@@ -277,9 +277,9 @@ def test_live_pages_show_a_background_agent_while_it_works(tmp_path: Path) -> No
             await seen.wait()
             assert agentobs.flush(30)
             with serving(existing_home(home)) as page:
-                words = page.get(f"/sessions/{place.session_id}").words
-            assert "main/a" in words
-            assert "look" in words
+                shown = page.get(f"/sessions/{place.session_id}")
+            assert 'title="main/a' in shown.html
+            assert "look" in shown.words
             rest.set()
             await finish(conversation)
 

@@ -363,7 +363,7 @@ def test_a_hook_answers_in_place_of_a_tool(
     )
     assert done.rows(overridden) == [("cache", 0.0), ("other", 1.0)]
     shown = Shell(tmp_path / "home", capsys)("show", done.session_id).out
-    assert [line for line in shown.splitlines() if "tool pay" in line and "answered" in line]
+    assert [line for line in shown.splitlines() if "call pay" in line and "answered" in line]
     with serving(done.home) as client:
         assert "answered" in client.get(f"/sessions/{done.session_id}?tab=steps").words
     replays(done, tmp_path)

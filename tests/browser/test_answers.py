@@ -256,7 +256,8 @@ def test_differences_of_two_runs_start_with_the_earliest(tab: Tab) -> None:
     tab.follow(tab.page.get_by_role("link", name="Compare with the previous run", exact=True))
     assert "search_stock" in tab.page.locator("#pair-title").inner_text()
     listed = tab.page.locator(".differences li").all_inner_texts()
-    assert "search_stock" in listed[0] and "researcher 2: outcome" in listed[0]
+    assert "search_stock" in listed[0]
+    assert "researcher 2: outcome" in listed[0]
     assert "send_mail" in listed[1]
     assert "KeyError" in tab.page.locator(".head .cause").inner_text()
     _open(tab, "long")

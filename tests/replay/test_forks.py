@@ -170,7 +170,7 @@ def test_views_and_commands_distinguish_a_fork_from_its_parent(desk: Desk) -> No
     [(billed,)] = desk.rows("SELECT sum(cost_usd) FROM cost_by_day")
     assert billed == desk.provider.accepted * PRICE
     assert f"fork of {parent[-8:]} at turn 2" in desk.shell("sessions").out
-    shown = desk.shell("show", forked).out
+    shown = desk.shell("show", forked, "--facts").out
     assert parent in shown
     assert "replayed requests    2" in shown
     compared = desk.shell("diff", parent, forked).out

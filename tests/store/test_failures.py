@@ -266,7 +266,7 @@ def test_commands_begin_with_the_cause(shell: Shell, command: str) -> None:
     step = "failed step: tool call send in turn 2 of main: failed KeyError, at shop/orders.py:12"
     assert step in " ".join(raised.split())
     assert "just before:" in raised
-    assert "failed:" not in shell(command, "completed").out
+    assert "failed step:" not in shell(command, "completed").out
 
 
 def test_diagnose_explains_every_failed_session(shell: Shell) -> None:
@@ -285,12 +285,14 @@ def test_diagnose_explains_every_failed_session(shell: Shell) -> None:
 
 
 def test_the_page_begins_with_the_cause(client: Client) -> None:
-    """The page of a failed session shows the cause before the totals; the page of another session does not."""
+    """The page of a failed session shows the cause before the totals. A session that completed names what failed."""
     page = client.get(f"/sessions/{session_id(1)}")
-    assert "KeyError in send at shop/orders.py:12" in page.words
+    assert "Failed: tool call send with KeyError at shop/orders.py:12" in page.words
     assert page.html.index('id="failure"') < page.html.index('id="totals"')
-    assert f"ValueError in send at {PATH}:7" in client.get(f"/sessions/{session_id(3)}").words
-    assert 'id="failure"' not in client.get(f"/sessions/{session_id(7)}").html
+    other = client.get(f"/sessions/{session_id(3)}").words
+    assert f"Failed: tool call send with ValueError at {PATH}:7" in other
+    completed = client.get(f"/sessions/{session_id(7)}").words
+    assert "Completed, but send failed once 1 × KeyError in send at shop/orders.py:12" in completed
 
 
 def test_calls_that_the_provider_ran_have_scores_and_are_no_errors_of_the_client(

@@ -209,7 +209,7 @@ def test_what_a_turn_caused(shell: Shell) -> None:
     assert requests == {
         "turn 8 of main",
         "turn 9 of main",
-        *(f"turn {turn} of {lane}" for turn in (1, 2, 3) for lane in (DOCS_LANE, TESTS_LANE)),
+        *(f"turn {turn} of agent {number}" for turn in (1, 2, 3) for number in (1, 2)),
     }
     assert edges(graph, "request").count(("tool_call", "inferred", "derived_lane")) == 6
     graph = why(shell, "release", "--turn", "2", "--lane", TESTS_LANE)

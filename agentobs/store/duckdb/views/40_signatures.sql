@@ -64,7 +64,10 @@ WITH spent AS (
         session_id,
         attempt_id,
         CASE WHEN count(cost_usd) = count(*) THEN sum(cost_usd) END AS cost_usd,
-        sum(input_tokens + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens) AS prompt_tokens,
+        sum(
+            input_tokens::HUGEINT + cache_read_tokens::HUGEINT + cache_write_5m_tokens::HUGEINT
+            + cache_write_1h_tokens::HUGEINT
+        ) AS prompt_tokens,
         {
             'uncached input': sum(input_usd),
             'cache reads': sum(cache_read_usd),
