@@ -32,9 +32,9 @@ BUSY_NS = 500_000
 """How long the worker computes before it lets other threads run. Our choice: a tenth of the interpreter's own limit."""
 LONG_QUEUE_BUSY_NS = 3_000_000
 """The same while the queue is long. Our choice: below the limit of the interpreter."""
-LONG_QUEUE, FULL_QUEUE = 0.25, 0.35
+LONG_QUEUE, VERY_LONG_QUEUE = 0.25, 0.35
 """The shares of the queue from which on the worker pauses less, and not at all. Our choice."""
-BREATH_SECONDS = 0.00005
+PAUSE_SECONDS = 0.00005
 """How long it pauses then: long enough for a waiting thread to continue. Our choice."""
 _LIMIT_SECONDS = 0.000512
 """The limit of the interpreter while the worker computes. It is recognized, because programs hardly set this value."""
@@ -145,7 +145,7 @@ class RecordQueue:
         self.progress.note_processed()
 
 
-class Breath:
+class WorkerPauses:
     """Lets other threads run while the worker is busy.
 
     A thread that computes gives up the lock of the interpreter only after 5 ms (`sys.getswitchinterval`) if another
@@ -201,7 +201,7 @@ class Breath:
         """Stop computing."""
         self.end()
 
-    def take(self) -> None:
+    def pause_if_due(self) -> None:
         """Release the interpreter lock if it was not released for half a millisecond, unless the interpreter itself
         releases it as often.
         """
@@ -215,12 +215,12 @@ class Breath:
         fill = self._fill()
         if fill <= LONG_QUEUE:
             self.end()
-            world.pause(BREATH_SECONDS)
+            world.pause(PAUSE_SECONDS)
             self._last_ns = world.monotonic()
             if lowered_from is not None:
                 self.begin()
-        elif fill <= FULL_QUEUE and busy_ns > LONG_QUEUE_BUSY_NS:
-            world.pause(BREATH_SECONDS)
+        elif fill <= VERY_LONG_QUEUE and busy_ns > LONG_QUEUE_BUSY_NS:
+            world.pause(PAUSE_SECONDS)
             self._last_ns = world.monotonic()
 
 

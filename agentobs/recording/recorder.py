@@ -38,7 +38,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.recording.journal_health import DiskState, JournalHealth
 from agentobs.recording.options import Options
 from agentobs.recording.record_accounts import OTHERS, kind_of, reason_of
-from agentobs.recording.record_queue import Breath, Command, QueuedRecord, RecordQueue
+from agentobs.recording.record_queue import Command, QueuedRecord, RecordQueue, WorkerPauses
 from agentobs.recording.segment_writer import Writer
 from agentobs.recording.span_sweeper import Sweeper
 from agentobs.recording.timekeeper import Timekeeper
@@ -111,9 +111,9 @@ class Recorder:
         self.is_sealed = key is not None
         """Whether content is encrypted."""
         self._is_always = self.options.sync == "always"
-        self._breath = Breath(lambda: self._queue.fill)
+        self._pauses = WorkerPauses(lambda: self._queue.fill)
         self._interpreter = Interpreter(
-            home.key(), self.options.redactors, self.options.sampling, self._breath.take
+            home.key(), self.options.redactors, self.options.sampling, self._pauses.pause_if_due
         )
         self._writer = Writer(
             home, self.options.files, sync=self.options.sync != "process", key=key
@@ -287,7 +287,7 @@ class Recorder:
 
     def _reset_in_child(self) -> None:
         """In a child process, leave the parent's segment alone and start a new one."""
-        self._breath.end()
+        self._pauses.end()
         transport.forget_open()
         self._consumers.reset_in_child()
         is_closed = self._queue.is_closed
@@ -302,7 +302,7 @@ class Recorder:
         is_working = True
         while is_working:
             item = self._queue.get()
-            with self._breath:
+            with self._pauses:
                 is_working = self._handle(item)
 
     def _handle(self, item: QueuedRecord | Command) -> bool:
@@ -316,7 +316,7 @@ class Recorder:
             return True
         record, size, session_records = item
         self._process(record, session_records)
-        self._breath.take()
+        self._pauses.pause_if_due()
         self._queue.note_processed(size)
         self._timekeeper.request_sync()
         return True
@@ -484,7 +484,7 @@ class Recorder:
                 interpretation = self._interpreter.interpret_partial(exchange)
                 if interpretation is not None:
                     self._write_partial(interpretation)
-                self._breath.take()
+                self._pauses.pause_if_due()
 
     def _write_partial(self, interpretation: Interpretation) -> None:
         """Write the new content, facts and drafts of an exchange in progress, and pass the facts on."""

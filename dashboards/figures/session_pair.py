@@ -6,7 +6,6 @@ their texts, but not the texts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -16,6 +15,7 @@ import plotly.graph_objects as go
 
 from agentobs.records.cost_difference import Cost, cost_difference
 from agentobs.records.display import seconds
+from agentobs.store.analysis.lane_names import lane_names as names_of_lanes
 from dashboards.figures.phrases import (
     Row,
     certainty_prefix,
@@ -145,17 +145,11 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
 
 
 def lane_names(steps: Sequence[Row]) -> dict[str, str]:
-    """Return the display names of the lanes of a comparison. Sub-agents of the same type are numbered."""
+    """Return the display names of the lanes of a comparison, by the rule of all lanes."""
     lanes = dict.fromkeys(map(_lane, steps))
-    kinds = {lane: lane.rpartition("/")[2].partition("#")[0] for lane in lanes if "/" in lane}
-    seen = Counter[str]()
-    names = {}
-    for lane in lanes:
-        kind = kinds.get(lane, lane)
-        seen[kind] += 1
-        is_alone = list(kinds.values()).count(kind) < 2
-        names[lane] = kind if is_alone else f"{kind} {seen[kind]:,}"
-    return names
+    return names_of_lanes(
+        (lane, lane.rpartition("/")[2].partition("#")[0] if "/" in lane else None) for lane in lanes
+    )
 
 
 def _changes_of(cut: Sequence[_Step]) -> str:

@@ -70,17 +70,25 @@ class ChildProgram:
                 where=command[0],
                 todo="Check the path of the program, and the directory in which it runs",
             ) from error
+        self._outputs: list[Output] = []
+        try:
+            self._start_threads(stdin)
+        except BaseException:  # such as a signal of the program to this process
+            self.stop()
+            raise
+
+    def _start_threads(self, stdin: bytes | None) -> None:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.stdout, self.stderr = Output(process.stdout), Output(process.stderr)
-        self._threads = [threading.Thread(target=self._wait, daemon=True)]
+        for stream in (process.stdout, process.stderr):
+            self._outputs.append(Output(stream))
+        self.stdout, self.stderr = self._outputs
+        threading.Thread(target=self._wait, daemon=True).start()
         if stdin is not None:
             writes = (process.stdin, stdin)
-            self._threads.append(threading.Thread(target=_write, args=writes, daemon=True))
-        for thread in self._threads:
-            thread.start()
+            threading.Thread(target=_write, args=writes, daemon=True).start()
 
     @property
     def exit_code(self) -> int | None:
@@ -104,7 +112,7 @@ class ChildProgram:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        for output in (self.stdout, self.stderr):
+        for output in self._outputs:
             output.close()
 
     def interrupt(self) -> None:

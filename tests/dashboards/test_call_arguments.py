@@ -22,8 +22,8 @@ def test_the_main_argument_identifies_a_call() -> None:
 def test_shown_arguments_are_short_and_visible() -> None:
     """A long argument is cut, and invisible characters are escapes."""
     assert len(shown_argument("x" * 500)) == LENGTH
-    assert shown_argument("cd /work/main && git log") == "git log"
-    assert shown_argument("cd /work/main") == "cd /work/main"
+    assert shown_argument("cd /srv/shop && git log") == "git log"
+    assert shown_argument("cd /srv/shop") == "cd /srv/shop"
     assert shown_argument("a\u202eb") == "a\\u202eb"
 
 

@@ -18,11 +18,11 @@ from agentobs import world
 from agentobs.recording import record_queue
 from agentobs.recording.record_queue import (
     _LIMIT_SECONDS,
-    BREATH_SECONDS,
+    PAUSE_SECONDS,
     QUEUE_BYTES,
-    Breath,
     Command,
     RecordQueue,
+    WorkerPauses,
 )
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import (
@@ -124,23 +124,23 @@ def test_a_busy_worker_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -
     pauses: list[float] = []
     monkeypatch.setattr(world, "monotonic", lambda: now[0])
     monkeypatch.setattr(world, "pause", pauses.append)
-    breath = Breath(lambda: fill[0])
+    worker_pauses = WorkerPauses(lambda: fill[0])
     for elapsed_us in (100, 300, 200, 100, 600, 10):
         now[0] += elapsed_us * 1000
-        breath.take()
-    assert pauses == [BREATH_SECONDS] * 2
+        worker_pauses.pause_if_due()
+    assert pauses == [PAUSE_SECONDS] * 2
     fill[0] = 0.3
     for elapsed_us in (2_900, 200, 2_900, 200):
         now[0] += elapsed_us * 1000
-        breath.take()
-    assert pauses == [BREATH_SECONDS] * 4
+        worker_pauses.pause_if_due()
+    assert pauses == [PAUSE_SECONDS] * 4
     fill[0] = 0.6
     now[0] += 10_000_000
-    breath.take()
+    worker_pauses.pause_if_due()
     fill[0] = 0.0
     monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.0001)
-    breath.take()
-    assert pauses == [BREATH_SECONDS] * 4
+    worker_pauses.pause_if_due()
+    assert pauses == [PAUSE_SECONDS] * 4
 
 
 @pytest.fixture
@@ -158,10 +158,10 @@ def test_the_interpreter_interrupts_the_worker(
     """While the worker computes, the limit of the interpreter is half a millisecond; not while it pauses or waits."""
     paused_with: list[float] = []
     monkeypatch.setattr(world, "pause", lambda _: paused_with.append(sys.getswitchinterval()))
-    breath = Breath(lambda: 0.0)
-    with breath:
+    worker_pauses = WorkerPauses(lambda: 0.0)
+    with worker_pauses:
         assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
-        breath.take()
+        worker_pauses.pause_if_due()
         assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
     assert paused_with == [pytest.approx(switch_seconds)]
     assert sys.getswitchinterval() == pytest.approx(switch_seconds)
@@ -171,22 +171,22 @@ def test_the_limit_of_the_program_is_kept(switch_seconds: float) -> None:
     """A lower limit is not changed, and a limit that the program sets meanwhile is not restored."""
     for lower in (0.0001, 0.0005):
         sys.setswitchinterval(lower)
-        with Breath(lambda: 0.0):
+        with WorkerPauses(lambda: 0.0):
             assert sys.getswitchinterval() == pytest.approx(lower)
         assert sys.getswitchinterval() == pytest.approx(lower)
     sys.setswitchinterval(switch_seconds)
-    with Breath(lambda: 0.0):
+    with WorkerPauses(lambda: 0.0):
         sys.setswitchinterval(0.02)
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
 def test_a_limit_that_the_program_saved_meanwhile_is_replaced(switch_seconds: float) -> None:
     """If a program saves the limit while the worker computes, and sets it again later, its own limit returns."""
-    breath = Breath(lambda: 0.0)
-    with breath:
+    worker_pauses = WorkerPauses(lambda: 0.0)
+    with worker_pauses:
         saved = sys.getswitchinterval()
     sys.setswitchinterval(saved)
-    with breath:
+    with worker_pauses:
         assert sys.getswitchinterval() == pytest.approx(_LIMIT_SECONDS)
     assert sys.getswitchinterval() == pytest.approx(switch_seconds)
 
@@ -194,7 +194,7 @@ def test_a_limit_that_the_program_saved_meanwhile_is_replaced(switch_seconds: fl
 def test_a_forked_child_has_the_limit_of_the_program(tmp_path: Path, switch_seconds: float) -> None:
     """A child that is forked while the worker computes has the limit that the program had before."""
     recorder = Recorder(a_home(tmp_path))
-    with recorder._breath:
+    with recorder._pauses:
         child = os.fork()
         if not child:
             os._exit(sys.getswitchinterval() > switch_seconds / 2)
@@ -210,16 +210,16 @@ def test_a_fork_between_two_steps_of_the_change_restores_the_limit(
     change = sys.setswitchinterval
 
     def changed(seconds: float) -> None:
-        known.append(breath._limit)
+        known.append(worker_pauses._limit)
         change(seconds)
-        known.append(breath._limit)
+        known.append(worker_pauses._limit)
 
-    breath = Breath(lambda: 0.0)
+    worker_pauses = WorkerPauses(lambda: 0.0)
     monkeypatch.setattr(sys, "setswitchinterval", changed)
-    with breath:
+    with worker_pauses:
         pass
     assert known == [pytest.approx(switch_seconds)] * 4
-    assert breath._limit is None
+    assert worker_pauses._limit is None
 
 
 SPAN = SpanStart("s", "t", "a", None, Label("main"), Label("work"), None, T0, turn=2)
@@ -271,7 +271,9 @@ def test_the_worker_pauses_between_the_steps_of_an_exchange(
 ) -> None:
     """The request, the response and the facts of an exchange are separate steps, and so is each record."""
     taken: list[str] = []
-    monkeypatch.setattr(Breath, "take", lambda self: taken.append(threading.current_thread().name))
+    monkeypatch.setattr(
+        WorkerPauses, "pause_if_due", lambda self: taken.append(threading.current_thread().name)
+    )
     agentobs.start(str(tmp_path / "home"))
     replies = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"type": "message"}))
     with agentobs.session("steps"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from agentobs.proxy.client_variables import PROVIDER_URL
 from agentobs.proxy.recorded_sessions import command_entry
 from agentobs.records.exchanges import Answer, ModelExchange, Recording, ReturnValue
 from replay import CommandDivergenceError, Fixture, load, run_command, says
+from replay.command import child_program
 from replay.command.child_program import ChildProgram
 from replay.command.command_replay import AWS_KEY_VARIABLES, AWS_REGION_VARIABLES
 from replay.command.recorded_command import RecordedCommand
@@ -153,6 +156,27 @@ def test_an_interrupted_replay_leaves_no_process(
     with pytest.raises(KeyboardInterrupt):
         run_command(fixture, command, cwd=folder / "work")
     assert started[0].exit_code == 128 + 15
+
+
+def test_a_program_whose_start_is_interrupted_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that arrives while the threads for the program are started leaves no process."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Process(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def interrupt(stream: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(child_program, "Output", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ChildProgram([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, {})
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_a_run_ends_after_a_turn_or_continues_with_scripted_responses(

@@ -266,7 +266,9 @@ def test_commands_begin_with_the_cause(shell: Shell, command: str) -> None:
     step = "failed step: tool call send in turn 2 of main: failed KeyError, at shop/orders.py:12"
     assert step in " ".join(raised.split())
     assert "just before:" in raised
-    assert "failed step:" not in shell(command, "completed").out
+    completed = shell(command, "completed").out
+    assert "failed step:" not in completed
+    assert not completed.startswith("failed")
 
 
 def test_diagnose_explains_every_failed_session(shell: Shell) -> None:

@@ -250,11 +250,11 @@ def _facts_of(
 def _agent_types(store: Store, session_id: str, labels: LabelTexts | None) -> dict[str, str]:
     """Return the types of a session's sub-agents, by the recorded names of their lanes."""
     rows: Sequence[dict[str, Any]] = store.rows(
-        "internal/sub_agent_types", session_id=session_id
+        "internal/lane_names", session_ids=[session_id]
     ).dicts()
     if labels is not None:
         rows = labels.replace_in_dicts(rows)
-    return {row["lane"]: row["agent_type"] for row in rows}
+    return {row["lane"]: row["agent_type"] for row in rows if row["agent_type"] is not None}
 
 
 _Texts = dict[tuple[str, str], dict[str, Any]]

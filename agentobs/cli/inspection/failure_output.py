@@ -60,7 +60,7 @@ def print_failed_steps(
 
     Args:
         groups: the failed steps, from `group_failed_steps`.
-        agents: the labels of sub-agents, by lane.
+        agents: the display names of sub-agents, by lane.
         status: the status of a session that did not fail; None if its failure was printed before.
     """
     total = sum(each.count for each in groups)

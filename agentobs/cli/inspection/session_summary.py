@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentobs.cli.terminal.instants import local_instant, zone_name
-from agentobs.records.display import COST_MARKS, money, printable, seconds
+from agentobs.records.display import COST_MARKS, has_partial_counts, money, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,12 +67,12 @@ def _totals(about: Row, cost: Row | None, failed_calls: int) -> str:
 
 
 def _tokens(about: Row, cost: Row | None) -> str:
-    """Return the input and output tokens; a count that is a lower bound is marked."""
-    least = "at least " if cost and cost["lower_bound_calls"] else ""
+    """Return the input and output tokens. If a response was cut, its output tokens are a lower bound."""
+    least = COST_MARKS["lower_bound"] if cost and has_partial_counts(cost) else ""
     cached = about["cache_read_tokens"] or 0
     total = (about["input_tokens"] or 0) + cached + (about["cache_write_tokens"] or 0)
     share = f" ({cached / total:.0%} read from the cache)" if cached else ""
-    return f"{least}{total:,} input{share}, {least}{about['output_tokens'] or 0:,} output"
+    return f"{total:,} input{share}, {least}{about['output_tokens'] or 0:,} output"
 
 
 def _unusual(about: Row) -> str:

@@ -23,6 +23,7 @@ from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
+    agent_names,
     as_dicts,
     form_options,
     heading,
@@ -159,17 +160,14 @@ def show(context: click.Context, session: str, content: bool, facts: bool) -> No
         costs = as_dicts(rows_of(store, "cost_by_session", session_id=session_id))
         titles = SessionTexts(store).titles([session_id])
         [shown] = as_dicts(_with_status_notes(about))
-        timeline_rows = rows_of(store, "session_timeline", session_id=session_id)
-        failed = _print_failures(store, session_id, failure, str(shown["status"]), timeline_rows)
+        turns = rows_of(store, "session_turns", session_id=session_id)
+        failed = _print_failures(store, session_id, failure, str(shown["status"]), turns)
         print_facts(summary_facts(shown, titles.get(session_id), as_dicts(git), costs, failed))
         _print_time_and_waste(store, session_id)
         if facts:
             _print_facts(_with_git(about, git), costs[:1])
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
-        turns, timeline = (
-            rows_of(store, "session_turns", session_id=session_id),
-            _timeline(timeline_rows),
-        )
+        timeline = _timeline(rows_of(store, "session_timeline", session_id=session_id))
         print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
         click.echo()
         print_rows(timeline, _TIMELINE, "table")
@@ -191,22 +189,17 @@ def _print_failures(
     session_id: str,
     failure: dict[str, Any] | None,
     status: str,
-    timeline: Rows,
+    turns: Rows,
 ) -> int:
     """Print why a session failed, and its failed steps. Return the number of tool calls that failed."""
     from agentobs.store.analysis.failed_steps import group_failed_steps
 
     errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
-    turns = as_dicts(rows_of(store, "session_turns", session_id=session_id))
-    groups = group_failed_steps(errors, turns)
-    agents = {
-        str(row["lane"]): str(row["label"])
-        for row in as_dicts(timeline)
-        if row["name"] == "sub_agent" and row["label"] is not None
-    }
+    groups = group_failed_steps(errors, as_dicts(turns))
     if failure is not None:
         print_failure(failure)
     if groups and (failure is None or sum(each.count for each in groups) > 1):
+        agents = agent_names(store, session_id)
         print_failed_steps(groups, agents, status if failure is None else None)
     if failure is not None or groups:
         click.echo()

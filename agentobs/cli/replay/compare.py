@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import sys
@@ -23,7 +22,7 @@ from agentobs.cli.replay.workspace_choice import (
     with_links,
 )
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.errors import UsageError
+from agentobs.errors import UsageError, error_kind
 from agentobs.records.display import COST_MARKS, money, printable, seconds
 
 if TYPE_CHECKING:
@@ -229,11 +228,14 @@ def _check_limit(limit: Decimal | None, maxima: Mapping[str, Decimal]) -> None:
 
 def _delete(folder: Path, kept: ForkDirectory | None) -> None:
     """Delete the directory of a comparison that has not started."""
-    if kept is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    with contextlib.suppress(OSError):
-        kept.delete()
+    try:
+        if kept is None:
+            shutil.rmtree(folder)
+        else:
+            kept.delete()
+    except OSError as error:
+        where = printable(str(folder))
+        click.echo(f"{where} was not deleted completely: {error_kind(error)}", err=True)
 
 
 def _folder(output: Path) -> Path:

@@ -87,13 +87,20 @@ def rows_of_table(table: Table, store: Store) -> Rows:
     return rows
 
 
+def agent_names(store: Store, session_id: str) -> dict[str, str]:
+    """Return the display names of the lanes of a session, by lane."""
+    from agentobs.store.analysis.lane_names import names_in_session
+
+    return names_in_session(store, session_id, _restored)
+
+
 def with_lane_names(rows: Rows, store: Store, session_id: str) -> Rows:
     """Return rows of a session with the display names of their lanes in place of the lanes."""
-    from agentobs.store.analysis.lane_names import name_of_lane, names_in_session
+    from agentobs.store.analysis.lane_names import name_of_lane
 
     columns, values = rows
     at = columns.index("lane")
-    names = names_in_session(store, session_id, _restored)
+    names = agent_names(store, session_id)
     return columns, [
         (*row[:at], None if row[at] is None else name_of_lane(str(row[at]), names), *row[at + 1 :])
         for row in values

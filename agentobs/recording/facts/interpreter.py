@@ -127,7 +127,7 @@ class Interpreter:
         key: bytes,
         rules: Sequence[Rule] = (),
         sampling: Mapping[str, float] = MappingProxyType({}),
-        breathe: Callable[[], None] = lambda: None,
+        pause_if_due: Callable[[], None] = lambda: None,
     ) -> None:
         """Create an interpreter for the records of a process.
 
@@ -135,10 +135,10 @@ class Interpreter:
             key: the home's key, for digests.
             rules: custom redaction rules.
             sampling: the share of events to keep, by kind.
-            breathe: called between the steps of an exchange, which may take long.
+            pause_if_due: called between the steps of an exchange, which may take long.
         """
         self._key, self._sampling = key, dict(sampling)
-        self._breathe = breathe
+        self._pause_if_due = pause_if_due
         self.redactor = Redactor(key, rules)
         """Removes secrets from everything that is written, and counts texts that could not be searched."""
         self._modes: dict[str, str] = {}
@@ -258,11 +258,11 @@ class Interpreter:
             partial = self._partial[attempt_id] = self._start_partial(exchange)
             partial.response.keeps_body = mode != "off"
             contents += stored("request", partial.request_line, mode)
-            self._breathe()
+            self._pause_if_due()
         partial.response.receive(exchange.answer)
         if mode != "off" and (part := partial.next_part(exchange)) is not None:
             contents.append(("partial", part))
-            self._breathe()
+            self._pause_if_due()
         view, texts = self._view(session_id), dict[str, str]()
         facts = list(placed(view.agent_events(exchange, partial.body), exchange))[1:]
         drafts = list(view.agent_drafts())
@@ -382,12 +382,12 @@ class Interpreter:
         is_request_written = partial is not None
         if partial is None:
             partial = self._start_partial(exchange)
-            self._breathe()
+            self._pause_if_due()
         request, response = partial.request_line, response_content(exchange, self.redactor)
-        self._breathe()
+        self._pause_if_due()
         contents = (content_id(request, mode), content_id(response, mode))
         facts = tuple(self._view(session_id).attempt(exchange, partial.body, contents))
-        self._breathe()
+        self._pause_if_due()
         content = None
         if mode == "export":
             content = self._exchange_content(session_id, partial.body, response)
