@@ -43,6 +43,10 @@ choice; the checks take half a second or more.
 QUICK_CHECKS = 300
 CHECK_SECONDS = 0.002
 """The number of checks without a pause in between, and the pause between later checks. Our choice."""
+CHECK_SHARE = 8
+"""The pause between later checks is at least this many times as long as the check of the clock. Otherwise, in a process
+with hundreds of threads, the clock would always find the thread of a held response running. Our choice.
+"""
 IDLE_CHECKS = 64
 IDLE_NS = 1_000_000_000
 """The number of consecutive checks that must find the event loop idle, and the time without a request from the agent,
@@ -241,8 +245,9 @@ class ResponseGate:
         if (clock := self._virtual()) is not None:
             self._hold.ident = threading.get_ident()
             clock.hold(self._hold)
-        is_quick = self._checks < QUICK_CHECKS and current_loop() is not None
-        return 0.0 if is_quick else CHECK_SECONDS
+        if self._checks < QUICK_CHECKS and current_loop() is not None:
+            return 0.0
+        return CHECK_SECONDS if clock is None else max(CHECK_SECONDS, clock.check_seconds * CHECK_SHARE)
 
     def _is_wait_over(self, patience: float = PATIENCE) -> bool:
         """Return whether nothing that the response might wait for can still happen."""

@@ -211,13 +211,14 @@ class ThreadStates:
     def _observed_activity(self, parked: Mapping[int, Parking]) -> Activity:
         """Return the activity according to the operating system.
 
-        The threads are checked twice, because a thread may wake or start another one during the first check.
+        The threads are checked twice, because a thread may wake or start another one during the first check. If a thread
+        has not run since, its system call is the same.
         """
         self.is_guess = False
         agents, _, ours = self._grouped_threads()
         by_native = {native_id(thread): ident for ident, thread in agents.items()}
         found: Activity = "blocked"
-        first: dict[int, tuple[str | None, str | None]] = {}
+        first: dict[int, str | None] = {}
         switch_counts: dict[int, str | None] = {}
         for native in _tasks():
             if native in ours:
@@ -232,13 +233,11 @@ class ThreadStates:
             if state == "outside":
                 found = state
             self.is_guess |= state == "waking"
-            first[native] = switches, call
+            first[native] = switches
             if ident is not None and parking in (None, "lock"):
                 switch_counts[native] = switches
         self.switch_counts = switch_counts
-        second = {
-            each: (_switches(each), _system_call(each)) for each in _tasks() if each not in ours
-        }
+        second = {each: _switches(each) for each in _tasks() if each not in ours}
         return found if second == first and not self.is_guess else "running"
 
     def _state_of(

@@ -601,6 +601,34 @@ def test_a_foreign_thread_does_not_block_a_response(
         assert replay.run(shared_jobs, ("b", "a", "d", "c")) == received[0]
 
 
+@contextmanager
+def idle_threads(count: int) -> Iterator[None]:
+    """Run threads that wait for sockets until the context closes, as in a large test run."""
+    here, there = socket.socketpair()
+    threads = [threading.Thread(target=here.recv, args=(1,)) for _ in range(count)]
+    with here, there:
+        for each in threads:
+            each.start()
+        yield
+        there.shutdown(socket.SHUT_RDWR)
+        for each in threads:
+            each.join()
+
+
+def test_many_idle_threads_do_not_block_a_response(tmp_path: Path) -> None:
+    """A response that waits in vain for another request is released even if the process has hundreds of threads, whose
+    check takes longer than the pause between two checks of the response.
+    """
+    received: list[Any] = []
+    order = ("a", "b", "c", "d")
+    recording = record_overlapping(
+        tmp_path, lambda url: received.append(shared_jobs(order, url)), [[1, 2, 3], [1]]
+    )
+    fixture = frozen(tmp_path, recording, "jobs")
+    with idle_threads(300), Replayer(fixture) as replay:
+        assert replay.run(shared_jobs, ("b", "a", "d", "c")) == received[0]
+
+
 def one_context(order: Sequence[str], url: str | None = None) -> list[str]:
     """Start tasks that share one context."""
 
