@@ -263,6 +263,21 @@ def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> No
     ]
 
 
+def test_an_agent_is_named_by_the_type_that_its_call_asked_for(tmp_path: Path) -> None:
+    """Pages and tables name a sub-agent by its type, whether or not the call waited for the agent."""
+    task = {**TASK, "input": {"prompt": "look", "subagent_type": "Explore"}}
+    asked = [CONVERSATION[0], entry("assistant", "m-2", "m-1", [task], id="msg_1")]
+    for name, result in (("waits", {}), ("goes-on", {"isAsync": True})):
+        home = open_home(tmp_path / name)
+        answered = {**CONVERSATION[2], "toolUseResult": {"agentId": "a1", **result}}
+        logs = tmp_path / f"logs-{name}"
+        written(logs / f"{SESSION}.jsonl", [*asked, answered, CONVERSATION[3]])
+        written(logs / "agent-a1.jsonl", AGENT)
+        bring_in(home, logs)
+        shown = CliRunner().invoke(cli, ["--home", str(home.path), "show", our_id(SESSION)])
+        assert any(line.startswith("Explore ") for line in shown.output.splitlines())
+
+
 def test_an_impossible_time_is_replaced(tmp_path: Path) -> None:
     """A line whose year the store cannot represent gets the time of the previous line."""
     home = open_home(tmp_path / "home")

@@ -104,6 +104,8 @@ class _Builder:
     """The time and the number of each record, and the record or a function that creates it."""
     tools: dict[str, tuple[Place, int]] = field(default_factory=dict)
     """The place inside each tool call, and the start of the call, by tool_use ID."""
+    agent_types: dict[str, str] = field(default_factory=dict)
+    """The type of the agent that a call asked for, by tool_use ID."""
     uncounted: set[str] = field(default_factory=set)
     message_ids: list[str] = field(default_factory=list)
     logged: LoggedRequests = field(default_factory=LoggedRequests)
@@ -331,7 +333,8 @@ def _interactions(builder: _Builder, thread: Thread) -> Iterator[tuple[Place, li
         interaction_id = place.interaction_id or ""
         builder.add(starts, InteractionStart(builder.session_id, interaction_id, lane, starts))
         linked = inside[0].span_id if inside else None
-        place = _open(builder, place, name, None, starts, linked)
+        agent_type = builder.agent_types.get(builder.starters.get(thread.agent_id or "", ""))
+        place = _open(builder, place, name, agent_type, starts, linked)
         yield place, group, ends
         _close(builder, place, ends, is_error=False)
         builder.add(
@@ -363,11 +366,13 @@ def _emit_sub_agent(
     builder: _Builder, thread: Thread, tool: Place
 ) -> tuple[Place, list[Response], int]:
     """Emit the span of an agent for which a tool call waited; return its place, its responses and its end."""
-    lane = child_lane(tool.lane, builder.starters[thread.agent_id or ""])
+    started_by = builder.starters[thread.agent_id or ""]
+    lane = child_lane(tool.lane, started_by)
     place = replace(tool, lane=lane, turn=None, query_source=_source(thread))
     starts = min(_at(entry) for entry in thread.entries)
     ends = max(_ended(thread, response) for response in thread.own_responses)
-    place = _open(builder, place, Label("sub_agent"), None, starts)
+    agent_type = builder.agent_types.get(started_by)
+    place = _open(builder, place, Label("sub_agent"), agent_type, starts)
     _close(builder, place, ends, is_error=False)
     return place, thread.own_responses, ends
 
@@ -419,6 +424,8 @@ def _emit_call(builder: _Builder, thread: Thread, place: Place, entry: Entry, bl
     starts, tool_use_id, name = _at(entry), str(block.id), block.name
     inside = _open(builder, place, Label("tool"), name, starts)
     builder.tools[tool_use_id] = inside, starts
+    if isinstance(agent_type := as_dict(block.value).get("subagent_type"), str) and agent_type:
+        builder.agent_types[tool_use_id] = agent_type
     if tool_use_id not in thread.results:
         return
     result_entry, result = thread.results[tool_use_id]
