@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from agentobs.store.analysis.wall_time import (
 )
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
-from tests.provider_script import streamed, text
+from tests.provider_script import call, streamed, text
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -291,6 +292,101 @@ def test_an_interaction_of_another_client(tmp_path: Path) -> None:
         SECOND + SECOND // 4,
         0,
     )
+
+
+TASKS = {1: "Study Rome", 2: "Study Oslo"}
+
+
+class Delegation:
+    """A client without spans, whose main agent starts sub-agents with the calls `toolu_1` and `toolu_2`."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = [start(1)]
+
+    def request(
+        self, started: float, ended: float, messages: list[Any], *content: dict[str, Any]
+    ) -> list[Any]:
+        """Add a request and its response, in seconds from the beginning; return the messages including it."""
+        exchange = attempt(1, 1, at=T0 + int(started * SECOND), content=list(content))
+        asked = {**json.loads(exchange.question.body), "messages": messages}
+        question = replace(exchange.question, body=json.dumps(asked).encode())
+        took = int((ended - started) * SECOND)
+        self.records.append(replace(exchange, question=question, ended_ns=took))
+        return [*messages, {"role": "assistant", "content": list(content)}]
+
+    def agent(self, number: int, first: tuple[float, float], second: tuple[float, float]) -> None:
+        """Add a sub-agent with two requests, each given by start and end. The response to the first calls a tool."""
+        look = 10 + number
+        messages = self.request(*first, [user(TASKS[number])], call(look, "look"))
+        self.request(*second, [*messages, results(look)], text("Seen."))
+
+    def run(self, number: int, started: float, ended: float) -> None:
+        """Add the recorded run of a call."""
+        took, at = int((ended - started) * SECOND), T0 + int(started * SECOND)
+        self.records.append(tool(1, f"toolu_{number}", "agent", at=at, took=took))
+
+
+def user(words: str) -> dict[str, Any]:
+    return {"role": "user", "content": words}
+
+
+def results(*numbers: int) -> dict[str, Any]:
+    content = [
+        {"type": "tool_result", "tool_use_id": f"toolu_{n}", "content": "ok"} for n in numbers
+    ]
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize("has_runs", [True, False])
+def test_the_sub_agents_of_another_client(tmp_path: Path, has_runs: bool) -> None:
+    """Without spans, the time of a call that started a sub-agent is split among the requests and calls of the agent.
+
+    If the runs of the calls are unknown, both end with the next request. The agent that was active last counts.
+    """
+    talk = Delegation()
+    calls = [call(number, "agent", task=task) for number, task in TASKS.items()]
+    messages = talk.request(1, 2, [user("Go.")], *calls)
+    talk.agent(1, (2.25, 3), (3.5, 4))
+    talk.agent(2, (2.5, 6), (7, 9))
+    if has_runs:
+        talk.run(1, 2, 4.25)
+        talk.run(2, 2.25, 9.5)
+    talk.request(10, 11, [*messages, results(1, 2)], text("Done."))
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1)])
+    with open_store(home, ingest=False) as store:
+        [split] = interaction_times(store, session_id(1))
+    assert split.timing_source == "wire"
+    path = [
+        (piece.part, (piece.ended_ns - T0) / SECOND, piece.lane)
+        for piece in split.path
+        if piece.part != "own"
+    ]
+    first = [("model", 2.5, "main/toolu_1")]
+    assert path == [
+        ("model", 2, "main"), *([] if has_runs else first), ("model", 6, "main/toolu_2"),
+        ("tool", 7, "main/toolu_2"), ("model", 9, "main/toolu_2"), ("model", 11, "main"),
+    ]  # fmt: skip
+
+
+def test_a_sub_agent_of_another_client_that_outlives_its_call(tmp_path: Path) -> None:
+    """If a call starts a sub-agent and returns at once, the later requests of the agent are not part of the call.
+
+    They count until the interaction ends.
+    """
+    talk = Delegation()
+    messages = talk.request(1, 2, [user("Go.")], call(1, "agent", task=TASKS[1]))
+    talk.agent(1, (2.25, 3), (3.5, 8))
+    talk.run(1, 2, 2.5)
+    talk.request(4, 5, [*messages, results(1)], text("Started."))
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1)])
+    with open_store(home, ingest=False) as store:
+        [split] = interaction_times(store, session_id(1))
+    assert [(piece.part, (piece.ended_ns - T0) / SECOND, piece.lane) for piece in split.path] == [
+        ("model", 2, "main"), ("own", 2.25, "main"), ("model", 3, "main/toolu_1"),
+        ("tool", 3.5, "main/toolu_1"), ("model", 5, "main/toolu_1"),
+    ]  # fmt: skip
 
 
 def test_the_slowest_tools(tmp_path: Path) -> None:

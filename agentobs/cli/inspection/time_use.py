@@ -259,5 +259,5 @@ def _print_shares(splits: list[Split]) -> None:
     if any(split.timing_source == "wire" for split in splits):
         click.echo(
             "estimated from wire timing: time from a response with tool calls until the next "
-            "request counts as tool time"
+            "request counts as tool time, unless a sub-agent was active"
         )
