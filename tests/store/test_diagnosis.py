@@ -296,6 +296,27 @@ def test_a_turn_after_a_compaction_is_not_a_rise(evidence_of: Evidence) -> None:
     assert evidence_of(COMPACTED, "rising_costs") == []
 
 
+def missing_the_cache_once() -> list[Record]:
+    """Return a session whose cost rises six times; the last request reads nothing from the cache."""
+    talk = WireConversation(model="claude-sonnet-5-5")
+    for count in (1, 2, 3, 4, 5, 6):
+        used = {"cache_read_input_tokens": count * 1000, "cache_creation_input_tokens": 1000}
+        [call] = talk.calls(("read", {"n": count}), input_tokens=10, **used)
+        talk.result(call)
+    talk.says("Done.", input_tokens=10, cache_creation_input_tokens=8000)
+    return talk.whole()
+
+
+MISSED = story(missing_the_cache_once())
+
+
+def test_a_cache_miss_is_not_a_rise(evidence_of: Evidence) -> None:
+    """A turn that read less from the cache than the previous turn ends a rise, because a miss is another finding."""
+    [found] = evidence_of(MISSED, "rising_costs")
+    assert (found["turn"], found["about"], found["value"]) == (6, "cache reads", 5)
+    assert found["detail"] == "from $0.0029 to $0.0039 a turn, 5 times in a row"
+
+
 @pytest.mark.parametrize(
     ("number", "about", "advice"),
     [

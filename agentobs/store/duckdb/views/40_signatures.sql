@@ -68,6 +68,7 @@ WITH spent AS (
             input_tokens::HUGEINT + cache_read_tokens::HUGEINT + cache_write_5m_tokens::HUGEINT
             + cache_write_1h_tokens::HUGEINT
         ) AS prompt_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens,
         {
             'uncached input': sum(input_usd),
             'cache reads': sum(cache_read_usd),
@@ -77,14 +78,17 @@ WITH spent AS (
     FROM costs
     GROUP BY session_id, attempt_id
 ), ordered AS (
-    -- A prompt that is shorter than the previous one was compacted or edited. What is then written to the cache again is
-    -- not part of a rise.
+    -- A prompt that is shorter than the previous one was compacted or edited, and a turn that read less from the cache
+    -- than the previous one missed it. What is then written to the cache again is not part of a rise.
     SELECT
         turns.*,
         spent.cost_usd,
         spent.parts,
         coalesce(
-            cost_usd > lag(cost_usd) OVER each_lane AND prompt_tokens >= lag(prompt_tokens) OVER each_lane, false
+            cost_usd > lag(cost_usd) OVER each_lane
+            AND prompt_tokens >= lag(prompt_tokens) OVER each_lane
+            AND cache_read_tokens >= lag(cache_read_tokens) OVER each_lane,
+            false
         ) AS rose,
         lag(cost_usd) OVER each_lane AS before_usd,
         lag(parts) OVER each_lane AS before_parts
@@ -140,10 +144,10 @@ SELECT
     list_max(increases)['part'] AS about,
     turns::DOUBLE AS value,
     5::DOUBLE AS threshold,
-    format('from ${:.4f} to ${:.4f} a turn', first_usd::DOUBLE, last_usd::DOUBLE) AS detail,
+    format('from ${:.4f} to ${:.4f} a turn, {:,} times in a row', first_usd::DOUBLE, last_usd::DOUBLE, turns) AS detail,
     evidence_id
 FROM compared;
-COMMENT ON VIEW rising_costs IS 'Each of five turns in a row cost more than the previous turn; one row for each such rise. A rise ends before a turn whose prompt is shorter than the previous one, because the conversation was compacted or edited.';
+COMMENT ON VIEW rising_costs IS 'Each of five turns in a row cost more than the previous turn; one row for each such rise. A rise ends before a turn whose prompt is shorter than the previous one, because the conversation was compacted or edited, and before a turn that read less from the cache than the previous one, because that is a cache miss.';
 COMMENT ON COLUMN rising_costs.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN rising_costs.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN rising_costs.turn IS 'The turn within the lane, from 1, or NULL.';
@@ -151,7 +155,7 @@ COMMENT ON COLUMN rising_costs.at_ns IS 'When the finding occurred. [ns since 19
 COMMENT ON COLUMN rising_costs.about IS 'The part of the cost that increased most: `uncached input`, `cache reads`, `cache writes` or `output`.';
 COMMENT ON COLUMN rising_costs.value IS 'How many times in a row a turn cost more than the previous turn. [turns]';
 COMMENT ON COLUMN rising_costs.threshold IS 'The minimum value for this finding. [turns]';
-COMMENT ON COLUMN rising_costs.detail IS 'The cost of the turn before the rise, and of the last turn of the rise.';
+COMMENT ON COLUMN rising_costs.detail IS 'The cost of the turn before the rise and of the last turn of the rise, and the number of turns.';
 COMMENT ON COLUMN rising_costs.evidence_id IS 'The ID of the attempt of the last turn.';
 
 CREATE OR REPLACE VIEW full_contexts AS
