@@ -37,6 +37,19 @@ class CostRise:
     """The known causes in words."""
 
     @property
+    def before(self) -> Row:
+        """The cost of the previous request with its certainty."""
+        return {
+            "cost_usd": self.row["before_usd"],
+            "cost_status": self.row["before_cost_status"],
+        }
+
+    @property
+    def compares_prompts(self) -> bool:
+        """Whether only the costs of the prompts were compared, because the output of the previous one is unknown."""
+        return self.row["before_cost_status"] == "lower_bound"
+
+    @property
     def why(self) -> str:
         """The causes as a sentence; it also states if none is known."""
         return f"{'; '.join(self.causes) or 'no cause is known from the facts'}."
@@ -100,7 +113,8 @@ def _causes(row: Row, miss: Row | None, compaction: Row | None) -> Iterator[str]
     if (row["result_bytes"] or 0) >= LARGE_RESULT:
         yield f"the result of {printable(row['tool'] or 'a tool')} has {row['result_bytes'] / 1000:,.0f} kB"
     longer = (row["output_usd"] or 0) - (row["before_output_usd"] or 0)
-    if longer > 0 and float(longer) >= OUTPUT_PART * float(row["cost_usd"] - row["before_usd"]):
+    is_known = row["before_cost_status"] != "lower_bound"
+    if is_known and longer > 0 and float(longer) >= OUTPUT_PART * float(row["cost_usd"] - row["before_usd"]):
         at_least = "at least " if has_partial_counts(row) else ""
         yield (
             f"{at_least}{row['output_tokens']:,} output tokens instead of {row['before_output_tokens']:,}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, cost_rises
 from dashboards.panels.panels import rows_of
-from tests.store.recordings import a_home, record, session_id
+from tests.provider_script import streamed, text
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
 from tests.store.wire_conversations import WireConversation
 
 ROW = {
     "attempt_id": "a", "lane": "main", "turn": 2, "cost_usd": Decimal("0.5"), "cost_status": "exact",
-    "before_usd": Decimal("0.1"), "output_usd": Decimal("0.01"), "before_output_usd": Decimal("0.01"),
+    "before_usd": Decimal("0.1"), "before_cost_status": "exact", "output_usd": Decimal("0.01"), "before_output_usd": Decimal("0.01"),
     "output_tokens": 100, "before_output_tokens": 100, "prompt_tokens": 5_000, "before_prompt_tokens": 5_000,
     "model": "m", "before_model": "m", "service_tier": "standard", "before_service_tier": "standard",
     "result_bytes": None, "tool": None,
@@ -58,6 +60,11 @@ CONTEXT = {"attempt_id": "a", "compacted": "auto", "cache_write_tokens": 900}
             "at least 4,000 output tokens instead of 100.",
         ),
         (
+            {"output_usd": Decimal("0.4"), "output_tokens": 4_000, "before_cost_status": "lower_bound"}, MISS, None,
+            "4,000 cached tokens were billed again, about $0.3000 extra: "
+            "the cache had expired after a pause of 6 min.",
+        ),
+        (
             {"prompt_tokens": 9_000, "model": "n"}, None, None,
             "model n instead of m; the prompt is longer by 4,000 tokens.",
         ),
@@ -94,3 +101,27 @@ def test_the_query_returns_clear_rises_only(tmp_path: Path) -> None:
     assert rise.row["turn"] == 3
     assert rise.row["before_output_tokens"] == 12
     assert rise.why == "the result of read has 20 kB; 2,000 output tokens instead of 12."
+
+
+@pytest.mark.parametrize("written", [0, 50_000])
+def test_a_lower_bound_is_not_the_basis_of_a_rise(tmp_path: Path, written: int) -> None:
+    """If the output of the previous request is unknown, because its response was cut, only the prompts are compared."""
+    answers = [
+        (streamed(text("Hm.")), {}),
+        (replace(streamed(text("Hm.")), chunks=streamed(text("Hm.")).chunks[:2], ending="cut"), {}),
+        (None, {"output_tokens": 5_000, "cache_creation_input_tokens": written}),
+    ]
+    records = []
+    for number, (answer, usage) in enumerate(answers, 1):
+        exchange = attempt(1, number, **usage)
+        records.append(exchange if answer is None else replace(exchange, answer=answer))
+    home = a_home(tmp_path)
+    record(home, [start(1), *records, end(1)])
+    ingest(home)
+    limits = {"ratio": RATIO, "share": SHARE, "limit": MOST_RISES}
+    with open_store(home, ingest=False) as store:
+        rows = rows_of(store, "internal/cost_rises", session_id=session_id(1), **limits)
+    assert [row["before_cost_status"] for row in rows] == (["lower_bound"] if written else [])
+    for rise in cost_rises(rows, [], []):
+        assert rise.compares_prompts
+        assert "output tokens" not in rise.why

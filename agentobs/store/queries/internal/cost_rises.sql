@@ -2,13 +2,17 @@
 --
 -- $session_id: the session. $ratio: the minimum cost, relative to the previous request. $share: the minimum difference,
 -- relative to the cost of the session. $limit: the maximum number of rows, most expensive first. Columns with the
--- prefix before_ are about the previous request. result_bytes and tool are about the largest result of its calls.
+-- prefix before_ are about the previous request. result_bytes and tool are about the largest result of its calls. If
+-- the cost of the previous request is a lower bound, because the size of its output is unknown, only the costs of both
+-- prompts are compared.
 WITH spent AS (
     SELECT
         attempt_id,
         sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens)::HUGEINT AS prompt_tokens,
         sum(output_tokens)::HUGEINT AS output_tokens,
         sum(output_usd) AS output_usd,
+        sum(input_usd + cache_read_usd + cache_write_5m_usd + cache_write_1h_usd) AS prompt_usd,
+        count(cost_usd) = count(*) AS has_price,
         sum(cost_usd) AS cost_usd,
         summed_status(cost_usd, cost_status) AS cost_status,
         arg_max(canonical_model, iteration) AS model,
@@ -26,6 +30,9 @@ WITH spent AS (
         *,
         lag(attempt_id) OVER requests_of_lane AS before_attempt_id,
         lag(cost_usd) OVER requests_of_lane AS before_usd,
+        lag(cost_status) OVER requests_of_lane AS before_cost_status,
+        lag(prompt_usd) OVER requests_of_lane AS before_prompt_usd,
+        lag(has_price) OVER requests_of_lane AS before_has_price,
         lag(output_usd) OVER requests_of_lane AS before_output_usd,
         lag(output_tokens) OVER requests_of_lane AS before_output_tokens,
         lag(prompt_tokens) OVER requests_of_lane AS before_prompt_tokens,
@@ -40,9 +47,18 @@ WITH spent AS (
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
 )
-SELECT compared.*, results.result_bytes, results.tool
+SELECT
+    compared.* EXCLUDE (prompt_usd, before_prompt_usd, has_price, before_has_price), results.result_bytes, results.tool
 FROM compared
 LEFT JOIN results ON compared.before_attempt_id = results.attempt_id
-WHERE cost_usd >= $ratio::DOUBLE * before_usd AND cost_usd - before_usd >= $share::DOUBLE * total_usd
+WHERE
+    CASE
+        WHEN before_cost_status <> 'lower_bound'
+            THEN cost_usd >= $ratio::DOUBLE * before_usd AND cost_usd - before_usd >= $share::DOUBLE * total_usd
+        ELSE
+            before_has_price
+            AND prompt_usd >= $ratio::DOUBLE * before_prompt_usd
+            AND prompt_usd - before_prompt_usd >= $share::DOUBLE * total_usd
+    END
 ORDER BY cost_usd DESC, started_ns, compared.attempt_id
 LIMIT $limit::BIGINT;
