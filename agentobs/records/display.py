@@ -119,6 +119,22 @@ def exact_money(value: Decimal) -> str:
     return f"{'-' if value < 0 else ''}${abs(value).normalize():,f}"
 
 
+def share(part: float | Decimal, whole: float | Decimal = 1, *, digits: int = 0) -> str:
+    """Format a part of a positive whole in percent: `40%`, `<1%`, `>99%`. Only nothing is `0%`, only all is `100%`.
+
+    Args:
+        part: the part.
+        whole: the whole, in the same unit.
+        digits: the number of decimal places.
+    """
+    percent, least = 100 * float(part) / float(whole), 10**-digits
+    if 0 < percent < least:
+        return f"<{least:.{digits}f}%"
+    if 100 - least < percent < 100:
+        return f">{100 - least:.{digits}f}%"
+    return f"{percent:,.{digits}f}%"
+
+
 def pretty(column: str, value: Any) -> Any:
     """Format a value for display according to its column's name."""
     if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns"):
@@ -128,7 +144,7 @@ def pretty(column: str, value: Any) -> Any:
     if column.endswith("_usd"):
         return money(value)
     if column.endswith("_ratio") and value is not None:
-        return f"{value:.1%}"
+        return share(value, digits=1)
     return value
 
 

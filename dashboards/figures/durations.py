@@ -9,7 +9,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from agentobs.records import words
-from agentobs.records.display import seconds
+from agentobs.records.display import seconds, share
 from agentobs.store.analysis.wall_time import PARTS
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
 from dashboards.figures.phrases import (
@@ -220,7 +220,7 @@ def _unit(ns: int) -> tuple[int, str]:
 
 
 def _share_text(part: int, total: int) -> str:
-    return f" ({part / total:.0%})" if total else ""
+    return f" ({plain(share(part, total))})" if total else ""
 
 
 def _bar_label(first_index: int, group: Sequence[Row]) -> str:

@@ -29,6 +29,11 @@ MOST_TITLES = 300
 LEAST_CUT = 4.4
 """The minimum total height of the tracks if the axis has cuts, because the labels of cuts are vertical. [track heights]
 """
+PALEST = 0.2
+"""The minimum opacity of a bar that represents several intervals; otherwise it is the part of the bar that they cover.
+Our choice: the bar is still visible."""
+PALE = 0.6
+"""If the opacity of a bar is lower than this, its label has the color of text on the page. Our choice."""
 OUTLINED = 0.005
 """The minimum width of a bar with a full outline, as a fraction of the plot width: the outline also takes space."""
 _LANE_FONT: Final = dict(size=12, color=INK, weight=700)
@@ -143,6 +148,9 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
         "color": [color for color, _ in outlines],
         "width": [width for _, width in outlines],
     }
+    opacities = [_opacity(each) for _, each, _, _ in bars]
+    if min(opacities) < 1:
+        marker["opacity"] = opacities
     return go.Bar(
         name=NAMES[part],
         legendgroup=part,
@@ -160,6 +168,11 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
     )
 
 
+def _opacity(each: Interval) -> float:
+    """Return the opacity of a bar: the part of it that its intervals cover, so that many short ones look pale."""
+    return max(PALEST, each.coverage)
+
+
 def _outline(each: Interval, *, is_wide: bool) -> tuple[str, float]:
     """Return the color and the width of the outline of a bar."""
     if each.failed and 2 * each.failed >= each.count:
@@ -173,7 +186,7 @@ def _add_labels(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
     """Add labels to the bars on which they fit even on a narrow page."""
     pixel = axis.drawn_ns / 1e9 / PLOT
     known = [
-        (at + 4 * pixel, track.y, plain(title, 40), _LABEL_COLORS[each.part])
+        (at + 4 * pixel, track.y, plain(title, 40), _label_color(each))
         for track, each, at, wide in bars
         if each.part in _LABEL_COLORS
         and each.kind != "path"
@@ -188,6 +201,10 @@ def _add_labels(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
                 textfont=dict(size=10, color=colors), showlegend=False, cliponaxis=True,
             )
         )  # fmt: skip
+
+
+def _label_color(each: Interval) -> str:
+    return INK if _opacity(each) < PALE else _LABEL_COLORS[each.part]
 
 
 def _label(each: Interval) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,12 +13,13 @@ import plotly.graph_objects as go
 from dashboards.figures.phrases import (
     Row,
     certainty_prefix,
+    count,
     empty_figure,
     lane_of,
     money,
     plain,
 )
-from dashboards.style import GRID, INK, TOKENS, bar, layout
+from dashboards.style import GRID, INK, RED, STEEL, TOKENS, bar, layout
 
 MOST_TURNS = 320
 """The maximum number of bars. With four classes of tokens, costs and missing prices, the figure has fewer than 2,000
@@ -34,6 +35,12 @@ NAMES = {
 """Display names of the classes of tokens, in stacking order."""
 FEW_BARS = 80
 """If there are at most this many bars, each bar has a mark on the cost line. Our choice."""
+FEW_TURNS = 16
+"""If the axis has at most this many turns, each of them has a tick. Our choice: their numbers fit below the bars."""
+PLOT = 520
+"""The assumed minimum width of the plot, to decide which labels fit. [pixels]"""
+LETTER, LINE = 6, 14
+"""The approximate width of a letter, and the height of a line, of the label of a lane. [pixels]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,9 @@ class _Bar:
     """The turns that are drawn as one bar: a single turn, unless there are too many."""
 
     first: int
-    """The number of its first turn, counted over all lanes."""
+    """The position of its first turn on the axis."""
+    last: int
+    """The position of its last turn on the axis."""
     rows: Sequence[Row]
     so_far: Decimal | None
     """The cost of all turns up to the end of this bar; None if no turn has a price."""
@@ -58,25 +67,47 @@ class _Bar:
 
     @property
     def middle(self) -> float:
-        return self.first + (len(self.rows) - 1) / 2
+        return (self.first + self.last) / 2
+
+    @property
+    def width(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def unfinished(self) -> int:
+        """The number of turns without a complete response."""
+        return sum(bool(row.get("is_unfinished")) for row in self.rows)
 
     def tokens(self, column: str) -> int:
         return sum(row[column] or 0 for row in self.rows)
+
+
+def with_unfinished(complete: Sequence[Row], unfinished: Sequence[Row]) -> list[Row]:
+    """Return all turns of a session in the order of their start, with `is_unfinished` if there is no complete response.
+
+    Args:
+        complete: the rows of the query `session_turns`.
+        unfinished: the rows of `internal/unfinished_turns`.
+    """
+    rows = [{**row, "is_unfinished": False} for row in complete]
+    rows += [{**row, "is_unfinished": True} for row in unfinished]
+    return sorted(rows, key=lambda row: int(row["started_ns"] or 0))
 
 
 def session_turns(rows: Sequence[Row]) -> go.Figure:
     """Return stacked bars of the tokens of each turn in four classes, and a line with the cost of each turn above them.
 
     The turns of all lanes are sorted by their start. The turns of sub-agents are shaded. If there are more than
-    `MOST_TURNS` turns, consecutive turns share a bar.
+    `MOST_TURNS` turns, consecutive turns share a bar. The axis shows the number that each turn has in its lane.
 
     Args:
-        rows: the rows of the query `session_turns`.
+        rows: the rows of the query `session_turns`, or the rows of `with_unfinished`.
     """
     if not rows:
         return empty_figure()
     size = -(-len(rows) // MOST_TURNS)
-    bars = _bars(rows, size)
+    positions = _positions(rows)
+    bars = _bars(rows, positions, size)
     figure = go.Figure(
         layout=layout(
             height=400,
@@ -87,21 +118,30 @@ def session_turns(rows: Sequence[Row]) -> go.Figure:
             hoversubplots="axis",
         )
     )
-    _add_tokens(figure, bars, size)
+    _add_tokens(figure, bars)
     _add_money(figure, bars)
-    _shade(figure, rows)
-    title = "turns, in the order in which they started"
+    length = max(positions[-1] - positions[0] + 1, 8)
+    _shade(figure, rows, length)
+    lanes = len({row["lane"] for row in rows})
+    title = (
+        "turns of all agents, in the order in which they started"
+        if lanes > 1
+        else "turns, in the order in which they started"
+    )
     axis_title = f"{title}; each bar represents {size} turns" if size > 1 else title
     figure.update_xaxes(
         title_text=axis_title,
-        range=[0.4, max(len(rows), 8) + 0.6],
+        range=[positions[0] - 0.6, positions[0] + length - 0.4],
         showgrid=False,
         tickformat=",d",
         nticks=9,
     )
-    # If there are few turns, each turn has a tick, and there are no ticks in between.
-    if len(rows) <= 10:
-        figure.update_xaxes(tickmode="array", tickvals=list(range(1, len(rows) + 1)))
+    if len(rows) <= FEW_TURNS:
+        names = ["?" if row["turn"] is None else f"{row['turn']:,}" for row in rows]
+        figure.update_xaxes(tickmode="array", tickvals=positions, ticktext=names)
+    elif positions[0] != rows[0]["turn"] or positions[-1] != rows[-1]["turn"]:
+        # The positions are not the numbers of turns, and the numbers of all turns do not fit.
+        figure.update_xaxes(showticklabels=False)
     most = max(float(each.cost or 0) for each in bars)
     token_title = f"tokens in {size} turns" if size > 1 else "tokens"
     figure.update_layout(
@@ -123,18 +163,31 @@ _MONEY = {
 }
 
 
-def _bars(rows: Sequence[Row], size: int) -> list[_Bar]:
+def _positions(rows: Sequence[Row]) -> list[int]:
+    """Return the position of each turn on the axis: its number, if all are of one lane and nearly all are present."""
+    numbers = [row["turn"] for row in rows]
+    is_increasing = all(
+        isinstance(each, int) and isinstance(after, int) and each < after
+        for each, after in pairwise([0, *numbers])
+    )
+    is_one_lane = len({row["lane"] for row in rows}) == 1
+    if is_increasing and is_one_lane and numbers[-1] - numbers[0] < 2 * len(numbers):
+        return numbers
+    return list(range(1, len(rows) + 1))
+
+
+def _bars(rows: Sequence[Row], positions: Sequence[int], size: int) -> list[_Bar]:
     bars: list[_Bar] = []
     total: Decimal | None = None
     for at in range(0, len(rows), size):
-        bar_rows = rows[at : at + size]
-        cost = _Bar(at + 1, bar_rows, None).cost
-        total = cost if total is None else total + (cost or 0)
-        bars.append(_Bar(at + 1, bar_rows, total))
+        bar_rows, places = rows[at : at + size], positions[at : at + size]
+        added = _Bar(places[0], places[-1], bar_rows, None)
+        total = added.cost if total is None else total + (added.cost or 0)
+        bars.append(replace(added, so_far=total))
     return bars
 
 
-def _add_tokens(figure: go.Figure, bars: Sequence[_Bar], size: int) -> None:
+def _add_tokens(figure: go.Figure, bars: Sequence[_Bar]) -> None:
     for column, name in NAMES.items():
         bars_with_tokens = [each for each in bars if each.tokens(column)]
         if not bars_with_tokens:
@@ -143,7 +196,7 @@ def _add_tokens(figure: go.Figure, bars: Sequence[_Bar], size: int) -> None:
             name=name,
             x=[each.middle for each in bars_with_tokens],
             y=[each.tokens(column) for each in bars_with_tokens],
-            width=size * (0.85 if len(bars) < FEW_BARS else 1),
+            width=[each.width * (0.85 if len(bars) < FEW_BARS else 1) for each in bars_with_tokens],
             marker=bar(TOKENS[column]),
             hovertemplate=f"{name}: %{{y:,d}} tokens<extra></extra>",
         )
@@ -161,6 +214,22 @@ def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
         hovertext=[_hover_text(each) for each in bars],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+    unfinished = [each for each in bars if each.unfinished]
+    if unfinished:
+        figure.add_scatter(
+            name="no complete response",
+            mode="markers",
+            x=[each.middle for each in unfinished],
+            y=[float(each.cost or 0) for each in unfinished],
+            yaxis="y2",
+            marker=dict(symbol="diamond-open", color=RED, size=10, line=dict(width=2, color=RED)),
+            cliponaxis=False,
+            hovertext=[
+                f"{count(each.unfinished, 'turn')} without a complete response"
+                for each in unfinished
+            ],
+            hovertemplate="%{hovertext}<extra></extra>",
+        )
     without = [each for each in bars if each.unpriced]
     if without:
         figure.add_scatter(
@@ -189,7 +258,8 @@ def _hover_text(each: _Bar) -> str:
         turn = "" if row["turn"] is None else f", turn {row['turn']}"
         lines = [f"{plain(lane_of(row), 40)}{turn}", plain(row["model"] or "unknown model", 40)]
         if row["stop_reason"] is not None:
-            lines.append(f"stop reason {plain(row['stop_reason'], 30)}")
+            word = "response" if row.get("is_unfinished") else "stop reason"
+            lines.append(f"{word} {plain(row['stop_reason'], 30)}")
         if row["tool_errors"]:
             lines.append(f"{row['tool_errors']} of its tool calls failed")
     prefix = "" if each.cost is None else certainty_prefix(each.rows)
@@ -208,8 +278,11 @@ def _is_unpriced(row: Row) -> bool:
     return bool(row["unpriced_calls"]) or (row["cost_usd"] is None and has_used)
 
 
-def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
-    """Shade the turns of sub-agents, and label the areas that are wide enough."""
+def _shade(figure: go.Figure, rows: Sequence[Row], length: int) -> None:
+    """Shade the turns of sub-agents, and label each area that is wide enough, upwards if it is narrow.
+
+    `length` is the length of the axis in turns.
+    """
     at = 1
     shaded: list[tuple[int, int, str]] = []
     for lane, each in groupby(rows, lambda row: str(row["lane"] or "")):
@@ -220,11 +293,10 @@ def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
     # If there are too many areas, keep the longest ones.
     shaded.sort(key=lambda each: each[0] - each[1])
     shown = shaded[:MOST_SHADED]
-    named = [each for each in shown if (each[1] - each[0]) / len(rows) > 0.08]
     # Add all at once, because plotly searches all existing shapes each time one is added.
     figure.update_layout(
         shapes=[_shaded_area(begin, end) for begin, end, _ in shown],
-        annotations=[_lane_label(*each) for each in named],
+        annotations=list(_lane_labels(sorted(shown), PLOT / length)),
     )
 
 
@@ -239,17 +311,23 @@ def _shaded_area(begin: int, end: int) -> dict[str, Any]:
         "fillcolor": GRID,
         "opacity": 0.5,
         "layer": "below",
-        "line": {"width": 0},
+        "line": {"width": 1, "color": STEEL},
     }
 
 
-def _lane_label(begin: int, end: int, agent: str) -> dict[str, Any]:
-    return {
-        "x": (begin + end - 1) / 2,
-        "yref": "paper",
-        "y": 0.7,
-        "yanchor": "middle",
-        "text": plain(agent, 24),
-        "showarrow": False,
-        "font": {"size": 10, "color": INK},
-    }
+def _lane_labels(areas: Sequence[tuple[int, int, str]], pixels: float) -> Iterator[dict[str, Any]]:
+    """Yield the label of each area that is wide enough. `pixels` is the width of a turn."""
+    for begin, end, agent in areas:
+        text, width = plain(agent, 24), (end - begin) * pixels
+        if width < LINE:
+            continue
+        yield {
+            "x": (begin + end - 1) / 2,
+            "yref": "paper",
+            "y": 0.7,
+            "yanchor": "middle",
+            "text": text,
+            "textangle": 0 if width >= len(text) * LETTER else -90,
+            "showarrow": False,
+            "font": {"size": 10, "color": INK},
+        }

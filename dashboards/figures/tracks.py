@@ -27,6 +27,8 @@ class Interval:
     """The number of intervals that it represents."""
     took_ns: int = 0
     """The sum of their durations."""
+    gap_ns: int = 0
+    """The time between its start and its end that none of the merged intervals covers."""
     failed: int = 0
     """The number of failed intervals."""
     failed_ns: int | None = None
@@ -41,6 +43,12 @@ class Interval:
     """The positions of their rows in the result of `session_waterfall`; empty for a segment of the critical path."""
     agent: str = ""
     """The display name of the lane."""
+
+    @property
+    def coverage(self) -> float:
+        """The fraction of its time that the merged intervals cover; 1 for a single interval."""
+        length = self.ended_ns - self.started_ns
+        return 1 - self.gap_ns / length if length else 1.0
 
 
 LONGEST = 10
@@ -116,6 +124,10 @@ def merged(group: Sequence[Interval]) -> Interval:
         durations.update(dict(each.durations) or {each.part: each.took_ns})
         labels.update(dict(each.labels) or {each.label or "": each.count})
     part, _ = max(durations.items(), key=lambda item: item[1])
+    gap_ns, until = 0, group[0].started_ns
+    for each in group:
+        gap_ns += max(0, each.started_ns - until) + each.gap_ns
+        until = max(until, each.ended_ns)
     return replace(
         group[0],
         part=part,
@@ -125,6 +137,7 @@ def merged(group: Sequence[Interval]) -> Interval:
         details="",
         count=sum(each.count for each in group),
         took_ns=sum(each.took_ns for each in group),
+        gap_ns=gap_ns,
         failed=sum(each.failed for each in group),
         failed_ns=min(
             (each.failed_ns for each in group if each.failed_ns is not None), default=None

@@ -1,7 +1,8 @@
 """The waterfall of a session: all operations over time, by lane, and the critical path.
 
 The critical path is on top. Below it, each lane has a band for its interactions, and tracks for its requests, tools and
-waits; concurrent operations are in separate tracks. Long idle periods are cut out.
+waits; concurrent operations are in separate tracks. Long idle periods are cut out. A bar that represents many short
+operations is paler if they cover only a part of its time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from agentobs.store.analysis.wall_time import PARTS, TimeSlice
 from dashboards.figures.elapsed_time import Elapsed, elapsed
 from dashboards.figures.lane_tracks import BANDS, Track, tracks_of
 from dashboards.figures.phrases import Row, empty_figure, lane_of, plain
-from dashboards.figures.timeline import KIND_NAMES, draw_tracks
+from dashboards.figures.timeline import KIND_NAMES, THINNEST, draw_tracks
 from dashboards.figures.tracks import NO_END, STATES, Interval, merge_narrow
 
-NARROW = 900
-"""Neighboring bars are merged if they are narrower than the plot width divided by this number. Our choice: a pixel."""
+NARROW = 1 / THINNEST
+"""Neighboring bars are merged if they and the gap between them are narrower than the plot width divided by this number,
+which is the minimum width of a bar. Bars with smaller gaps would look like one. Our choice."""
 MARKED = 1.4
 """The maximum average number of marks per bar, including the marks of failed and unfinished bars. Our choice."""
 _KINDS: Final = {

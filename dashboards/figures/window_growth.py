@@ -7,6 +7,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from agentobs.records.display import share
 from dashboards.figures.phrases import Row, count, empty_figure, lane_of, plain
 from dashboards.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, SKY, STEEL, layout
 
@@ -151,8 +152,8 @@ def _hover_text(number: int, row: Row, represented: int) -> str:
     )
     lines.append(", ".join(f"{row[key]:,} {text}" for key, text in parts if row.get(key)))
     if row.get("window_tokens"):
-        share = row["context_tokens"] / row["window_tokens"]
-        lines.append(f"{share:.0%} of the window of {row['window_tokens']:,}")
+        part = plain(share(row["context_tokens"], row["window_tokens"]))
+        lines.append(f"{part} of the window of {row['window_tokens']:,}")
     if row.get("compacted"):
         context_before = f", from {row['was_tokens']:,} tokens" if row.get("was_tokens") else ""
         lines.append(
@@ -174,8 +175,8 @@ def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
         return ""
     largest, window = _largest_context(known), max(tokens for _, tokens in window_sizes)
     if largest < FULL * window:
-        share = f"{largest / window:.0%}" if largest >= 0.01 * window else "1%"
-        return f"at most {share} of the {window:,}-token context window"
+        most = plain(share(max(largest, 0.01 * window), window))
+        return f"at most {most} of the {window:,}-token context window"
     steps = [
         each
         for at, each in enumerate(window_sizes)

@@ -57,7 +57,11 @@ def waterfall(session: object, *, home: Home = None, names: bool = False) -> go.
 
 def session_turns(session: object, *, home: Home = None, names: bool = False) -> go.Figure:
     """Return the tokens and the cost of each turn of a session; arguments and errors as for `waterfall`."""
-    return figures.session_turns(_of_session("session_turns", session, home, names))
+    complete, unfinished = (
+        _of_session(query, session, home, names)
+        for query in ("session_turns", "internal/unfinished_turns")
+    )
+    return figures.session_turns(figures.with_unfinished(complete, unfinished))
 
 
 def context_growth(session: object, *, home: Home = None, names: bool = False) -> go.Figure:

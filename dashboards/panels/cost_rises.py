@@ -114,7 +114,11 @@ def _causes(row: Row, miss: Row | None, compaction: Row | None) -> Iterator[str]
         yield f"the result of {printable(row['tool'] or 'a tool')} has {row['result_bytes'] / 1000:,.0f} kB"
     longer = (row["output_usd"] or 0) - (row["before_output_usd"] or 0)
     is_known = row["before_cost_status"] != "lower_bound"
-    if is_known and longer > 0 and float(longer) >= OUTPUT_PART * float(row["cost_usd"] - row["before_usd"]):
+    if (
+        is_known
+        and longer > 0
+        and float(longer) >= OUTPUT_PART * float(row["cost_usd"] - row["before_usd"])
+    ):
         at_least = "at least " if has_partial_counts(row) else ""
         yield (
             f"{at_least}{row['output_tokens']:,} output tokens instead of {row['before_output_tokens']:,}"

@@ -14,7 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from agentobs.records.display import has_partial_counts, money, printable, seconds
+from agentobs.records.display import has_partial_counts, money, printable, seconds, share
 from agentobs.records.words import PARTS_OF_TIME
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
@@ -149,7 +149,7 @@ def session_panels(
 
     panels: dict[str, Callable[[], Panel | None]] = {
         "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window, agents()),
-        "turns": lambda: _turns(query("session_turns")),
+        "turns": lambda: _turns(query("session_turns"), query("internal/unfinished_turns")),
         "context": lambda: _context(query("context_growth")),
         "time": lambda: _split(splits(), query("internal/session"), agents()),
         "cost-by-agent": lambda: _agents(query("cost_by_agent")),
@@ -250,20 +250,24 @@ def _path_summary(
         durations[piece.part] += piece.ended_ns - piece.started_ns
     wall = sum(durations.values())
     largest = max(durations, key=lambda part: durations[part])
-    share = (
-        f"; {durations[largest] / wall:.0%} of the critical path is {_PARTS[largest]}"
+    part = (
+        f"; {share(durations[largest], wall)} of the critical path is {_PARTS[largest]}"
         if wall
         else ""
     )
-    return f"{_count(count, 'interaction')} took {seconds(wall)}{share}."
+    return f"{_count(count, 'interaction')} took {seconds(wall)}{part}."
 
 
-def _turns(rows: Sequence[Row]) -> Panel | None:
+def _turns(complete: Sequence[Row], unfinished: Sequence[Row] = ()) -> Panel | None:
+    rows = figures.with_unfinished(complete, unfinished)
     if not rows:
         return None
     tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
     at_least = "at least " if any(has_partial_counts(row) for row in rows) else ""
-    used = f"{_count(len(rows), 'turn')} used {at_least}{tokens:,} tokens"
+    number = _count(len(complete), "turn")
+    if unfinished:
+        number = f"{number}, and {len(unfinished):,} without a complete response,"
+    used = f"{number} used {at_least}{tokens:,} tokens"
     summary = f"{used} and cost {_sum(rows)}{_most_expensive(rows)}."
     columns = (
         "lane",
@@ -286,9 +290,12 @@ def _most_expensive(rows: Sequence[Row]) -> str:
     if len(priced) < 3:
         return ""
     most = max(priced, key=lambda row: row["cost_usd"])
-    share = most["cost_usd"] / sum(row["cost_usd"] for row in priced)
-    where = "" if most["lane"] == "main" else f" of {lane_of(most)}"
-    return f"; turn {most['turn']:,}{where} cost the most, {money(most['cost_usd'])} ({share:.0%})"
+    part = share(most["cost_usd"], sum(row["cost_usd"] for row in priced))
+    where = f" of {lane_of(most)}" if len({row["lane"] for row in rows}) > 1 else ""
+    which = f"turn {most['turn']:,}{where}"
+    if certainty_prefix(rows):
+        return f"; {which} has the highest known cost, {_sum([most])} ({part} of the known costs)"
+    return f"; {which} cost the most, {_sum([most])} ({part})"
 
 
 def _context(rows: Sequence[Row]) -> Panel | None:
@@ -315,7 +322,7 @@ def _split(
     spent = {part: sum(row[f"{part}_ns"] for row in rows) for part in PARTS}
     largest_first = sorted((part for part in PARTS if spent[part]), key=lambda each: -spent[each])
     parts = [
-        f"{_PARTS[part]} {seconds(spent[part])} ({_share(spent[part], wall)})"
+        f"{_PARTS[part]} {seconds(spent[part])} ({share(spent[part], wall)})"
         for part in largest_first
     ]
     listed = f": {', '.join(parts)}" if parts else ""
@@ -433,8 +440,8 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
         return None
     read = sum(row["cache_read_tokens"] or 0 for row in rows)
     total = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
-    share = f"{read / total:.0%} of the input was read from the cache" if total else "no input"
-    summary = f"{_saved(rows)}: {share}."
+    cached = f"{share(read, total)} of the input was read from the cache" if total else "no input"
+    summary = f"{_saved(rows)}: {cached}."
     columns = (
         "name",
         "sessions",
@@ -485,7 +492,7 @@ def _errors(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
-    summary = f"{errors:,} of {calls:,} calls failed ({errors / calls:.1%})."
+    summary = f"{errors:,} of {calls:,} calls failed ({share(errors, calls, digits=1)})."
     figure = figures.tool_errors(rows)
     columns = ("name", "calls", "errors")
     return panel(
@@ -578,10 +585,6 @@ def _saved(rows: Sequence[Row]) -> str:
     if saved < 0:
         return f"Cache writes cost {money(-saved)} more than cache reads saved{unpriced_note}"
     return f"Caching saved {money(saved)} net of cache writes{unpriced_note}"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if part >= whole / 100 else "<1%"
 
 
 def _wasted(rows: Sequence[Row]) -> str:

@@ -227,7 +227,7 @@ def _environment() -> jinja2.Environment:
         "heading": heading,
         "markdown": markdown,
         "json_tree": json_tree,
-        "ratio": lambda value: "–" if value is None else f"{value:.1%}",
+        "ratio": lambda value: "–" if value is None else display.share(value, digits=1),
     }
     made.tests["numeric"] = is_number
     made.globals |= {

@@ -20,7 +20,8 @@ from tests.store.wire_conversations import WireConversation
 
 ROW = {
     "attempt_id": "a", "lane": "main", "turn": 2, "cost_usd": Decimal("0.5"), "cost_status": "exact",
-    "before_usd": Decimal("0.1"), "before_cost_status": "exact", "output_usd": Decimal("0.01"), "before_output_usd": Decimal("0.01"),
+    "before_usd": Decimal("0.1"), "before_cost_status": "exact",
+    "output_usd": Decimal("0.01"), "before_output_usd": Decimal("0.01"),
     "output_tokens": 100, "before_output_tokens": 100, "prompt_tokens": 5_000, "before_prompt_tokens": 5_000,
     "model": "m", "before_model": "m", "service_tier": "standard", "before_service_tier": "standard",
     "result_bytes": None, "tool": None,

@@ -8,7 +8,7 @@ import pytest
 
 from agentobs.store.duckdb.connection import connect
 from dashboards.drawing import svg
-from dashboards.figures.tokens import MOST_TURNS, NAMES, session_turns
+from dashboards.figures.tokens import MOST_TURNS, NAMES, session_turns, with_unfinished
 from tests.dashboards.figure_checks import (
     Rows,
     assert_valid,
@@ -102,3 +102,51 @@ def test_counts_have_all_digits(rows: Rows) -> None:
     [template] = [each.hovertemplate for each in figure.data if each.name == "output"]
     assert template == "output: %{y:,d} tokens<extra></extra>"
     assert "output: 1,000,000,000,000 tokens" in svg(figure, title="Turns", says="Turns.")
+
+
+def test_turns_without_a_complete_response(rows: Rows) -> None:
+    """A turn whose response was cut has a bar and a mark, and the axis shows the numbers of the turns."""
+    complete = [{**rows[0], "turn": turn, "started_ns": turn} for turn in (1, 2, 4)]
+    cut = {
+        **rows[1],
+        "turn": 3,
+        "started_ns": 3,
+        "stop_reason": "cut",
+        "cost_status": "lower_bound",
+    }
+    figure = session_turns(with_unfinished(complete, [cut]))
+    assert_valid(figure)
+    assert list(figure.layout.xaxis.ticktext) == ["1", "2", "3", "4"]
+    [mark] = [each for each in figure.data if each.name == "no complete response"]
+    assert list(mark.x) == [3]
+    [spent] = [each for each in figure.data if each.name == "money"]
+    assert "response cut" in spent.hovertext[2]
+    # Without the turn that was cut, the other turns keep their numbers.
+    figure = session_turns(complete)
+    [spent] = [each for each in figure.data if each.name == "money"]
+    assert list(spent.x) == list(figure.layout.xaxis.tickvals) == [1, 2, 4]
+
+
+def test_the_axis_shows_the_turns_of_each_agent(rows: Rows) -> None:
+    """With several agents, each turn has its number in its agent, and narrow areas have a label as well."""
+    order = [("main", 1), *((f"main/{n}", 1) for n in range(5)), ("main/4", 2), ("main", 2)]
+    figure = session_turns([{**rows[0], "lane": lane, "turn": turn} for lane, turn in order])
+    assert_valid(figure)
+    assert list(figure.layout.xaxis.ticktext) == ["1", "1", "1", "1", "1", "1", "2", "2"]
+    labels = figure.layout.annotations
+    assert [each.text for each in labels] == [f"agent {n}" for n in range(5)]
+    assert [each.textangle for each in labels] == [0] * 5
+    many = [{**rows[0], "lane": f"main/{n % 2}", "turn": 1 + n // 2} for n in range(30)]
+    figure = session_turns(many)
+    assert {each.textangle for each in figure.layout.annotations} == {-90}
+    assert figure.layout.xaxis.showticklabels is False
+
+
+def test_an_axis_of_many_turns(rows: Rows) -> None:
+    """The axis of many turns of one agent shows their numbers, even if several share a bar and some are missing."""
+    numbers = [n for n in range(1, 400) if n != 200]
+    figure = session_turns([{**rows[0], "turn": n} for n in numbers])
+    assert_valid(figure)
+    [spent] = [each for each in figure.data if each.name == "money"]
+    assert (spent.x[0], spent.x[-1]) == (1.5, 398.5)
+    assert figure.layout.xaxis.showticklabels is None

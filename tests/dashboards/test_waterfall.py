@@ -22,6 +22,7 @@ from agentobs.store.duckdb.store import DuckStore
 from dashboards.figures import session_waterfall
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND, elapsed, ticks
 from dashboards.figures.lane_tracks import GROUPS, MANY_LANES, MOST_OWN_TRACKS
+from dashboards.figures.timeline import PALEST
 from dashboards.figures.tracks import Interval, merge_narrow, merge_overlapping, pack
 from dashboards.style import INK, RED
 from tests.dashboards.figure_checks import assert_valid, hostile, rows_of, rows_of_nulls
@@ -456,6 +457,26 @@ def test_successful_sessions_are_bounded_too() -> None:
     assert all("zoom" not in text and "too short to be drawn separately" in text for text in shared)
 
 
+def test_merged_bars_are_as_pale_as_their_intervals_are_short() -> None:
+    """A bar that represents many short intervals is paler than a single interval, so a track of them is not solid."""
+    rows = [row("session", 0, 100)]
+    rows += [row("tool", at / 10, at / 10 + 0.001, id=f"t{at}") for at in range(900)]
+    rows += [row("tool", 95, 99, id="long")]
+    figure = session_waterfall(rows)
+    assert_valid(figure)
+    [trace] = [each for each in figure.data if each.type == "bar" and each.customdata is not None]
+    opacities = {
+        data[0] > 1: opacity
+        for data, opacity in zip(trace.customdata, trace.marker.opacity, strict=True)
+    }
+    assert opacities == {True: PALEST, False: 1.0}
+    # If the intervals cover half of a bar, its opacity is about a half.
+    rows = [row("session", 0, 100)]
+    rows += [row("tool", at / 10, at / 10 + 0.05, id=f"t{at}") for at in range(1000)]
+    [trace] = [each for each in session_waterfall(rows).data if each.customdata is not None]
+    assert all(0.5 <= opacity < 0.56 for opacity in trace.marker.opacity)
+
+
 def test_many_agents_share_lanes() -> None:
     """Agents that did not overlap share a lane; concurrent agents share one only if there are too many of them."""
     shared = [
@@ -577,6 +598,11 @@ def test_merged_bars_add_up(intervals: list[Interval], narrow: int) -> None:
         assert sum(each.count for each in whole) == len(intervals)
         assert {each.started_ns for each in whole} <= {each.started_ns for each in intervals}
         assert {each.ended_ns for each in whole} <= {each.ended_ns for each in intervals}
+        assert all(0 <= each.gap_ns <= each.ended_ns - each.started_ns for each in whole)
+    # The intervals of a track do not overlap, so they and the gaps between them fill the whole bar.
+    for track in pack(intervals, 100):
+        for each in merge_narrow(track, narrow):
+            assert each.took_ns + each.gap_ns == each.ended_ns - each.started_ns
 
 
 BUSY = st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 500)), max_size=12)

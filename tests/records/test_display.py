@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.records.display import pretty, seconds, text
+from agentobs.records.display import pretty, seconds, share, text
 
 TURNED = "a\u202eb\x1b[31m"
 
@@ -60,3 +60,26 @@ _MIN, _H, _D = 60 * _S, 3600 * _S, 86_400 * _S
 def test_a_duration_has_one_or_two_units(ns: int | None, shown: str | None) -> None:
     """A duration is rounded before its unit is chosen, and has its sign and one or two units."""
     assert seconds(ns) == shown
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "digits", "shown"),
+    [
+        (0, 7, 0, "0%"),
+        (1, 250, 0, "<1%"),
+        (2, 5, 0, "40%"),
+        (985, 1000, 0, "98%"),
+        (996, 1000, 0, ">99%"),
+        (7, 7, 0, "100%"),
+        (3, 2, 0, "150%"),
+        (1, 3, 1, "33.3%"),
+        (99_960, 100_000, 1, ">99.9%"),
+        (1, 10_000, 1, "<0.1%"),
+        (Decimal("0.5654"), Decimal("3.9411"), 0, "14%"),
+    ],
+)
+def test_a_share_is_never_rounded_to_nothing_or_everything(
+    part: Any, whole: Any, digits: int, shown: str
+) -> None:
+    """Only nothing is shown as 0%, and only everything as 100%."""
+    assert share(part, whole, digits=digits) == shown

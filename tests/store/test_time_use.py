@@ -26,7 +26,8 @@ from agentobs.store.analysis.wall_time import (
 )
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
-from tests.provider_script import call, streamed, text
+from tests.provider_script import call as called
+from tests.provider_script import streamed, text
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -317,7 +318,7 @@ class Delegation:
     def agent(self, number: int, first: tuple[float, float], second: tuple[float, float]) -> None:
         """Add a sub-agent with two requests, each given by start and end. The response to the first calls a tool."""
         look = 10 + number
-        messages = self.request(*first, [user(TASKS[number])], call(look, "look"))
+        messages = self.request(*first, [user(TASKS[number])], called(look, "look"))
         self.request(*second, [*messages, results(look)], text("Seen."))
 
     def run(self, number: int, started: float, ended: float) -> None:
@@ -344,7 +345,7 @@ def test_the_sub_agents_of_another_client(tmp_path: Path, has_runs: bool) -> Non
     If the runs of the calls are unknown, both end with the next request. The agent that was active last counts.
     """
     talk = Delegation()
-    calls = [call(number, "agent", task=task) for number, task in TASKS.items()]
+    calls = [called(number, "agent", task=task) for number, task in TASKS.items()]
     messages = talk.request(1, 2, [user("Go.")], *calls)
     talk.agent(1, (2.25, 3), (3.5, 4))
     talk.agent(2, (2.5, 6), (7, 9))
@@ -375,7 +376,7 @@ def test_a_sub_agent_of_another_client_that_outlives_its_call(tmp_path: Path) ->
     They count until the interaction ends.
     """
     talk = Delegation()
-    messages = talk.request(1, 2, [user("Go.")], call(1, "agent", task=TASKS[1]))
+    messages = talk.request(1, 2, [user("Go.")], called(1, "agent", task=TASKS[1]))
     talk.agent(1, (2.25, 3), (3.5, 8))
     talk.run(1, 2, 2.5)
     talk.request(4, 5, [*messages, results(1)], text("Started."))

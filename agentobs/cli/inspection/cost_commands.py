@@ -29,7 +29,7 @@ from agentobs.cli.terminal.query_output import (
 )
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
-from agentobs.records.display import money
+from agentobs.records.display import money, share
 from agentobs.records.words import COST_STATUSES
 
 if TYPE_CHECKING:
@@ -496,7 +496,7 @@ def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[dict[str, Any]]
         name = f" ({row['name']})" if row["name"] else ""
         entries = [
             ("session", f"{row['session_id']}{name}"),
-            ("hit ratio", "-" if ratio is None else f"{ratio:.1%} of all input was read from the cache"),
+            ("hit ratio", "-" if ratio is None else f"{share(ratio, digits=1)} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
             ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} misses (estimated)"

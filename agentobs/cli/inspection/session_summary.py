@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentobs.cli.terminal.instants import local_instant, zone_name
-from agentobs.records.display import COST_MARKS, has_partial_counts, money, printable, seconds
+from agentobs.records.display import (
+    COST_MARKS,
+    has_partial_counts,
+    money,
+    printable,
+    seconds,
+    share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,8 +78,8 @@ def _tokens(about: Row, cost: Row | None) -> str:
     least = COST_MARKS["lower_bound"] if cost and has_partial_counts(cost) else ""
     cached = about["cache_read_tokens"] or 0
     total = (about["input_tokens"] or 0) + cached + (about["cache_write_tokens"] or 0)
-    share = f" ({cached / total:.0%} read from the cache)" if cached else ""
-    return f"{total:,} input{share}, {least}{about['output_tokens'] or 0:,} output"
+    read = f" ({share(cached, total)} read from the cache)" if cached else ""
+    return f"{total:,} input{read}, {least}{about['output_tokens'] or 0:,} output"
 
 
 def _unusual(about: Row) -> str:

@@ -19,7 +19,7 @@ from agentobs.cli.terminal.query_output import (
     session_of,
 )
 from agentobs.errors import UsageError
-from agentobs.records.display import seconds
+from agentobs.records.display import seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +247,7 @@ def shares_line(splits: list[Split]) -> str:
         return ""
     shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
     listed = ", ".join(
-        f"{PARTS_OF_TIME[part]} {ns / wall:.0%}" for part, ns in shares.items() if ns
+        f"{PARTS_OF_TIME[part]} {share(ns, wall)}" for part, ns in shares.items() if ns
     )
     return f"{seconds(wall)} in total: {listed}"
 
