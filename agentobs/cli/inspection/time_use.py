@@ -17,6 +17,7 @@ from agentobs.cli.terminal.query_output import (
     print_rows,
     rows_of,
     session_of,
+    with_lane_names,
 )
 from agentobs.errors import UsageError
 from agentobs.records.display import seconds, share
@@ -59,7 +60,10 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
         session_id = session_of(store, session)
         with Spinner("reading the store"):
             splits = interaction_times(store, session_id)
-    print_rows(_paths(splits) if path else _splits(splits), _PATH if path else _SPLIT, form)
+            rows = _paths(splits) if path else _splits(splits)
+            if form == "table":
+                rows = with_lane_names(rows, store, session_id)
+    print_rows(rows, _PATH if path else _SPLIT, form)
     if form == "table" and not path:
         _print_shares(splits)
 
