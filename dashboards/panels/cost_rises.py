@@ -47,7 +47,7 @@ class CostRise:
     @property
     def compares_prompts(self) -> bool:
         """Whether only the costs of the prompts were compared, because the output of the previous one is unknown."""
-        return self.row["before_cost_status"] == "lower_bound"
+        return str(self.row["before_cost_status"]) == "lower_bound"
 
     @property
     def why(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentobs.records.exchanges import Answer
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, cost_rises
@@ -107,7 +108,7 @@ def test_the_query_returns_clear_rises_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", [0, 50_000])
 def test_a_lower_bound_is_not_the_basis_of_a_rise(tmp_path: Path, written: int) -> None:
     """If the output of the previous request is unknown, because its response was cut, only the prompts are compared."""
-    answers = [
+    answers: list[tuple[Answer | None, dict[str, Any]]] = [
         (streamed(text("Hm.")), {}),
         (replace(streamed(text("Hm.")), chunks=streamed(text("Hm.")).chunks[:2], ending="cut"), {}),
         (None, {"output_tokens": 5_000, "cache_creation_input_tokens": written}),
