@@ -17,7 +17,7 @@ from dashboards.figures.divergence_path import divergence
 from dashboards.figures.durations import blocked_on_user, first_token, time_split
 from dashboards.figures.session_pair import two_sessions
 from dashboards.figures.signatures import failure_signatures
-from dashboards.figures.tokens import session_turns, with_unfinished
+from dashboards.figures.tokens import session_turns
 from dashboards.figures.tool_statistics import tool_errors, tool_latency
 from dashboards.figures.waterfall import session_waterfall
 from dashboards.figures.window_growth import context_growth
@@ -42,5 +42,4 @@ __all__ = [
     "tool_errors",
     "tool_latency",
     "two_sessions",
-    "with_unfinished",
 ]

@@ -27,6 +27,7 @@ from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import Store
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
+from dashboards.figures.tokens import with_unfinished
 
 Home = str | os.PathLike[str] | None
 """A home; None for `AGENTOBS_HOME`, else `.agentobs` in the current directory."""
@@ -61,7 +62,7 @@ def session_turns(session: object, *, home: Home = None, names: bool = False) ->
         _of_session(query, session, home, names)
         for query in ("session_turns", "internal/unfinished_turns")
     )
-    return figures.session_turns(figures.with_unfinished(complete, unfinished))
+    return figures.session_turns(with_unfinished(complete, unfinished))
 
 
 def context_growth(session: object, *, home: Home = None, names: bool = False) -> go.Figure:

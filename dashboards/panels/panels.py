@@ -27,6 +27,7 @@ from dashboards.figures.phrases import (
     lane_of,
     times,
 )
+from dashboards.figures.tokens import with_unfinished
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -259,7 +260,7 @@ def _path_summary(
 
 
 def _turns(complete: Sequence[Row], unfinished: Sequence[Row] = ()) -> Panel | None:
-    rows = figures.with_unfinished(complete, unfinished)
+    rows = with_unfinished(complete, unfinished)
     if not rows:
         return None
     tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
