@@ -617,8 +617,13 @@ JOIN zones AS before
     ON now.session_id = before.session_id AND now.compared_attempt_id = before.attempt_id
 JOIN attempts ON now.session_id = attempts.session_id AND now.attempt_id = attempts.attempt_id
 JOIN attempts AS compared
-    ON before.session_id = compared.session_id AND before.attempt_id = compared.attempt_id;
-COMMENT ON VIEW zone_changes IS 'Changes between consecutive prompts, derived from the digests of their zones.';
+    ON before.session_id = compared.session_id AND before.attempt_id = compared.attempt_id
+-- Logs of Claude Code contain only parts of the requests, so that no zone is known to be unchanged.
+ANTI JOIN (
+    SELECT session_id FROM session_starts WHERE source = 'claude-code'
+) AS rebuilt
+    ON now.session_id = rebuilt.session_id;
+COMMENT ON VIEW zone_changes IS 'Changes between consecutive prompts, derived from the digests of their zones. Requests that were reconstructed from a log of a client have no row, because the log contains only parts of them.';
 COMMENT ON COLUMN zone_changes.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN zone_changes.attempt_id IS 'The ID of the attempt.';
 COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt this prompt continues, or the attempt with the most similar prompt.';
@@ -691,7 +696,7 @@ COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
 COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
 COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
 COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `expired`: the call was sent after the lifetime of the cache; `unknown`: no zone of the request changed; or another reason that the provider reports.';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
 COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
 COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
 COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
