@@ -40,7 +40,9 @@ def test_nothing_is_claimed_about_the_cached_prefix(tmp_path: Path) -> None:
     write_log(tmp_path / "projects" / "x.jsonl", 2)
     import_logs(home, logs_in([tmp_path / "projects"]), remove_session=lambda *_: None)
     ingest(home)
-    attempts = query_rows(home, "SELECT attempt_id FROM zones WHERE compared_attempt_id IS NOT NULL")
+    attempts = query_rows(
+        home, "SELECT attempt_id FROM zones WHERE compared_attempt_id IS NOT NULL"
+    )
     assert attempts
     with serving(home) as client:
         for [attempt_id] in attempts:

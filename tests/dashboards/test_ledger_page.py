@@ -23,7 +23,8 @@ from tests.store.recordings import a_home, attempt, conversation, end, record, s
 KNOWN, LONG, EMPTY, CUT = (session_id(number) for number in (1, 2, 3, 4))
 
 STARTED = (
-    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_4_1","type":"message","role":"assistant",'
+    b"event: message_start\n"
+    b'data: {"type":"message_start","message":{"id":"msg_4_1","type":"message","role":"assistant",'
     b'"model":"claude-sonnet-5","content":[],"stop_reason":null,"usage":{"input_tokens":10,"output_tokens":1}}}\n\n'
 )
 """The start of a response."""

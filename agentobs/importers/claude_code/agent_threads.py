@@ -38,8 +38,8 @@ class Response:
 
     @property
     def sent_ns(self) -> int:
-        """When its request was sent, as far as the log shows: after its last new message and the last compaction before
-        it, and not after its first line. [ns since 1970]
+        """When its request was sent, in nanoseconds since 1970, as far as the log shows: after its last new message and
+        the last compaction before it, but not after its own first line.
         """
         first = self.entries[0].at_ns or 0
         before = [entry.at_ns or 0 for entry in (*self.new_messages, *self.compactions)]
