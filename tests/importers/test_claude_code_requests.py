@@ -221,7 +221,8 @@ def test_usage_counts_once_for_each_response(tmp_path: Path) -> None:
 def test_a_compaction_belongs_to_the_next_request(tmp_path: Path) -> None:
     """A compaction between two requests, or before a prompt, belongs to the turn of the request that was sent after it.
 
-    In the waterfall it precedes this request. The event of a hook belongs to the turn before it.
+    In the waterfall it precedes this request, and it is the reason for its cache miss. The event of a hook belongs to
+    the turn before it.
     """
     log = Log()
     log.prompt("Look")
@@ -245,6 +246,10 @@ def test_a_compaction_belongs_to_the_next_request(tmp_path: Path) -> None:
         assert [turn for turn, _ in connection.execute(sql).fetchall()] == [2, 3, 4]
         context = named(connection, "context_growth", session_id=session).fetchall()
         assert [row[1] for row in context if row[10] is not None] == [2, 4]
+        misses = connection.execute(
+            "SELECT turn, reason, compared_turn FROM cache_misses ORDER BY turn"
+        )
+        assert misses.fetchall() == [(2, "compaction", 1), (3, "unknown", 2), (4, "compaction", 3)]
         rows = named(connection, "session_waterfall", session_id=session).fetchall()
     steps = [(row[0], row[5]) for row in rows if row[0] in ("request", "compaction")]
     assert steps == [

@@ -401,7 +401,7 @@ ANTI JOIN (
     SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
 ) AS compacted
     ON missed.session_id = compacted.session_id AND missed.lane = compacted.lane
-    AND compacted.at_ns BETWEEN compared.started_ns AND missed.at_ns
+    AND compacted.at_ns > compared.started_ns AND compacted.at_ns <= missed.at_ns
 -- No prompt below 1,024 tokens is cached.
 WHERE suffix(missed.reason, '_changed') AND missed.missed_tokens >= 1024;
 COMMENT ON VIEW broken_caches IS 'A request changed the cached prefix, so that tokens were paid for again; one row for each such request, with the cause.';
@@ -426,7 +426,7 @@ WITH missed AS (
         SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
     ) AS compacted
         ON missed.session_id = compacted.session_id AND missed.lane = compacted.lane
-        AND compacted.at_ns BETWEEN compared.started_ns AND missed.at_ns
+        AND compacted.at_ns > compared.started_ns AND compacted.at_ns <= missed.at_ns
     WHERE missed.wasted_usd > 0
 ), rewritten AS (
     SELECT
