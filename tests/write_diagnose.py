@@ -275,7 +275,7 @@ VERDICTS = {
         "cache_rewrites",
         "entireio__cli/76-62d755ef9f-2.jsonl",
     ): "True. The cache expired in three pauses of 6, 8 and 18 minutes. A fourth large rewrite, after 7 "
-    "seconds, has no known reason.",
+    "seconds, follows a compaction and is not part of the finding.",
     (
         "cache_rewrites",
         "entireio__cli/89-7eb280e769-20.jsonl",

@@ -227,7 +227,7 @@ FROM cache_efficiency ORDER BY session
 
 `cache_misses` shows calls that paid again for tokens that had been cached. `reason` is the reason that the provider
 reports (`diagnostics.cache_miss_reason`), if any. Otherwise it is the first part of the request that changed, or else
-the elapsed time. `wasted_usd` is an estimate.
+a compaction, or else the elapsed time. `wasted_usd` is an estimate.
 
 ```sql
 SELECT session_id[:8] AS session, gap_ns // 1000000000 AS gap_s, missed_tokens, wasted_usd, reason, reason_source

@@ -372,7 +372,11 @@ def _merged_waste(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _reason_text(reason: str) -> str:
-    texts = {"expired": "expired before the next call", "unknown": "no known reason"}
+    texts = {
+        "compaction": "after a compaction",
+        "expired": "expired before the next call",
+        "unknown": "no known reason",
+    }
     return texts.get(reason, reason.replace("_", " "))
 
 
@@ -380,6 +384,7 @@ def _waste_text(row: Row) -> str:
     sources = {
         "provider": "reported by the provider",
         "request": "inferred from changed requests",
+        "event": "inferred from compactions",
         "gap": "inferred from the time between calls",
     }
     source_counts = [

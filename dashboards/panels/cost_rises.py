@@ -87,10 +87,12 @@ def miss_cause(miss: Row) -> str:
 
 def _reason(miss: Row) -> str:
     reason = str(miss["reason"])
+    if reason == "compaction":
+        return "the conversation had been compacted"
     if reason == "expired":
         return f"the cache had expired after a pause of {seconds(miss['gap_ns'])}"
     if reason == "unknown":
-        return "no zone of the request changed, and the lifetime of the cache had not ended"
+        return "no change of the request is known, and the cache had not expired"
     if reason.endswith("_changed"):
         zone = reason.removesuffix("_changed").replace("_", " ")
         at = f" from message {miss['changed_message']:,} on" if miss["changed_message"] else ""

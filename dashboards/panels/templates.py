@@ -163,13 +163,14 @@ def cost(row: Mapping[str, Any], *, is_exact: bool = False) -> Markup:
     )
 
 
-def output_tokens(row: Mapping[str, Any]) -> str | Markup:
+def output_tokens(row: Mapping[str, Any], unit: str = "") -> str | Markup:
     """Return the output tokens of a row; if a response was cut, as the lower bound that the provider had reported.
 
     Args:
         row: `output_tokens`, and the certainty of its cost, as for `cost`.
+        unit: a text after the number, such as ` tokens`.
     """
-    count = display.text(row["output_tokens"])
+    count = display.text(row["output_tokens"]) + unit
     if not display.has_partial_counts(row) or row["output_tokens"] is None:
         return count
     return Markup(

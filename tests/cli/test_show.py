@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.cli.inspection.failure_output import print_failed_steps
+from agentobs.records.exchanges import Chunk
 from agentobs.store.analysis.failed_steps import group_failed_steps
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, start
 
 
 def person(agent: Mailer, consent: Consent) -> Reply:
@@ -70,6 +73,29 @@ def test_the_timeline_shows_an_abort(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1:tools" in stopped
     tools = [row[-2] for row in rows if row[2:4] == ["call", "send"] and "×" not in row]
     assert tools == ["executed", "executed", "aborted"]
+
+
+def test_turns_without_a_complete_response_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A turn whose response was cut is listed with its lower bound, and named next to the number of turns. A turn of
+    which a retry succeeded is listed once.
+    """
+    home = a_home(tmp_path)
+    cut = attempt(1, 2)
+    body = cut.answer.chunks[0].data
+    broken = replace(cut.answer, chunks=(Chunk(body, 2_000_000),), ending="cut")
+    overloaded, succeeded = attempt(1, 3, status=529), attempt(1, 3, at=T0 + 4 * SECOND)
+    for number, each in enumerate((overloaded, succeeded)):
+        each.question.headers["x-stainless-retry-count"] = str(number)
+    record(
+        home, [start(1), attempt(1, 1), replace(cut, answer=broken), overloaded, succeeded, end(1)]
+    )
+    shown = Shell(home.path, capsys)("show", "story").out
+    assert ", 2 turns (and 1 cut), " in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith("main ")]
+    assert [row[1] for row in rows] == ["1", "2", "3"]
+    assert [row.count("cut") for row in rows] == [0, 1, 0]
 
 
 def test_failed_steps_are_grouped_by_what_failed_and_where() -> None:

@@ -34,6 +34,23 @@ def test_an_imported_session_is_marked(tmp_path: Path) -> None:
         assert "HTTP 200" not in client.get(f"/attempts/{attempt_id}").words
 
 
+def test_nothing_is_claimed_about_the_cached_prefix(tmp_path: Path) -> None:
+    """A log has only parts of the requests, so no page calls the cached prefix of an imported request unchanged."""
+    home = a_home(tmp_path)
+    write_log(tmp_path / "projects" / "x.jsonl", 2)
+    import_logs(home, logs_in([tmp_path / "projects"]), remove_session=lambda *_: None)
+    ingest(home)
+    attempts = query_rows(
+        home, "SELECT attempt_id FROM zones WHERE compared_attempt_id IS NOT NULL"
+    )
+    assert attempts
+    with serving(home) as client:
+        for [attempt_id] in attempts:
+            step = client.get(f"/sessions/{only_session(home)}?step={attempt_id}").words
+            assert "cached prefix" not in step
+            assert "unchanged" not in client.get(f"/attempts/{attempt_id}/diff").words
+
+
 def test_only_parts_of_a_request_are_called_unchanged() -> None:
     """The system prompt and the tools are called unchanged only if the request has them and repeats them."""
     first: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello."}]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -14,16 +15,26 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.recording.journal.home import Home
 from agentobs.records.display import money
+from agentobs.records.exchanges import Answer, Chunk
 from dashboards.app.ledger_page import PAGE_SIZE
 from tests.dashboards.live_app import Client, query_rows, serving
 from tests.store.recordings import a_home, attempt, conversation, end, record, session_id, start
 
-KNOWN, LONG, EMPTY = (session_id(number) for number in (1, 2, 3))
+KNOWN, LONG, EMPTY, CUT = (session_id(number) for number in (1, 2, 3, 4))
+
+STARTED = (
+    b"event: message_start\n"
+    b'data: {"type":"message_start","message":{"id":"msg_4_1","type":"message","role":"assistant",'
+    b'"model":"claude-sonnet-5","content":[],"stop_reason":null,"usage":{"input_tokens":10,"output_tokens":1}}}\n\n'
+)
+"""The start of a response."""
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with a session that has costs in all classes and one unpriced call, a long session, and an empty one."""
+    """A home with a session that has costs in all classes and one unpriced call, a long session, an empty one, and one
+    whose response was cut.
+    """
     home = a_home(tmp_path_factory.mktemp("ledger"))
     written = {"ephemeral_5m_input_tokens": 500, "ephemeral_1h_input_tokens": 250}
     cached: dict[str, Any] = {
@@ -43,6 +54,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     )
     record(home, conversation(2, turns=PAGE_SIZE + 30))
     record(home, [start(3), end(3)])
+    cut = Answer(200, {"content-type": "text/event-stream"}, (Chunk(STARTED, 2_000_000),), "cut")
+    record(home, [start(4), replace(attempt(4, 1), answer=cut), end(4)])
     return home
 
 
@@ -74,6 +87,13 @@ def test_totals_equal_those_of_the_command(home: Home, client: Client) -> None:
     [whole] = cost_output(home, "session")
     assert whole["cost_status"] == "lower_bound"
     assert f"≥ {money(Decimal(str(whole['cost_usd'])))} at least" in words
+
+
+def test_output_of_cut_responses_is_a_lower_bound(client: Client) -> None:
+    """The tile with the output tokens of a cut response shows a lower bound, and no markup."""
+    got = client.get(f"/sessions/{CUT}/ledger")
+    assert "≥ 1 tokens at least" in got.words
+    assert "&lt;span" not in got.html
 
 
 def test_each_request_is_listed_with_its_parts(home: Home, client: Client) -> None:

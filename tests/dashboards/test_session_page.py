@@ -115,7 +115,7 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
     tiles = (
         "Duration 1 min",
         "Cost ",
-        "Turns 2 (1 without a response) 2 attempts, 1 failed",
+        "Turns 1 (and 1 without a response) 2 attempts, 1 failed",
         "Tool calls 1 1 failed",
         "Input tokens incl. cache 10",
         "Output tokens 20",
@@ -176,8 +176,8 @@ def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
     assert "Failed with max_turns ; last error: request to" in got.words
     assert "the response was cut" in got.words
     assert "Go to this step" in got.words
-    assert "Turns 2 (1 cut)" in got.words
-    assert "Turns 2 (1 cut)" in client.get(f"/sessions/{OUT_OF_TURNS}?tab=cost").words
+    assert "Turns 1 (and 1 cut)" in got.words
+    assert "Turns 1 (and 1 cut)" in client.get(f"/sessions/{OUT_OF_TURNS}?tab=cost").words
 
 
 def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:

@@ -14,7 +14,7 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.connection import connect, named
 from tests.importers.recorded_agent import lines, put, run, session_of
 
 SESSION = "5f0c2a4e-1b7d-4c3a-9e60-000000000001"
@@ -216,6 +216,45 @@ def test_usage_counts_once_for_each_response(tmp_path: Path) -> None:
             "SELECT input_tokens, output_tokens, interactions FROM sessions"
         ).fetchone()
     assert tokens == (200, 20, 1)
+
+
+def test_a_compaction_belongs_to_the_next_request(tmp_path: Path) -> None:
+    """A compaction between two requests, or before a prompt, belongs to the turn of the request that was sent after it.
+
+    In the waterfall it precedes this request, and it is the reason for its cache miss. The event of a hook belongs to
+    the turn before it.
+    """
+    log = Log()
+    log.prompt("Look")
+    log.answer(1, call(1, command="ls"))
+    log.results(("toolu_01", "a b"))
+    metadata = {"trigger": "auto", "preTokens": 90, "tokensSaved": 20}
+    log.entry("system", subtype="microcompact_boundary", microcompactMetadata=metadata)
+    log.answer(2, call(2, command="ls"))
+    log.results(("toolu_02", "a b"))
+    log.answer(3, text("Done."))
+    log.entry("system", subtype="stop_hook_summary")
+    log.entry("system", subtype="compact_boundary", compactMetadata={"trigger": "manual"})
+    log.prompt("Go on")
+    log.answer(4, text("Yes."))
+    home, _ = imported(tmp_path, log)
+    session = session_of(home)["session_id"]
+    with connect(home) as connection:
+        events = connection.execute("SELECT kind, turn FROM events ORDER BY at_ns").fetchall()
+        assert events == [("compaction", 2), ("hook", 3), ("compaction", 4)]
+        sql = "SELECT turn, interaction_id FROM attempts SEMI JOIN events USING (turn, interaction_id) ORDER BY turn"
+        assert [turn for turn, _ in connection.execute(sql).fetchall()] == [2, 3, 4]
+        context = named(connection, "context_growth", session_id=session).fetchall()
+        assert [row[1] for row in context if row[10] is not None] == [2, 4]
+        misses = connection.execute(
+            "SELECT turn, reason, compared_turn FROM cache_misses ORDER BY turn"
+        )
+        assert misses.fetchall() == [(2, "compaction", 1), (3, "unknown", 2), (4, "compaction", 3)]
+        rows = named(connection, "session_waterfall", session_id=session).fetchall()
+    steps = [(row[0], row[5]) for row in rows if row[0] in ("request", "compaction")]
+    assert steps == [
+        ("request", 1), ("compaction", 2), ("request", 2), ("request", 3), ("compaction", 4), ("request", 4),
+    ]  # fmt: skip
 
 
 def test_unlogged_tokens_are_reported(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ class Wire:
         in_flight: tuple[bytes, ...] = (),
         job: Job | None = None,
         stack: Sequence[str] = (),
+        is_cut: bool = False,
         **settings: Any,
     ) -> Attempt:
         """Add an exchange and return its attempt.
@@ -70,6 +71,7 @@ class Wire:
             in_flight: the bodies of requests in flight.
             job: the job that sends the request; None if it is unknown.
             stack: the functions of the caller, innermost first.
+            is_cut: whether the connection was closed during the response.
             settings: other keys of the body.
         """
         self._count += 1
@@ -97,7 +99,7 @@ class Wire:
                 200 if response is not None else 529,
                 {"content-type": "application/json"},
                 (Chunk(json.dumps(answer).encode(), takes),),
-                "complete",
+                "cut" if is_cut else "complete",
             ),
             in_flight=in_flight,
         )
@@ -211,6 +213,26 @@ def test_a_rejected_request_keeps_its_lane(wire: Wire) -> None:
         for answer in (None, [text("Dry.")])
     ]
     assert lanes([*first, *later]) == [("main/toolu_b", 1)] * 2 + [("main/toolu_b", 2)] * 2
+
+
+def test_a_request_that_is_sent_again_after_a_cut_response_continues_its_interaction(
+    wire: Wire,
+) -> None:
+    """A cut response ends no interaction: an identical request, the first or a later one, continues it."""
+    ask = [call("c", "x")]
+    cut, later = [text("I")], [PLAN, ask, [result("c")]]
+    first = [wire.send([PLAN], answer, is_cut=answer is cut) for answer in (cut, ask)]
+    again = [wire.send(later, answer, is_cut=answer is cut) for answer in (cut, [text("Done.")])]
+    assert len({each.interaction_id for each in (*first, *again)}) == 1
+    assert [name for name, _ in wire.end()] == ["success"]
+
+
+def test_an_interaction_whose_last_response_was_cut_is_interrupted(wire: Wire) -> None:
+    """If nothing follows a cut response, the interaction ends as interrupted, and another prompt opens a new one."""
+    one = wire.send([PLAN], [text("I")], is_cut=True)
+    two = wire.send([[text("Who are you?")]], [text("A planner.")])
+    assert one.interaction_id != two.interaction_id
+    assert [name for name, _ in wire.end()] == ["success", "interrupted"]
 
 
 def test_two_users_of_one_agent_are_independent(wire: Wire) -> None:

@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -687,6 +688,32 @@ def test_cache_rewrites(evidence_of: Evidence, number: int, reason: str | None) 
     assert [row["about"] for row in found] == ([reason] if reason else [])
     if reason:
         assert found[0]["detail"].endswith(" in 1 request")
+
+
+def missed_for_two_reasons() -> list[Record]:
+    """Return three turns with a cached prompt; the second turn changes the tools, and the third turn nothing."""
+    talk = WireConversation(system="Be brief.")
+    for turn in range(3):
+        names = ("read", "write") if turn else ("read",)
+        talk.tools = [{"name": name, "input_schema": {"type": "object"}} for name in names]
+        [call] = talk.calls(("read", {"n": turn}), cache_creation_input_tokens=5_000)
+        talk.result(call)
+    return talk.whole()
+
+
+TWO_REASONS = story(missed_for_two_reasons())
+
+
+def test_the_detail_of_cache_rewrites_names_each_reason(evidence_of: Evidence) -> None:
+    """If the requests have several reasons, the detail has the cost and the number of requests of each."""
+    [found] = evidence_of(TWO_REASONS, "cache_rewrites")
+    costs = re.findall(r"(tools_changed|unknown) \$([0-9.]+) in (\d+)", found["detail"])
+    assert sorted((reason, calls) for reason, _, calls in costs) == [
+        ("tools_changed", "1"),
+        ("unknown", "1"),
+    ]
+    [total] = re.findall(r"^about \$([0-9.]+) of .* in 2 requests \(", found["detail"])
+    assert sum(float(usd) for _, usd, _ in costs) == pytest.approx(float(total), abs=0.0002)
 
 
 SCHEMA = "InputValidationError: the parameter `path` is missing"

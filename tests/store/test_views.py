@@ -150,6 +150,22 @@ def test_attempts_results_and_interactions_are_joined(tmp_path: Path) -> None:
         assert latency == [("weather", 1, 1, 0, SECOND, SECOND, SECOND, SECOND, SECOND)]
 
 
+def test_each_retry_wait_is_listed_once(tmp_path: Path) -> None:
+    """Two waits between the attempts of one request are two rows of the waterfall, although both also have spans."""
+    home = a_home(tmp_path)
+    attempts = [
+        retried(attempt(1, 1, at=T0 + at * SECOND, status=status), number)
+        for number, (at, status) in enumerate(((1, 529), (3, 529), (7, 200)))
+    ]
+    record(home, [start(1), *attempts, end(1)])
+    with connect(home) as connection:
+        spans = connection.execute("SELECT started_ns FROM spans WHERE name = 'retry_wait'")
+        assert len(spans.fetchall()) == 2
+        found = named(connection, "session_waterfall", session_id=session_id(1)).fetchall()
+    waits = [row for row in found if row[0] == "retry_wait"]
+    assert [(row[8] - T0) // SECOND for row in waits] == [1, 3]
+
+
 def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
     """The timeline lists spans, attempts and tool calls in order; operations inside a span have a greater depth."""
     home = a_home(tmp_path)

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def summary_facts(
-    about: Row, title: str | None, git: Sequence[Row], costs: Sequence[Row], failed_calls: int
+    about: Row,
+    title: str | None,
+    git: Sequence[Row],
+    costs: Sequence[Row],
+    failed_calls: int,
+    unfinished: Sequence[Row] = (),
 ) -> list[tuple[str, str]]:
     """Return names and values of the facts that everybody needs about a session; all facts are shown on request.
 
@@ -31,13 +36,14 @@ def summary_facts(
         git: the row about its git repository, if it is known.
         costs: its row of `cost_by_session`, if it has calls.
         failed_calls: the number of tool calls that failed.
+        unfinished: its rows of `internal/unfinished_turns`.
     """
     facts = [
         ("session", printable(" ".join(filter(None, (about["name"], about["session_id"]))))),
         ("title", printable(title) if title else None),
         ("status", _status(about)),
         ("code", _code(git[0]) if git else None),
-        ("totals", _totals(about, costs[0] if costs else None, failed_calls)),
+        ("totals", _totals(about, costs[0] if costs else None, failed_calls, unfinished)),
         ("tokens", _tokens(about, costs[0] if costs else None)),
         ("recording", _unusual(about)),
     ]
@@ -60,17 +66,25 @@ def _code(git: Row) -> str:
     return printable(" ".join(filter(None, parts)))
 
 
-def _totals(about: Row, cost: Row | None, failed_calls: int) -> str:
+def _totals(about: Row, cost: Row | None, failed_calls: int, unfinished: Sequence[Row]) -> str:
     """Return duration, cost, turns and tool calls."""
     calls = _count(about["tool_calls"], "tool call")
     spent = money(cost["cost_usd"]) if cost else None
     parts = (
         seconds(about["duration_ns"]),
         f"{COST_MARKS.get(cost['cost_status'], '')}{spent}" if cost and spent else "unknown cost",
-        _count(about["turns"], "turn"),
+        f"{_count(about['turns'], 'turn')}{_unfinished(unfinished)}",
         f"{calls} ({failed_calls:,} failed)" if failed_calls else calls,
     )
     return ", ".join(filter(None, parts))
+
+
+def _unfinished(rows: Sequence[Row]) -> str:
+    """Return the number of turns without a complete response, which the number of turns does not include."""
+    if not rows:
+        return ""
+    is_cut = all(row["stop_reason"] == "cut" for row in rows)
+    return f" (and {len(rows):,} {'cut' if is_cut else 'without a response'})"
 
 
 def _tokens(about: Row, cost: Row | None) -> str:

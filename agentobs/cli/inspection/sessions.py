@@ -161,14 +161,19 @@ def show(context: click.Context, session: str, content: bool, facts: bool) -> No
         titles = SessionTexts(store).titles([session_id])
         [shown] = as_dicts(_with_status_notes(about))
         turns = rows_of(store, "session_turns", session_id=session_id)
+        unfinished = rows_of(store, "internal/unfinished_turns", session_id=session_id)
         failed = _print_failures(store, session_id, failure, str(shown["status"]), turns)
-        print_facts(summary_facts(shown, titles.get(session_id), as_dicts(git), costs, failed))
+        title = titles.get(session_id)
+        cut = as_dicts(unfinished)
+        print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
         _print_time_and_waste(store, session_id)
         if facts:
             _print_facts(_with_git(about, git), costs[:1])
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
         timeline = _timeline(rows_of(store, "session_timeline", session_id=session_id))
-        print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
+        print_rows(
+            with_lane_names(_all_turns(turns, unfinished), store, session_id), _TURNS, "table"
+        )
         click.echo()
         print_rows(timeline, _TIMELINE, "table")
         if failure is not None and len(turns[1]) + len(timeline[1]) > SCREEN_ROWS:
@@ -310,6 +315,12 @@ def _with_status_notes(rows: Rows) -> Rows:
 
     listed = [dict(zip(columns, row, strict=True)) for row in values]
     return columns, [tuple({**row, "status": status(row)}.values()) for row in listed]
+
+
+def _all_turns(turns: Rows, unfinished: Rows) -> Rows:
+    """Return the turns of a session including those without a complete response, in order."""
+    at = turns[0].index("started_ns")
+    return turns[0], sorted([*turns[1], *unfinished[1]], key=lambda row: row[at])
 
 
 def _timeline(rows: Rows) -> Rows:

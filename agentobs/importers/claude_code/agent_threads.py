@@ -17,6 +17,8 @@ from agentobs.importers.claude_code.transcript_usage import SYNTHETIC
 from agentobs.provider.dialect import Block, Draft
 from agentobs.provider.registry import ANTHROPIC
 
+_COMPACTIONS = ("compact_boundary", "microcompact_boundary")
+
 
 @dataclass(slots=True)
 class Response:
@@ -31,6 +33,17 @@ class Response:
     """The previous response of the conversation."""
     new_messages: list[Entry] = field(default_factory=list)
     """The messages after the previous response: tool results, prompts, reminders."""
+    compactions: list[Entry] = field(default_factory=list)
+    """The entries about compactions between the previous response and this one."""
+
+    @property
+    def sent_ns(self) -> int:
+        """When its request was sent, in nanoseconds since 1970, as far as the log shows: after its last new message and
+        the last compaction before it, but not after its own first line.
+        """
+        first = self.entries[0].at_ns or 0
+        before = [entry.at_ns or 0 for entry in (*self.new_messages, *self.compactions)]
+        return min(max(before, default=first), first)
 
     @property
     def model(self) -> str:
@@ -113,6 +126,11 @@ def is_prompt(entry: Entry) -> bool:
     if entry.kind != "user" or entry.value.get("isMeta"):
         return False
     return bool(entry.blocks) and not entry.message.results
+
+
+def is_compaction(entry: Entry) -> bool:
+    """Return whether an entry marks a place at which the client shortened the conversation."""
+    return entry.kind == "system" and entry.value.get("subtype") in _COMPACTIONS
 
 
 def content_of(entry: Entry) -> list[Mapping[str, Any]]:
@@ -223,6 +241,8 @@ def _connect(thread: Thread) -> None:
                 break
             if nodes[at].kind == "user" and places[at] < response.place:
                 new[at] = nodes[at]
+            if is_compaction(nodes[at]):
+                response.compactions.append(nodes[at])
             at = None if is_summary(nodes[at]) else _parent(nodes[at], thread, places)
         if response.before is not None:
             # Concurrent calls have their results in separate branches.

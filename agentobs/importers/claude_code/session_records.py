@@ -21,6 +21,7 @@ from agentobs.importers.claude_code.agent_threads import (
     build_thread,
     content_of,
     encoded,
+    is_compaction,
     response_body,
 )
 from agentobs.importers.claude_code.logged_requests import LoggedRequests
@@ -301,11 +302,13 @@ def _emit_thread(builder: _Builder, thread: Thread) -> None:
     for response in thread.responses:
         requests.add(response)
     for place, responses, ends_ns in _interactions(builder, thread):
+        first = turn + 1
         for response in responses:
             turn += 1
             _emit_response(builder, thread, replace(place, turn=turn), response, requests)
         for entry in _other_entries(thread, responses, ends_ns):
-            _emit_event(builder, replace(place, turn=turn), entry)
+            at = replace(place, turn=first + _turn_of(entry, responses))
+            _emit_event(builder, at, entry)
 
 
 def _interactions(builder: _Builder, thread: Thread) -> Iterator[tuple[Place, list[Response], int]]:
@@ -381,10 +384,8 @@ def _emit_response(
     builder: _Builder, thread: Thread, place: Place, response: Response, requests: Requests
 ) -> None:
     """Emit the records of one request, its response, and its tool calls."""
-    written = [_at(entry) for entry in response.entries]
-    sent = max((_at(entry) for entry in response.new_messages), default=written[0])
-    starts = min(sent, written[0])
-    duration = max(max(written) - starts, 0)
+    starts = response.sent_ns
+    duration = max(max(_at(entry) for entry in response.entries) - starts, 0)
     attempt_id = _id(builder.session_id, thread.agent_id, response.message_id)
     builder.message_ids.append(response.message_id)
     if response.stop_reason is None:
@@ -475,15 +476,44 @@ def _ended(thread: Thread, response: Response) -> int:
 
 
 def _other_entries(thread: Thread, responses: Sequence[Response], ends_ns: int) -> list[Entry]:
-    """Return the `system` entries of an interaction, including those after its last response."""
-    starts = min(
-        _at(entry)
-        for response in responses
-        for entry in (*response.new_messages, *response.entries)
-    )
+    """Return the `system` entries of an interaction, including those after its last response.
+
+    A compaction belongs to the interaction of the next request, even if it precedes the prompt.
+    """
+    starts = _starts_ns(responses)
+    first = _starts_ns(thread.own_responses)
     later = [_at(p) for r in thread.responses for p in r.prompts if _at(p) > ends_ns]
     until = min(later, default=max(_at(entry) for entry in thread.entries) + 1)
-    return [e for e in thread.entries if e.kind == "system" and starts <= _at(e) < until]
+    found = []
+    for entry in thread.entries:
+        following = _following(thread, entry) if is_compaction(entry) else None
+        if following is not None:
+            is_inside = first <= _at(entry) and any(each is following for each in responses)
+        else:
+            is_inside = starts <= _at(entry) < until
+        if entry.kind == "system" and is_inside:
+            found.append(entry)
+    return found
+
+
+def _starts_ns(responses: Sequence[Response]) -> int:
+    """Return when the first message or line of any of the responses was written."""
+    return min(_at(entry) for each in responses for entry in (*each.new_messages, *each.entries))
+
+
+def _following(thread: Thread, entry: Entry) -> Response | None:
+    """Return the response to the first request that was sent after an entry; None if there is none."""
+    return next((each for each in thread.responses if each.sent_ns >= _at(entry)), None)
+
+
+def _turn_of(entry: Entry, responses: Sequence[Response]) -> int:
+    """Return the position of the response to which a `system` entry of an interaction belongs.
+
+    A compaction or a retry belongs to the request that follows, and another entry to the response before it.
+    """
+    before = sum(_at(each.entries[-1]) < _at(entry) for each in responses)
+    precedes = is_compaction(entry) or entry.value.get("subtype") == "api_error"
+    return min(max(before if precedes else before - 1, 0), len(responses) - 1)
 
 
 def _emit_event(builder: _Builder, place: Place, entry: Entry) -> None:

@@ -122,7 +122,7 @@ class Conversation:
     history: bytes | None = None
     """The digest of the messages of its last request."""
     is_answered: bool = False
-    """Whether its last request has a response."""
+    """Whether its last request has a response that did not break off."""
 
 
 @dataclass(slots=True)
@@ -179,6 +179,8 @@ class Conversations:
         conversation: Conversation,
         response: str | None,
         calls: Sequence[StartedCall],
+        *,
+        is_complete: bool,
     ) -> None:
         """Note a request of a conversation.
 
@@ -187,6 +189,8 @@ class Conversations:
             conversation: its conversation.
             response: the key of its response; None if there is no response.
             calls: the calls in the response.
+            is_complete: whether the response is complete, or the client canceled it. If it broke off, the client may
+                send the request again.
         """
         waiting = [call for call in conversation.calls if call.closed_ns is None]
         for call in waiting:
@@ -201,7 +205,7 @@ class Conversations:
             sent.stack,
         )
         conversation.history = sent.histories[-1] if sent.histories else None
-        conversation.is_answered = response is not None
+        conversation.is_answered = is_complete
         self._unanswered.pop(conversation.number, None)
         if not conversation.is_answered:
             self._unanswered[conversation.number] = conversation
@@ -253,7 +257,7 @@ class Conversations:
         return None
 
     def _retried(self, sent: Sent) -> Conversation | None:
-        """Return the conversation whose last request got no response and has the same messages."""
+        """Return the conversation whose last request got no complete response and has the same messages."""
         if not sent.histories:
             return None
         failed = [

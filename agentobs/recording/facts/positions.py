@@ -140,7 +140,10 @@ class Positions:
         response: ResponseFacts,
         dialect: Dialect,
     ) -> Iterator[Fact]:
-        """Note the response of an attempt, and yield the end of its interaction if the response has no tool calls."""
+        """Note the response of an attempt, and yield the end of its interaction if the response has no tool calls.
+
+        A response that broke off ends no interaction, because the client may send the request again.
+        """
         place, sent = position.place, position.sent
         if position.makes_turn and response.is_message:
             self._turns[place.lane] = max(self._turns.get(place.lane, 0), place.turn or 0)
@@ -154,8 +157,9 @@ class Positions:
             for call in response.calls
         ]
         key = _key_of(exchange, response, dialect) if response.is_message else None
-        self._conversations.note(sent, conversation, key, calls)
-        is_final = response.is_message and not calls and conversation.parent is None
+        is_complete = response.is_message and response.outcome in ("ok", "cancelled")
+        self._conversations.note(sent, conversation, key, calls, is_complete=is_complete)
+        is_final = is_complete and not calls and conversation.parent is None
         interaction = conversation.interaction
         if is_final and interaction is not None and _is_open_in(interaction, conversation.lane):
             yield self._end(interaction, ended_ns, "success", False)

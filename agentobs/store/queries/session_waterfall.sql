@@ -140,9 +140,12 @@ WITH this AS MATERIALIZED (
         error_type AS detail
     FROM mine AS waited
     WHERE
-        name = 'retry_wait' AND NOT EXISTS (
+        name = 'retry_wait'
+        AND NOT EXISTS (
             FROM tried WHERE tried.span_id = waited.parent_span_id AND tried.started_ns >= waited.started_ns
         )
+        -- The span that the recorder adds for a client without spans: its ID is the end of the next attempt's ID.
+        AND waited.span_id NOT IN (SELECT right(attempt_id, 16) FROM tried)
     UNION ALL BY NAME
     SELECT
         CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'agent' END AS kind,
@@ -217,4 +220,7 @@ SELECT
 FROM placed
 -- The response of a classifier or a hook may be a tool call that is not meant to be executed.
 WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')
-ORDER BY kind <> 'session', started_ns, ended_ns DESC NULLS FIRST, id;
+-- A compaction precedes a request that starts at the same time.
+ORDER BY
+    kind <> 'session', started_ns, CASE kind WHEN 'interaction' THEN 0 WHEN 'compaction' THEN 1 ELSE 2 END,
+    ended_ns DESC NULLS FIRST, id;

@@ -617,8 +617,13 @@ JOIN zones AS before
     ON now.session_id = before.session_id AND now.compared_attempt_id = before.attempt_id
 JOIN attempts ON now.session_id = attempts.session_id AND now.attempt_id = attempts.attempt_id
 JOIN attempts AS compared
-    ON before.session_id = compared.session_id AND before.attempt_id = compared.attempt_id;
-COMMENT ON VIEW zone_changes IS 'Changes between consecutive prompts, derived from the digests of their zones.';
+    ON before.session_id = compared.session_id AND before.attempt_id = compared.attempt_id
+-- Logs of Claude Code contain only parts of the requests, so that no zone is known to be unchanged.
+ANTI JOIN (
+    SELECT session_id FROM session_starts WHERE source = 'claude-code'
+) AS rebuilt
+    ON now.session_id = rebuilt.session_id;
+COMMENT ON VIEW zone_changes IS 'Changes between consecutive prompts, derived from the digests of their zones. Requests that were reconstructed from a log of a client have no row, because the log contains only parts of them.';
 COMMENT ON COLUMN zone_changes.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN zone_changes.attempt_id IS 'The ID of the attempt.';
 COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt this prompt continues, or the attempt with the most similar prompt.';
@@ -644,16 +649,22 @@ WITH missed AS (
         least(missed_tokens - again_1h, greatest(cache_write_5m_tokens, 0)) AS again_5m,
         least(missed_tokens - again_1h - again_5m, greatest(input_tokens, 0)) AS again_input,
         miss_reason IS NOT NULL
-            AND miss_reason NOT IN ('unavailable', 'previous_message_not_found') AS is_reported
+            AND miss_reason NOT IN ('unavailable', 'previous_message_not_found') AS is_reported,
+        EXISTS (
+            FROM events
+            WHERE
+                events.kind = 'compaction' AND events.session_id = missed.session_id AND events.lane = missed.lane
+                AND events.at_ns > missed.at_ns - missed.gap_ns AND events.at_ns <= missed.at_ns
+        ) AS is_compacted
     FROM missed
     WHERE missed_tokens > 0
 )
 SELECT
     split.session_id,
-    lane,
+    split.lane,
     split.attempt_id,
     at_ns,
-    model,
+    split.model,
     gap_ns,
     again_1h + again_5m + again_input AS missed_tokens,
     (
@@ -664,6 +675,7 @@ SELECT
     CASE
         WHEN is_reported THEN miss_reason
         WHEN changed IS NOT NULL THEN changed || '_changed'
+        WHEN is_compacted THEN 'compaction'
         WHEN gap_ns > lifetime_ns THEN 'expired'
         ELSE 'unknown'
     END AS reason,
@@ -671,13 +683,17 @@ SELECT
     CASE
         WHEN is_reported THEN 'provider'
         WHEN changed IS NOT NULL THEN 'request'
+        WHEN is_compacted THEN 'event'
         WHEN gap_ns > lifetime_ns THEN 'gap'
     END AS reason_source,
     zones_changed,
-    turn,
-    compared_turn,
+    attempts.turn,
+    compared.turn AS compared_turn,
     previous_attempt_id AS compared_attempt_id
 FROM split
+LEFT JOIN attempts ON split.session_id = attempts.session_id AND split.attempt_id = attempts.attempt_id
+LEFT JOIN attempts AS compared
+    ON split.session_id = compared.session_id AND split.previous_attempt_id = compared.attempt_id
 LEFT JOIN zone_changes
     ON split.session_id = zone_changes.session_id
     AND split.attempt_id = zone_changes.attempt_id
@@ -691,13 +707,13 @@ COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
 COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
 COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
 COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `expired`: the call was sent after the lifetime of the cache; `unknown`: no zone of the request changed; or another reason that the provider reports.';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `compaction`: the client shortened the conversation before the call, and no change of the request is known; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
 COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
 COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
 COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
 COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
 COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
-COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `gap`: from the time between the calls; NULL if the reason is unknown.';
+COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `event`: from the event of a compaction; `gap`: from the time between the calls; NULL if the reason is unknown.';
 
 CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (

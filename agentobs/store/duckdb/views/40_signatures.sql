@@ -405,7 +405,7 @@ ANTI JOIN (
     SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
 ) AS compacted
     ON missed.session_id = compacted.session_id AND missed.lane = compacted.lane
-    AND compacted.at_ns BETWEEN compared.started_ns AND missed.at_ns
+    AND compacted.at_ns > compared.started_ns AND compacted.at_ns <= missed.at_ns
 -- No prompt below 1,024 tokens is cached.
 WHERE suffix(missed.reason, '_changed') AND missed.missed_tokens >= 1024;
 COMMENT ON VIEW broken_caches IS 'A request changed the cached prefix, so that tokens were paid for again; one row for each such request, with the cause.';
@@ -430,7 +430,7 @@ WITH missed AS (
         SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
     ) AS compacted
         ON missed.session_id = compacted.session_id AND missed.lane = compacted.lane
-        AND compacted.at_ns BETWEEN compared.started_ns AND missed.at_ns
+        AND compacted.at_ns > compared.started_ns AND compacted.at_ns <= missed.at_ns
     WHERE missed.wasted_usd > 0
 ), rewritten AS (
     SELECT
@@ -440,6 +440,15 @@ WITH missed AS (
         sum(missed_tokens) AS missed_tokens,
         arg_max(missed, wasted_usd) AS worst
     FROM missed
+    GROUP BY session_id
+), by_reason AS (
+    SELECT session_id, reason, count(*) AS calls, sum(wasted_usd) AS wasted_usd FROM missed GROUP BY session_id, reason
+), reasons AS (
+    SELECT
+        session_id,
+        count(*) AS reasons,
+        string_agg(concat(reason, ' $', round(wasted_usd, 4), ' in ', calls), ', ' ORDER BY wasted_usd DESC, reason) AS each
+    FROM by_reason
     GROUP BY session_id
 ), spent AS (
     SELECT session_id, sum(cost_usd) AS cost_usd FROM costs SEMI JOIN rewritten USING (session_id) GROUP BY session_id
@@ -454,12 +463,13 @@ SELECT
     0.1::DOUBLE AS threshold,
     concat(
         'about $', round(rewritten.wasted_usd, 4), ' of $', round(spent.cost_usd, 4), ' in ', rewritten.calls,
-        CASE rewritten.calls
-            WHEN 1 THEN ' request' ELSE concat(' requests, at most $', round(rewritten.worst.wasted_usd, 4), ' in one')
-        END
+        CASE rewritten.calls WHEN 1 THEN ' request' ELSE ' requests' END,
+        CASE WHEN reasons.reasons > 1 THEN concat(' (', reasons.each, ')') END,
+        CASE WHEN rewritten.calls > 1 THEN concat(', at most $', round(rewritten.worst.wasted_usd, 4), ' in one') END
     ) AS detail,
     rewritten.worst.attempt_id AS evidence_id
 FROM rewritten
+JOIN reasons ON rewritten.session_id = reasons.session_id
 JOIN spent ON rewritten.session_id = spent.session_id
 -- No prompt below 1,024 tokens is cached.
 WHERE rewritten.missed_tokens >= 1024 AND rewritten.wasted_usd >= 0.1 * spent.cost_usd;
@@ -471,7 +481,7 @@ COMMENT ON COLUMN cache_rewrites.at_ns IS 'When the request with the most expens
 COMMENT ON COLUMN cache_rewrites.about IS 'The reason for the most expensive miss, as in cache_misses: `expired`, `tools_changed` and others.';
 COMMENT ON COLUMN cache_rewrites.value IS 'The extra cost of the misses as a share of the cost of the session.';
 COMMENT ON COLUMN cache_rewrites.threshold IS 'Always 0.1.';
-COMMENT ON COLUMN cache_rewrites.detail IS 'The extra cost of all misses, the cost of the session, the number of requests, and the extra cost of the most expensive one.';
+COMMENT ON COLUMN cache_rewrites.detail IS 'The extra cost of all misses, the cost of the session, the number of requests, the extra cost by reason if there are several, and the extra cost of the most expensive request.';
 COMMENT ON COLUMN cache_rewrites.evidence_id IS 'The ID of the attempt with the most expensive miss.';
 
 CREATE OR REPLACE VIEW repeated_tool_errors AS
