@@ -85,7 +85,7 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class SessionFailures:
-    """The failures of a session that completed."""
+    """The failures of a session that completed, or of a sub-agent."""
 
     groups: Sequence[FailureGroup]
     """The most important group first."""
@@ -150,7 +150,7 @@ class SessionFailures:
 
 
 def session_failures(
-    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]
+    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row], inside: str = ""
 ) -> SessionFailures | None:
     """Return the failures of a session in groups; None if no step failed.
 
@@ -158,8 +158,13 @@ def session_failures(
         tree: the tree of the session.
         errors: its rows of `session_errors`.
         ends: its rows of `internal/agent_ends`.
+        inside: the lane of a sub-agent; only failures in it are returned. Default: all.
     """
-    failed = [node for node in map(tree.node, tree.failed) if _kind(node)]
+    failed = [
+        node
+        for node in map(tree.node, tree.failed)
+        if _kind(node) and (not inside or f"{node.lane}/".startswith(f"{inside}/"))
+    ]
     if not failed:
         return None
     by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
@@ -213,6 +218,21 @@ def reason(node: Node, error: Row, end_of: Mapping[str, Row]) -> str:
         return str(error_class)
     outcome = outcome or (node.step or {}).get("outcome") or node.detail
     return "" if outcome in (None, "", *_UNSPECIFIC) else run_result(str(outcome))
+
+
+def failures_of_failed_agent(
+    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]
+) -> SessionFailures | None:
+    """Return what failed in the sub-agent whose call failed the session; None if no such call did, or nothing failed.
+
+    Failures that were repaired are left out.
+    """
+    failing = None if tree.failing is None else tree.node(tree.failing)
+    if failing is None or failing.kind != "agent":
+        return None
+    found = session_failures(tree, errors, ends, _lane_of(failing))
+    groups = [each for each in found.groups if not each.is_repaired] if found else []
+    return SessionFailures(groups) if groups else None
 
 
 def add_reasons(tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]) -> None:

@@ -9,6 +9,7 @@ from dashboards.panels.failure_groups import (
     MOST_GROUPS,
     SessionFailures,
     add_reasons,
+    failures_of_failed_agent,
     session_failures,
 )
 from dashboards.panels.failure_words import failure_note, failure_words, request_failure
@@ -80,6 +81,30 @@ def test_a_sub_agent_is_named_with_why_it_ended() -> None:
     assert shown.headline == "sub-agent tests 2 failed"
     assert "in sub-agent tests 2" in shown.groups[1].text
     assert fan_out(None).groups[0].text == "Sub-agent tests failed"
+
+
+def test_the_failures_of_a_failed_sub_agent() -> None:
+    """If the call of a sub-agent failed the session, its failures are known; those of other agents are left out."""
+    agent = (
+        row("agent", "m 1 call1", 1, turn=1, label="investigate", state="failed"),
+        step("tool_call", "m", "call1", outcome="failed", is_failed=True),
+    )
+    inner = [call(number, "query", number, lane=AGENT) for number in (2, 3, 4)]
+    retried = [
+        call(5, "ping", 5, lane=AGENT, similarity=7),
+        call(6, "ping", 6, lane=AGENT, similarity=7, failed=False),
+    ]
+    rows, steps = zip(agent, *inner, *retried, call(7, "query", 7), strict=True)
+    errors = [error(number, "TimeoutError", lane=AGENT) for number in (2, 3, 4)]
+    failed = {"step_id": "call1", "step_lane": "main", "step_turn": 1}
+    found = failures_of_failed_agent(trace_tree(rows, steps, failed), errors, ())
+    assert found is not None
+    assert [(each.text, each.numbers) for each in found.groups] == [
+        ("3 × TimeoutError in query at fan.py:62", [1, 2, 3])
+    ]
+    other = {"step_id": "c7", "step_lane": "main", "step_turn": 7}
+    assert failures_of_failed_agent(trace_tree(rows, steps, other), errors, ()) is None
+    assert failures_of_failed_agent(trace_tree(rows, steps), errors, ()) is None
 
 
 def test_errors_are_grouped_by_tool_class_and_place() -> None:
