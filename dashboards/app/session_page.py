@@ -139,6 +139,9 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     more, is_filtered = 0, bool(words.strip() or only_failed)
     if is_filtered:
         nodes, more = matching_nodes(view, tree, words, opened.agents, only_failed=only_failed)
+        matches = [each.node.number for each in nodes]
+        if matches and number not in matches and not ("step" in query or "number" in query):
+            number = matches[0]
     else:
         expanded = tree.expanded(number)
         nodes = shown_nodes(view, list(tree.visible(expanded)), expanded, opened.agents)
