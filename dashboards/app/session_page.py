@@ -337,7 +337,7 @@ def inner_failures(opened: OpenedSession) -> SessionFailures | None:
 def _grouped_failures(
     opened: OpenedSession,
     name: str,
-    group: Callable[[TraceTree, Sequence[Row], Sequence[Row]], SessionFailures | None],
+    group: Callable[..., SessionFailures | None],
 ) -> SessionFailures | None:
     """Return failures in groups with their original texts; the groups are cached under a name."""
     store, key = opened.view.store, {"session_id": opened.session_id}

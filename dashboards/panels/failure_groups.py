@@ -286,7 +286,7 @@ def _successor_key(node: Node) -> tuple[Any, ...]:
         # A request without a turn has no retry that could be recognized.
         return ("request", node.lane, node.turn if node.turn is not None else node.step_id)
     if step is not None and (similarity := step.get("input_similarity")) is not None:
-        # The hash ignores punctuation, so the size is compared, too.
+        # The hash ignores punctuation, so the size must match as well.
         return ("call", node.lane, node.label, similarity, step.get("input_bytes"))
     return (node.kind, node.step_id)
 
