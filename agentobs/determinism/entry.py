@@ -272,25 +272,6 @@ def _lookup(variables: Mapping[str, Any], qualified: str) -> Any:
     return found
 
 
-_LIBRARY_PATHS = ("site-packages", "/agentobs/")
-"""Parts of the paths of libraries, and of agentobs itself."""
-
-
-def origin(error: BaseException) -> str:
-    """Return the origin of an exception: its class, and the innermost function that is not in a library."""
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        is_named = not code.co_name.startswith(
-            "<"
-        )  # use the function around a <genexpr> or <lambda>
-        if is_named and not any(part in code.co_filename for part in _LIBRARY_PATHS):
-            place = f"@{trace.tb_frame.f_globals.get('__name__')}:{code.co_name}"
-        trace = trace.tb_next
-    return type(error).__name__ + place
-
-
 @functools.cache
 def version_of(distribution: str) -> Label | None:
     """Return the installed version of a distribution; None if it is not installed."""

@@ -160,6 +160,15 @@ def is_error_json(value: Any) -> bool:
     return isinstance(value, dict) and value.get(MARK) == RAISED
 
 
+def error_text(value: Any) -> str | None:
+    """Return JSON that represents an exception as text: `TimeoutError: no answer`; None if it represents none."""
+    if not is_error_json(value):
+        return None
+    name = str(value.get("type")).rpartition(":")[2]
+    text = str(value.get("text") or "")
+    return f"{name}: {text}" if text else name
+
+
 def from_json(value: Any) -> Any:
     """Convert JSON back to the value.
 

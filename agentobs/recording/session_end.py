@@ -6,13 +6,12 @@ import asyncio
 from dataclasses import dataclass
 
 from agentobs import world
-from agentobs.determinism.entry import origin
 from agentobs.errors import error_kind, warn_once
 from agentobs.records.clear_text import error_label, exception_label
 from agentobs.records.exchanges import ErrorCause
 from agentobs.records.facts import DECLARED, Outcome, SessionEnd
 from agentobs.records.labels import Label, prefixed, unchecked
-from agentobs.tracing.raised_errors import raised_error
+from agentobs.tracing.raised_errors import origin, raised_error
 
 
 @dataclass(frozen=True, slots=True)

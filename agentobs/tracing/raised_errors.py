@@ -12,6 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -33,10 +34,20 @@ def raised_error(error: BaseException) -> ErrorCause:
     there is no such frame.
     """
     name, file, line = class_of(error), None, None
-    frame, number = _own_frame(error)
-    if frame is not None:
-        file, line = _path_of(frame), number
+    if frames := list(_own_frames(error)):
+        frame, line = frames[-1]
+        file = _path_of(frame)
     return ErrorCause("raised", name, file, line)
+
+
+def origin(error: BaseException) -> str:
+    """Return the origin of an exception: its class, and the innermost function of the program's own code."""
+    place = ""
+    for frame, _ in _own_frames(error):
+        name = frame.f_code.co_name
+        if not name.startswith("<"):  # use the function around a <genexpr> or <lambda>
+            place = f"@{frame.f_globals.get('__name__')}:{name}"
+    return type(error).__name__ + place
 
 
 def class_of(error: BaseException) -> Label:
@@ -52,17 +63,15 @@ def _is_declared(cls: type[BaseException]) -> bool:
     return found is cls
 
 
-def _own_frame(error: BaseException) -> tuple[FrameType | None, int | None]:
-    """Return the innermost frame of the program's own code in a traceback, and its line."""
-    found: FrameType | None = None
-    line, trace = None, error.__traceback__
+def _own_frames(error: BaseException) -> Iterator[tuple[FrameType, int | None]]:
+    """Yield the frames of the program's own code in a traceback with their lines, the innermost last."""
+    trace = error.__traceback__
     for _ in range(TRACED_FRAMES_MAX):
         if trace is None:
             break
         if not _is_library(trace.tb_frame.f_code.co_filename):
-            found, line = trace.tb_frame, trace.tb_lineno
+            yield trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
-    return found, line
 
 
 @functools.lru_cache(maxsize=4096)

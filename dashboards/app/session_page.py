@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -35,7 +35,11 @@ from dashboards.app.trace import (
 )
 from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises
-from dashboards.panels.failure_groups import SessionFailures, session_failures
+from dashboards.panels.failure_groups import (
+    SessionFailures,
+    failures_of_failed_agent,
+    session_failures,
+)
 from dashboards.panels.failure_words import failure_note, failure_words, unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
@@ -135,6 +139,9 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     more, is_filtered = 0, bool(words.strip() or only_failed)
     if is_filtered:
         nodes, more = matching_nodes(view, tree, words, opened.agents, only_failed=only_failed)
+        matches = [each.node.number for each in nodes]
+        if matches and number not in matches and not ("step" in query or "number" in query):
+            number = matches[0]
     else:
         expanded = tree.expanded(number)
         nodes = shown_nodes(view, list(tree.visible(expanded)), expanded, opened.agents)
@@ -295,7 +302,7 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
     error has a text.
     """
-    failures = completed_failures(opened)
+    failures, inner = completed_failures(opened), inner_failures(opened)
     listed = failures.listed if failures else ()
     steps = [opened.tree.node(each.numbers[0]) for each in listed]
     with_text = [node for node in steps if node.step is not None and node.step["attempt_id"]]
@@ -305,6 +312,11 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
         "completed_failures": failures,
         "failure_steps": [node.step_id for node in steps],
         "error_step": next(iter([*errors, *with_text]), None),
+        "inner_failures": [
+            (each, opened.tree.node(each.numbers[0]).step_id) for each in inner.listed
+        ]
+        if inner
+        else [],
     }
 
 
@@ -312,6 +324,22 @@ def completed_failures(opened: OpenedSession) -> SessionFailures | None:
     """Return the failures of a session that completed; None if it has none, or did not complete."""
     if opened.about["status"] != "completed" or not opened.tree.failed:
         return None
+    return _grouped_failures(opened, "failures", session_failures)
+
+
+def inner_failures(opened: OpenedSession) -> SessionFailures | None:
+    """Return what failed in the sub-agent whose call failed the session; None if there is no such call."""
+    if opened.tree.failing is None:
+        return None
+    return _grouped_failures(opened, "inner failures", failures_of_failed_agent)
+
+
+def _grouped_failures(
+    opened: OpenedSession,
+    name: str,
+    group: Callable[..., SessionFailures | None],
+) -> SessionFailures | None:
+    """Return failures in groups with their original texts; the groups are cached under a name."""
     store, key = opened.view.store, {"session_id": opened.session_id}
 
     def compute() -> SessionFailures | None:
@@ -319,9 +347,9 @@ def completed_failures(opened: OpenedSession) -> SessionFailures | None:
         ends = opened.cache.get(
             "internal/agent_ends", lambda: rows_of(store, "internal/agent_ends", **key)
         )
-        return session_failures(opened.tree, errors, ends)
+        return group(opened.tree, errors, ends)
 
-    found = opened.cache.get("failures", compute)
+    found = opened.cache.get(name, compute)
     # Texts are read each time, because they may be deleted while the groups are cached.
     return found and found.restored(opened.view.texts.replace_in_dicts, opened.agents)
 

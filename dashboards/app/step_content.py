@@ -26,8 +26,8 @@ from dashboards.content.message_view import (
     message,
     messages_of,
     new_input,
+    recorded_result_block,
     response_message,
-    result_block,
 )
 from dashboards.content.visible_text import body_of, message_of, shown, visible
 from dashboards.panels.templates import segment
@@ -221,9 +221,7 @@ def _executed(row: Row, executed: dict[str, Any]) -> Block:
     title, name = "Error" if row["is_error"] else "Result", str(row["name"] or "")
     if name and not name.startswith(DIGEST):
         title += f" from {visible(name)}"
-    value = executed.get("result")
-    readable = value if isinstance(value, str) else ""
-    return result_block(title, shown(value), value, readable, is_error=bool(row["is_error"]))
+    return recorded_result_block(title, executed.get("result"), is_error=bool(row["is_error"]))
 
 
 def _sent_result(body: Any, call_id: str | None) -> Block | None:

@@ -23,8 +23,8 @@ from dashboards.content.message_view import (
     Message,
     NewInput,
     new_input,
+    recorded_result_block,
     response_message,
-    result_block,
 )
 from dashboards.content.visible_text import body_of, message_of, shown, visible
 from dashboards.panels.session_outcomes import content_state
@@ -203,9 +203,7 @@ def _result_block(content: Content, row: Row) -> Block:
     title = f"{'Error' if failed else 'Result'} from {visible(str(row['name']))}"
     if isinstance(executed, Withheld):
         return Block("result", title, shown(f"Not available: {executed.found}."), failed)
-    value = executed.get("result")
-    readable = value if isinstance(value, str) else ""
-    return result_block(title, shown(value), value, readable, is_error=failed)
+    return recorded_result_block(title, executed.get("result"), is_error=failed)
 
 
 routes = [

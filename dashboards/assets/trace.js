@@ -3,6 +3,8 @@
 "use strict";
 (() => {
   const TYPING_MS = 250;
+  // The height of the rows above the step that is selected first, in pixels: three rows.
+  const ABOVE = 72;
   const trace = document.getElementById("trace");
 
   if (!trace) return;
@@ -185,8 +187,8 @@
     for (const name of ["find", "failed"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
     if (push) history.replaceState(null, "", url);
     shownSearch = location.search;
-    const id = selectedId();
-    if (![...query].length && id) query.set("step", id);
+    const id = selectedId(), isFiltered = [...query].length > 0;
+    if (!isFiltered && id) query.set("step", id);
     let found;
     // After consent, the filter also searches the main arguments of calls. Content is only sent for a POST.
     const isContentSearched = isContentShown() && query.has("find");
@@ -197,9 +199,18 @@
     document.getElementById("tree-empty").replaceChildren();
     tree.replaceChildren(found);
     changed.clear();
-    markSelected(id);
+    const isMatch = markSelected(id);
     resetTabStop();
     rowsAdded();
+    // The details show a match.
+    const first = isFiltered && !isMatch && items()[0];
+    if (!first) return;
+    if (push) {
+      url.searchParams.set("step", first.dataset.step);
+      history.replaceState(null, "", url);
+      shownSearch = location.search;
+    }
+    await selectStep(first.dataset.step, { push: false });
   }
   const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter(false); };
   document.addEventListener("agentobs:consent", filterContent);
@@ -273,18 +284,19 @@
     if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
   });
   resetTabStop();
-  // Near the top of the tree, because its end may be below the window. The tree scrolls beyond its last step for that.
-  const initial = tree.querySelector("[aria-selected=true]");
-  if (initial) {
-    const top = tree.scrollTop + initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - 72;
-    const missing = top - (tree.scrollHeight - tree.clientHeight);
-    if (missing > 0 && initial.getBoundingClientRect().bottom + scrollY - tree.scrollTop > innerHeight) {
-      tree.style.maxHeight = `${tree.offsetHeight}px`;
-      tree.style.paddingBottom = `${missing + 2}px`;
-    }
-    tree.scrollTop = top;
-  }
   scrollTo(0, 0);
   // A link to a step leads to the step.
   if (!location.hash && new URLSearchParams(location.search).has("step")) trace.scrollIntoView({ block: "start" });
+  const initial = tree.querySelector("[aria-selected=true]");
+  if (initial) {
+    const top = tree.scrollTop + initial.getBoundingClientRect().top - tree.getBoundingClientRect().top - ABOVE;
+    tree.scrollTop = top;
+    // The end of the tree may be below the window. Until the page is scrolled, the tree is then shorter.
+    const room = innerHeight - tree.getBoundingClientRect().top - 2;
+    if (room >= ABOVE && initial.getBoundingClientRect().bottom > innerHeight) {
+      tree.style.maxHeight = `${room}px`;
+      tree.scrollTop = top;
+      addEventListener("scroll", () => { tree.style.maxHeight = ""; }, { once: true });
+    }
+  }
 })();

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from agentobs.determinism.values import error_text
 from agentobs.provider import dialect as provider
 from agentobs.provider.dialect import Dialect, Turn
 from agentobs.provider.registry import DIALECTS, dialect_of_body, history
@@ -261,6 +262,14 @@ def result_block(
     tree = parsed(readable) if readable else parsed(value)
     readable_text = visible(readable[:SHOWN]) if readable else ""
     return Block("result", title, text, is_error, readable_text, tree, images, call_id)
+
+
+def recorded_result_block(title: str, value: Json, *, is_error: bool) -> Block:
+    """Return the block of a result that was recorded when the tool ran: JSON, or an exception that the tool raised."""
+    raised = error_text(value)
+    result = value if raised is None else raised
+    readable = result if isinstance(result, str) else ""
+    return result_block(title, shown(result), result, readable, is_error=is_error)
 
 
 def _value_at(message: Any, block: provider.Block) -> Any:

@@ -5,6 +5,7 @@ Pure functions of the tree of a session and of the rows of its errors.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +49,7 @@ class FailureGroup:
     lane: str
     """The lane in which the steps failed; empty if there are several."""
     is_repaired: bool
-    """Whether after each of them, a retry or a later call of the same tool or sub-agent succeeded."""
+    """Whether a retry of each of them succeeded: of a tool call, a later call with the same input."""
 
     @property
     def text(self) -> str:
@@ -60,10 +61,7 @@ class FailureGroup:
         inside = f", in sub-agent {_name(self.agent)}" if self.agent else ""
         repair = ""
         if self.is_repaired:
-            repair = {
-                "agent": "; a later run succeeded",
-                "request": "; a retry succeeded" if number == 1 else "; a retry of each succeeded",
-            }.get(self.kind, "; a later call succeeded")
+            repair = "; a retry succeeded" if number == 1 else "; a retry of each succeeded"
         match self.kind:
             case "agent":
                 often = "" if number == 1 else f" {times(number)}"
@@ -87,7 +85,7 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class SessionFailures:
-    """The failures of a session that completed."""
+    """The failures of a session that completed, or of a sub-agent."""
 
     groups: Sequence[FailureGroup]
     """The most important group first."""
@@ -106,21 +104,23 @@ class SessionFailures:
     def headline(self) -> str:
         """What failed, in one short sentence after `Completed, but`."""
         top = self.groups[0]
-        number = len(top.numbers)
+        same = [each for each in self.groups if each.kind == top.kind]
         match top.kind:
             case "agent":
-                names = list(dict.fromkeys(_name(e.name) for e in self.groups if e.kind == "agent"))
-                more = len(names) - MOST_NAMES
-                if len(names) == 1:
-                    return f"sub-agent {names[0]} failed"
-                listed = names[:MOST_NAMES] + ([f"{more:,} more"] if more > 0 else [])
-                return f"sub-agents {', '.join(listed[:-1])} and {listed[-1]} failed"
-            case "interaction":
-                return f"{count(number, 'interaction')} failed"
-            case "request":
-                return f"{count(number, 'request')} failed"
+                names = list(dict.fromkeys(_name(each.name) for each in same))
+                listed = _listed(names, f"{len(names) - MOST_NAMES:,} more")
+                return f"sub-agent{'s' * (len(names) > 1)} {listed} failed"
+            case "tool":
+                failed = Counter[str]()
+                for each in same:
+                    failed[_name(each.name)] += len(each.numbers)
+                (first, number), *others = failed.items()
+                parts = [f"{first} failed {times(number)}"]
+                parts += [f"{name} {times(number)}" for name, number in others]
+                return _listed(parts, count(len(parts) - MOST_NAMES, "other tool"))
             case _:
-                return f"{_name(top.name)} failed {times(number)}"
+                lost = [each for each in same if each.is_repaired == top.is_repaired]
+                return f"{count(sum(len(each.numbers) for each in lost), top.kind)} failed"
 
     @property
     def listed(self) -> Sequence[FailureGroup]:
@@ -150,7 +150,7 @@ class SessionFailures:
 
 
 def session_failures(
-    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]
+    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row], inside: str = ""
 ) -> SessionFailures | None:
     """Return the failures of a session in groups; None if no step failed.
 
@@ -158,8 +158,13 @@ def session_failures(
         tree: the tree of the session.
         errors: its rows of `session_errors`.
         ends: its rows of `internal/agent_ends`.
+        inside: the lane of a sub-agent; only failures in it are returned. Default: all.
     """
-    failed = [node for node in map(tree.node, tree.failed) if _kind(node)]
+    failed = [
+        node
+        for node in map(tree.node, tree.failed)
+        if _kind(node) and (not inside or f"{node.lane}/".startswith(f"{inside}/"))
+    ]
     if not failed:
         return None
     by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
@@ -215,6 +220,21 @@ def reason(node: Node, error: Row, end_of: Mapping[str, Row]) -> str:
     return "" if outcome in (None, "", *_UNSPECIFIC) else run_result(str(outcome))
 
 
+def failures_of_failed_agent(
+    tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]
+) -> SessionFailures | None:
+    """Return what failed in the sub-agent whose call failed the session; None if no such call did, or nothing failed.
+
+    Failures that were repaired are left out.
+    """
+    failing = None if tree.failing is None else tree.node(tree.failing)
+    if failing is None or failing.kind != "agent":
+        return None
+    found = session_failures(tree, errors, ends, _lane_of(failing))
+    groups = [each for each in found.groups if not each.is_repaired] if found else []
+    return SessionFailures(groups) if groups else None
+
+
 def add_reasons(tree: TraceTree, errors: Sequence[Row], ends: Sequence[Row]) -> None:
     """Replace the outcomes of failed steps, such as `failed`, by the reasons, if these are known."""
     by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
@@ -247,7 +267,7 @@ def _lane_of(node: Node) -> str:
 
 
 def _last_successes(tree: TraceTree) -> dict[tuple[Any, ...], int]:
-    """Return when the last success of each retried request, tool of a lane, and sub-agent started."""
+    """Return when the last success of each retried request and call started."""
     found: dict[tuple[Any, ...], int] = {}
     for node in map(tree.node, tree.order):
         if _kind(node) and not node.is_failed and node.state == "ok" and node.started_ns:
@@ -257,17 +277,24 @@ def _last_successes(tree: TraceTree) -> dict[tuple[Any, ...], int]:
 
 
 def _successor_key(node: Node) -> tuple[Any, ...]:
-    """Return what a failed node has in common with the node that repairs it."""
-    match _kind(node):
-        case "request":
-            # A request without a turn has no retry that could be recognized.
-            return ("request", node.lane, node.turn if node.turn is not None else node.step_id)
-        case "tool":
-            return ("tool", node.lane, node.label)
-        case "agent":
-            return ("agent", node.agent or node.label)
-        case _:
-            return ("interaction", node.step_id)
+    """Return what a failed node has in common with the node that repairs it.
+
+    Only a call with the same input is a retry: another page that was fetched does not replace the missing page.
+    """
+    step = node.step
+    if node.kind == "request":
+        # A request without a turn has no retry that could be recognized.
+        return ("request", node.lane, node.turn if node.turn is not None else node.step_id)
+    if step is not None and (similarity := step.get("input_similarity")) is not None:
+        # The hash ignores punctuation, so the size must match as well.
+        return ("call", node.lane, node.label, similarity, step.get("input_bytes"))
+    return (node.kind, node.step_id)
+
+
+def _listed(names: Sequence[str], more: str) -> str:
+    """Return up to `MOST_NAMES` names as a list in words, and `more` if there are others."""
+    listed = [*names[:MOST_NAMES], *([more] if len(names) > MOST_NAMES else [])]
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def _name(label: str) -> str:

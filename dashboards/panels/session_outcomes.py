@@ -58,7 +58,7 @@ def with_texts(verdicts: Verdicts, restore_names: RestoreNames) -> Verdicts:
 
 
 def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
-    """Return the steps of a session, each with its attempt and whether it failed."""
+    """Return the steps of a session, each with its attempt, the similarity hash of its input, and whether it failed."""
     calls = {
         (row["lane"], row["turn"], row["tool_use_id"]): row
         for row in rows_of(store, "internal/session_tool_calls", session_id=session_id)
@@ -69,7 +69,15 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
         attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
         is_error = step["kind"] == "tool_call" and bool(call and call["is_error"])
         is_failed = has_failed(step) or is_error
-        found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
+        similarity = call and call["input_similarity"]
+        found.append(
+            {
+                **step,
+                "attempt_id": attempt_id,
+                "is_failed": is_failed,
+                "input_similarity": similarity,
+            }
+        )
     return found
 
 

@@ -30,6 +30,15 @@ SHOWN = """
 }
 """
 
+EMPTY = """
+() => {
+    const tree = document.getElementById("tree").getBoundingClientRect();
+    const last = document.querySelector("#tree a:last-of-type").getBoundingClientRect();
+    return tree.bottom - Math.max(last.bottom, tree.top);
+}
+"""
+"""The height of the empty space below the last step of the tree, in pixels."""
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -142,11 +151,20 @@ def test_a_sub_agent_has_the_same_name_everywhere(tab: Tab) -> None:
 
 @pytest.mark.parametrize("name", ["fan-out", "long"])
 def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> None:
-    """In a small window, the failed step in the tree is visible without scrolling, even if it is the last of many."""
+    """In a small window, the failed step in the tree is visible without scrolling, even if it is the last of many. The
+    tree has no empty space below its last step, and is as high as usual after the page is scrolled.
+    """
     _open(tab, name)
+    assert tab.page.evaluate(EMPTY) < 8
     assert tab.page.evaluate(SHOWN, "#tree [aria-selected=true]")
     assert "failed" in tab.page.locator("#tree [aria-selected=true]").inner_text()
     assert tab.page.evaluate("scrollY") == 0
+    before = tab.page.evaluate("document.getElementById('tree').clientHeight")
+    tab.page.mouse.wheel(0, 120)
+    tab.page.wait_for_function(
+        "(before) => document.getElementById('tree').clientHeight > before", arg=before
+    )
+    assert tab.page.evaluate(EMPTY) < 8
 
 
 def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:

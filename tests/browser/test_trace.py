@@ -84,15 +84,21 @@ def test_the_tree_is_used_by_keyboard(tab: Tab) -> None:
 
 
 def test_the_filter_finds_steps_in_the_whole_session(tab: Tab) -> None:
-    """The filter searches all steps, including collapsed ones, and is in the URL."""
+    """The filter searches all steps, including collapsed ones, and is in the URL. Its first match is selected."""
     page = tab.page
+    before = _step(tab)
     page.keyboard.press("/")
     page.keyboard.type("turn=512 find_order")
     tab.wait_for_text("1 step matches", "#tree-summary")
     assert page.locator("#tree a").count() == 1
+    match = _wait_for_step(tab, before)
+    assert page.locator(SELECTED).get_attribute("data-step") == match
+    assert "find_order" in page.locator("#step-title").inner_text()
+    assert page.evaluate("document.activeElement.name") == "find"
     page.reload()
     tab.settle()
     assert page.locator("#tree a").count() == 1
+    assert page.locator(SELECTED).get_attribute("data-step") == match
     page.locator("#tree-filter [name=find]").fill("")
     page.locator("#tree-filter [name=failed]").check()
     tab.wait_for_text("steps match", "#tree-summary")

@@ -9,6 +9,7 @@ from dashboards.panels.failure_groups import (
     MOST_GROUPS,
     SessionFailures,
     add_reasons,
+    failures_of_failed_agent,
     session_failures,
 )
 from dashboards.panels.failure_words import failure_note, failure_words, request_failure
@@ -18,8 +19,16 @@ from tests.dashboards.test_trace_tree import row, step
 AGENT = "main/call1"
 
 
-def call(number: int, name: str, at: int, *, lane: str = "main", failed: bool = True) -> Any:
-    """Return the row and the step of a tool call, each in a separate turn."""
+def call(
+    number: int,
+    name: str,
+    at: int,
+    *,
+    lane: str = "main",
+    failed: bool = True,
+    similarity: int | None = None,
+) -> Any:
+    """Return the row and the step of a tool call, each in a separate turn. Its input has a similarity hash."""
     id = f"c{number}"
     shown = row(
         "tool", f"a{number} 1 {id}", at, lane=lane, turn=number, label=name,
@@ -27,8 +36,9 @@ def call(number: int, name: str, at: int, *, lane: str = "main", failed: bool = 
     )  # fmt: skip
     outcome = "failed" if failed else "executed"
     return shown, step(
-        "tool_call", f"a{number}", id, lane=lane, turn=number, outcome=outcome, is_failed=failed
-    )
+        "tool_call", f"a{number}", id, lane=lane, turn=number, outcome=outcome, is_failed=failed,
+        input_similarity=similarity, input_bytes=11,
+    )  # fmt: skip
 
 
 def error(number: int, error_class: str | None, *, lane: str = "main") -> dict[str, Any]:
@@ -73,6 +83,30 @@ def test_a_sub_agent_is_named_with_why_it_ended() -> None:
     assert fan_out(None).groups[0].text == "Sub-agent tests failed"
 
 
+def test_the_failures_of_a_failed_sub_agent() -> None:
+    """If the call of a sub-agent failed the session, its failures are known; those of other agents are left out."""
+    agent = (
+        row("agent", "m 1 call1", 1, turn=1, label="investigate", state="failed"),
+        step("tool_call", "m", "call1", outcome="failed", is_failed=True),
+    )
+    inner = [call(number, "query", number, lane=AGENT) for number in (2, 3, 4)]
+    retried = [
+        call(5, "ping", 5, lane=AGENT, similarity=7),
+        call(6, "ping", 6, lane=AGENT, similarity=7, failed=False),
+    ]
+    rows, steps = zip(agent, *inner, *retried, call(7, "query", 7), strict=True)
+    errors = [error(number, "TimeoutError", lane=AGENT) for number in (2, 3, 4)]
+    failed = {"step_id": "call1", "step_lane": "main", "step_turn": 1}
+    found = failures_of_failed_agent(trace_tree(rows, steps, failed), errors, ())
+    assert found is not None
+    assert [(each.text, each.numbers) for each in found.groups] == [
+        ("3 × TimeoutError in query at fan.py:62", [1, 2, 3])
+    ]
+    other = {"step_id": "c7", "step_lane": "main", "step_turn": 7}
+    assert failures_of_failed_agent(trace_tree(rows, steps, other), errors, ()) is None
+    assert failures_of_failed_agent(trace_tree(rows, steps), errors, ()) is None
+
+
 def test_errors_are_grouped_by_tool_class_and_place() -> None:
     """Errors of different tools or classes are different groups, the most frequent first."""
     names = ("look", "send", "send", "send", "look", "look")
@@ -84,27 +118,70 @@ def test_errors_are_grouped_by_tool_class_and_place() -> None:
         "look failed twice",
         "1 × KeyError in look at fan.py:62",
     ]
-    assert found.headline == "send failed 3 times"
+    assert found.headline == "send failed 3 times and look 3 times"
 
 
 def test_failures_that_were_repaired_count_less() -> None:
-    """A failure after which a call of the same tool succeeded follows other failures, however frequent it is."""
+    """A failure after which a call with the same input succeeded follows other failures, however frequent it is."""
     pairs = [
-        call(1, "look", 1),
-        call(2, "look", 2),
-        call(3, "look", 3, failed=False),
+        call(1, "look", 1, similarity=7),
+        call(2, "look", 2, similarity=7),
+        call(3, "look", 3, failed=False, similarity=7),
         call(4, "send", 4),
     ]
     assert [each.text for each in failures(pairs).groups] == [
         "send failed once",
-        "look failed twice; a later call succeeded",
+        "look failed twice; a retry of each succeeded",
     ]
-    last = call(5, "look", 5)
+    last = call(5, "look", 5, similarity=7)
     assert [each.text for each in failures([*pairs, last]).groups] == [
         "send failed once",
         "look failed once",
-        "look failed twice; a later call succeeded",
+        "look failed twice; a retry of each succeeded",
     ]
+
+
+def test_a_call_with_another_input_repairs_nothing() -> None:
+    """A later call of the same tool is a retry only if its input is known to be the same. The headline counts all."""
+    for similarity in (8, None):
+        pairs = [
+            *(call(number, "fetch", number, similarity=100 + number) for number in range(1, 27)),
+            call(27, "store", 27, similarity=similarity and 7),
+            call(28, "fetch", 28, failed=False, similarity=similarity),
+            call(29, "store", 29, failed=False, similarity=similarity),
+        ]
+        found = failures(pairs, [error(number, "OSError") for number in range(1, 27)])
+        assert found.headline == "fetch failed 26 times and store once"
+        assert [each.text for each in found.groups] == [
+            "26 × OSError in fetch at fan.py:62",
+            "store failed once",
+        ]
+
+
+def test_a_sub_agent_with_another_task_repairs_nothing() -> None:
+    """A sub-agent that failed is repaired by a later run with the same input, not by one of the same type."""
+
+    def agent(number: int, similarity: int, *, failed: bool) -> Any:
+        shown, made = call(number, "investigate", number, failed=failed, similarity=similarity)
+        return shown | {"kind": "agent"}, made
+
+    first = agent(1, 5, failed=True)
+    other, retry = agent(2, 6, failed=False), agent(2, 5, failed=False)
+    assert [each.text for each in failures([first, other]).groups] == [
+        "Sub-agent investigate failed"
+    ]
+    assert [each.text for each in failures([first, retry]).groups] == [
+        "Sub-agent investigate failed; a retry succeeded"
+    ]
+
+
+def test_a_headline_names_few_tools() -> None:
+    """The headline names three tools, and counts the others."""
+    pairs = [call(number, f"tool{number}", number) for number in range(1, 5)]
+    assert failures(pairs[:3]).headline == "tool1 failed once, tool2 once and tool3 once"
+    assert failures(pairs).headline == "tool1 failed once, tool2 once, tool3 once and 1 other tool"
+    lost = failures([request(1, 1, failed=True), request(2, 2, failed=True)])
+    assert lost.headline == "2 requests failed"
 
 
 def request(number: int, turn: int, *, failed: bool) -> Any:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from agentobs.determinism.values import error_to_json
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.labels import DIGEST
@@ -149,6 +150,28 @@ def test_the_error_names_the_tool_as_the_page_does(tmp_path: Path) -> None:
         page = client.get(f"/sessions/{session_id(1)}")
         assert f"tool call {name}" in page.words
         assert "Before it" not in page.words
+
+
+def test_an_exception_is_shown_as_its_class_and_message(tmp_path: Path) -> None:
+    """An exception that a tool raised is one line, in the error, the input and result, and the transcript."""
+    home = a_home(tmp_path)
+    calls = [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]
+    failed = tool(1, "toolu_1", "look", at=T0 + 2 * SECOND)
+    raised = error_to_json(TimeoutError("no answer from db-primary"))
+    failed = replace(failed, answer=ToolAnswer(raised, True, "failed"))
+    record(home, [start(1), attempt(1, 1, content=calls), failed, end(1, failed=True)])
+    [row] = query_rows(home, "SELECT attempt_id, ordinal, tool_use_id FROM tool_calls")
+    with serving(home) as client:
+        step = " ".join(map(str, row))
+        shown = (
+            client.press(f"/attempts/{row[0]}/error", step=step),
+            client.press(f"/attempts/{row[0]}/call", ordinal=row[1]),
+            client.press(f"/sessions/{session_id(1)}/transcript"),
+        )
+        for each in shown:
+            assert "Error from look TimeoutError: no answer from db-primary" in each.words
+            assert each.words.count("no answer from db-primary") == 1
+            assert "builtins" not in each.html
 
 
 def test_a_retry_shows_the_messages_of_its_request(tmp_path: Path) -> None:

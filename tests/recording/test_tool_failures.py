@@ -22,7 +22,7 @@ from agentobs.recording.journal.home import open_home
 from agentobs.recording.session import stop_recorder
 from agentobs.records.exchanges import ErrorCause
 from agentobs.records.labels import Label
-from agentobs.tracing.raised_errors import raised_error
+from agentobs.tracing.raised_errors import origin, raised_error
 from tests import queries
 from tests.agent.provider import MODEL, Provider, call, message, streamed, text
 from tests.store.recordings import a_home, record
@@ -169,6 +169,23 @@ def test_a_session_has_its_exception(orders: ModuleType, tmp_path: Path) -> None
     ]
 
 
+def test_the_signature_names_the_same_function_as_the_place(
+    orders: ModuleType, tmp_path: Path
+) -> None:
+    """If the standard library raised an exception, signature and place name the program's own code that called it."""
+    assert agentobs.start(str(tmp_path / "home"))
+    with pytest.raises(json.JSONDecodeError), agentobs.session("raised"):
+        orders.find("json")
+    stop_recorder()
+    [row] = queries.query(
+        "SELECT signature, error_file, error_line FROM session_ends", home=tmp_path / "home"
+    )
+    assert row == ("exception:JSONDecodeError@shop.orders:find", "shop/orders.py", 11)
+    with pytest.raises(ValueError, match="17") as caught:
+        next(orders.find(each) for each in ("17",))
+    assert origin(caught.value) == "ValueError@shop.orders:find"
+
+
 def raised_by(function: Any, *arguments: Any) -> ErrorCause:
     with pytest.raises(Exception) as caught:
         function(*arguments)
@@ -220,7 +237,7 @@ def test_a_path_in_a_fact_is_a_digest_with_its_text_in_the_vault(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "origin", "name"),
+    ("words", "how", "name"),
     [
         ("ValueError: no order 17", "returned", "ValueError"),
         ("lookup failed with KeyError: 'x'", "returned", "KeyError"),
@@ -235,12 +252,10 @@ def test_a_path_in_a_fact_is_a_digest_with_its_text_in_the_vault(tmp_path: Path)
         ("it is a ValueError of sorts", "returned", None),
     ],
 )
-def test_the_words_of_a_result_show_how_it_failed(
-    words: str, origin: str, name: str | None
-) -> None:
+def test_the_words_of_a_result_show_how_it_failed(words: str, how: str, name: str | None) -> None:
     """If only the result of a call is known, its words show a denial, and the class of a built-in exception."""
     block = Block("result", "tool_result", id="t1", text=words, value=words, is_error=True)
-    assert cause_of_result(block) == ErrorCause(origin, name)  # type: ignore[arg-type]
+    assert cause_of_result(block) == ErrorCause(how, name)  # type: ignore[arg-type]
     assert class_in_text(words) == name
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.cli.demo import refund_agent
+from agentobs.determinism.values import error_to_json
+from agentobs.records.exchanges import ToolAnswer
 from replay import Fixture, Replayer, load
 from replay.fixture.fixture_steps import records_of
+from replay.fixture.trajectory import trajectory as trajectory_of
 from replay.pytest_plugin.snapshot import snapshot_text
 from tests.replay.agents import Agent, weather
+from tests.store.recordings import T0, tool
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +34,19 @@ def replayed(fixture: Fixture) -> Replayer:
         else:
             replayed.run(refund_agent.answer, **fixture.header["arguments"])
     return replayed
+
+
+def test_an_exception_of_a_tool_is_one_line() -> None:
+    """A trajectory contains the class and the message of an exception, not its recorded form."""
+    call = tool(1, "toolu_1", "look", at=T0)
+    lines = []
+    for error in (TimeoutError("no answer"), LookupError()):
+        answer = ToolAnswer(error_to_json(error), True, "failed")
+        lines += trajectory_of([replace(call, answer=answer)]).splitlines()
+    assert [line.strip() for line in lines if "look" in line] == [
+        "turn None  look failed: TimeoutError: no answer",
+        "turn None  look failed: LookupError",
+    ]
 
 
 def test_the_trajectory_of_the_agent_loop(trajectory: SnapshotAssertion) -> None:

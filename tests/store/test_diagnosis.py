@@ -727,6 +727,8 @@ FINE: list[tuple[str, str | None]] = [("bash", None)]
         (story(failing(*[("bash", SCHEMA)] * 3)), ["schema: 3 of 3 calls"]),
         (story(failing(*EXIT * 3, *FINE * 12)), ["semantic: 3 of 15 calls"]),
         (story(failing(*[("bash", DENIED)] * 3)), ["denied: 3 of 3 calls"]),
+        (story(failing(*[("bash", "TimeoutError: no answer")] * 3)), ["timeout: 3 of 3 calls"]),
+        (story(failing(*[("bash", "TimeoutError: no answer")] * 2, *EXIT)), []),
         (story(failing(*EXIT * 3, *FINE * 13)), []),
         (story(failing(*EXIT * 3, call_id="call_0")), ["semantic: 3 of 3 calls"]),
         (story(failing(*EXIT * 2, call_id="call_0")), []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,6 +228,37 @@ def test_the_failed_step_has_its_facts(home: Home) -> None:
     assert queries.query(count, [session_id(8)], home=home.path) == [(1,)]
     assert len(found["own_code"].before) == STEPS_BEFORE
     assert found["crashed"].facts["outcome"] == "unfinished"
+
+
+class OneSession:
+    """A store with one failed session, whose failed step is a call of the main agent."""
+
+    def __init__(self, steps: list[dict[str, Any]]) -> None:
+        place = {"step_lane": "main", "step_turn": 1, "step_id": "call2", "step_kind": "tool_call"}
+        self._rows = {"internal/failure": [place], "session_steps": steps}
+
+    def rows(self, name: str, **_: Any) -> Any:
+        return SimpleNamespace(dicts=lambda: self._rows[name])
+
+
+def test_the_steps_before_the_failure_of_a_sub_agent_are_its_own() -> None:
+    """If a sub-agent failed, the steps before the failure are its last steps, not the calls of other sub-agents."""
+
+    def step(id: str, lane: str = "main", turn: int = 1) -> dict[str, Any]:
+        return {"kind": "tool_call", "id": id, "lane": lane, "turn": turn}
+
+    calls = [step(f"call{number}") for number in range(1, 4)]
+    store: Any = OneSession(calls)
+    failure = explain_failure(store, "s")
+    assert failure is not None
+    assert [each["id"] for each in failure.before] == ["call1"]
+    own = [step(f"query{number}", "main/call2", number) for number in range(1, 8)]
+    inner, other = step("inner", "main/call2/query7"), step("other", "main/call22")
+    store = OneSession([*calls, *own, inner, other])
+    failure = explain_failure(store, "s")
+    assert failure is not None
+    found = [each["id"] for each in failure.before]
+    assert found == ["query4", "query5", "query6", "query7", "inner"]
 
 
 def test_failed_sessions_are_listed_with_their_cause(home: Home, shell: Shell) -> None:

@@ -13,6 +13,7 @@ from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, zone_name
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
+    agent_names,
     as_dicts,
     open_store,
     print_rows,
@@ -104,6 +105,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         with Spinner("searching for failure signatures"):
             verdicts = verdicts_of(store, session_id)
             failure = failure_of(store, session_id)
+            agents = agent_names(store, session_id)
         if not as_json:
             verdicts = [_with_agents(each, store, session_id) for each in verdicts]
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
@@ -123,7 +125,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         click.echo(printable(" ".join(filter(None, (session_id, name)))))
         if failure is not None:
             click.echo()
-            print_failure(failure)
+            print_failure(failure, agents)
             print_line(f"what to do: {todo}.")
         _print_verdicts(verdicts)
         for each in judgments:

@@ -40,16 +40,22 @@ def failure_of(store: Store, session_id: str) -> dict[str, Any] | None:
     return {**row, "step": _restored([failure.facts])[0], "before": _restored(failure.before)}
 
 
-def print_failure(failure: Mapping[str, Any]) -> None:
-    """Print why a session failed, the step that failed, and the steps before it; see `failure_of`."""
+def print_failure(failure: Mapping[str, Any], agents: Mapping[str, str]) -> None:
+    """Print why a session failed, the step that failed, and the steps before it.
+
+    Args:
+        failure: the failure, from `failure_of`.
+        agents: the display names of sub-agents, by lane.
+    """
     print_line(failure_line(failure), FAILED_STYLE)
+    before = [_named(step, agents) for step in failure["before"]]
     if failure["step"]:
-        print_line(f"failed step: {_failed_step(failure['step'])}")
-    elif last := next(filter(_has_failed, reversed(failure["before"])), None):
+        print_line(f"failed step: {_failed_step(_named(failure['step'], agents))}")
+    elif last := next(filter(_has_failed, reversed(before)), None):
         print_line(f"last failed step: {_cell(last, 'step')}{_place(last['turn'], last['lane'])}")
-    if failure["before"]:
+    if before:
         click.echo("just before:")
-        rows = [[_cell(step, name) for name in _BEFORE] for step in failure["before"]]
+        rows = [[_cell(step, name) for name in _BEFORE] for step in before]
         show_table(["lane", "turn", "step", "outcome", "duration"], rows)
 
 
@@ -139,6 +145,12 @@ def _has_failed(step: Mapping[str, Any]) -> bool:
 def _place(turn: int | None, lane: str | None) -> str:
     place = f" of {text(lane)}" if lane is not None else ""
     return f" in turn {turn:,}{place}" if turn is not None else ""
+
+
+def _named(step: Mapping[str, Any], agents: Mapping[str, str]) -> dict[str, Any]:
+    """Return a step with the display name of its lane in place of the lane."""
+    lane = step.get("lane")
+    return {**step, **({} if lane is None else {"lane": agents.get(lane, lane)})}
 
 
 def _cell(step: Mapping[str, Any], name: str) -> Any:

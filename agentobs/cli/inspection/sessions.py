@@ -201,10 +201,10 @@ def _print_failures(
 
     errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
     groups = group_failed_steps(errors, as_dicts(turns))
+    agents = agent_names(store, session_id)
     if failure is not None:
-        print_failure(failure)
+        print_failure(failure, agents)
     if groups and (failure is None or sum(each.count for each in groups) > 1):
-        agents = agent_names(store, session_id)
         print_failed_steps(groups, agents, status if failure is None else None)
     if failure is not None or groups:
         click.echo()

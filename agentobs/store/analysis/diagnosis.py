@@ -175,8 +175,9 @@ SIGNATURES = (
     Signature(
         "repeated_tool_errors",
         "a tool that failed three or more times with the same kind of error, and in at least a fifth of its calls",
-        "For schema errors, describe the input with an example. For semantic errors, make the error "
-        "message say what would work. For denied calls, see repeated_denials",
+        "For schema errors, describe the input with an example. For timeouts, allow more time, or let the tool do less "
+        "in a call. For semantic errors, make the error message say what would work. For denied calls, see "
+        "repeated_denials",
         _no_kinds,
     ),
     Signature(

@@ -24,7 +24,7 @@ class Failure:
     """The row of the session in the view `failures`."""
     before: Sequence[Row]
     """The steps just before the failed step, or before the end if no step failed, oldest first; rows of
-    `session_steps`.
+    `session_steps`. If a sub-agent failed, they are its last steps.
     """
 
     @property
@@ -49,7 +49,15 @@ def explain_failure(store: Store, session_id: str) -> Failure | None:
 
 
 def _before(steps: Sequence[Row], failure: Row) -> Sequence[Row]:
-    """Return the steps before the failed step; before the end of the session if no step failed."""
+    """Return the steps before the failed step; before the end of the session if no step failed.
+
+    If the failed step is the call of a sub-agent, the calls before it are those of other sub-agents, so its last steps
+    are returned.
+    """
+    own = f"{failure['step_lane']}/{failure['step_id']}"
+    inside = [step for step in steps if f"{step['lane']}/".startswith(f"{own}/")]
+    if failure["step_kind"] == "tool_call" and inside:
+        return inside[-STEPS_BEFORE:]
     at = len(steps)
     for index, step in enumerate(steps):
         kind = {"request": "attempt", "tool_call": "tool_call"}.get(step["kind"])

@@ -496,7 +496,12 @@ WITH answered AS (
         CASE
             WHEN results.outcome IN ('invalid', 'unknown', 'duplicate', 'deduplicated') THEN 'schema'
             WHEN results.outcome IN ('denied', 'blocked') THEN 'denied'
-            WHEN results.outcome IN ('failed', 'timeout') THEN coalesce(results.error_kind, 'semantic')
+            WHEN results.outcome = 'timeout' THEN 'timeout'
+            WHEN results.is_error AND results.outcome IN ('failed', 'executed', 'substituted')
+                AND coalesce(results.error_kind, 'semantic') = 'semantic'
+                -- Names such as TimeoutError, ReadTimeout, QueryTimedOut and DeadlineExceeded.
+                AND regexp_matches(results.error_class, 'timed?_?out|deadlineexceeded', 'i') THEN 'timeout'
+            WHEN results.outcome = 'failed' THEN coalesce(results.error_kind, 'semantic')
             WHEN results.outcome IN ('executed', 'substituted') AND results.is_error THEN 'semantic'
         END AS kind
     FROM tool_results AS results
@@ -530,7 +535,7 @@ COMMENT ON COLUMN repeated_tool_errors.at_ns IS 'When the finding occurred. [ns 
 COMMENT ON COLUMN repeated_tool_errors.about IS 'The name of the tool.';
 COMMENT ON COLUMN repeated_tool_errors.value IS 'The number of failed calls. [calls]';
 COMMENT ON COLUMN repeated_tool_errors.threshold IS 'The minimum value for this finding. [calls]';
-COMMENT ON COLUMN repeated_tool_errors.detail IS 'The kind of error (`schema`, `semantic` or `denied`) and the number of all calls of the tool.';
+COMMENT ON COLUMN repeated_tool_errors.detail IS 'The kind of error and the number of all calls of the tool. `schema`: the input was invalid; `denied`: the call was not permitted; `timeout`: the tool, or an operation in it, took too long; `semantic`: any other error.';
 COMMENT ON COLUMN repeated_tool_errors.evidence_id IS 'The ID of the last of these calls.';
 
 CREATE OR REPLACE VIEW contradictions AS
