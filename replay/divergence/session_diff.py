@@ -56,7 +56,16 @@ COMPARED = (
 """The facts that are compared: if one of them differs, the step has changed."""
 TEXTS_SHOWN = 3
 """The maximum number of differences of two texts that are shown."""
-DIGESTED = ("system_prompt", "tools", "parameters", "beta_headers", "response", "input", "result")
+DIGESTED = (
+    "system_prompt",
+    "tools",
+    "parameters",
+    "beta_headers",
+    "messages",
+    "response",
+    "input",
+    "result",
+)
 """The parts of a step that can be compared by digest. The first four are parts of the prompt."""
 PROMPT = DIGESTED[:4]
 _BYTES = {"input_bytes": "input", "result_bytes": "result"}
@@ -101,6 +110,8 @@ class Part:
     """The ID of the attempt, or of the tool call; None in a fixture."""
     agent_lane: str | None = None
     """The lane, named after the types of the sub-agents instead of the calls that started them; None if unknown."""
+    agent: str | None = None
+    """The display name of the lane in its session (see `agentobs.store.analysis.lane_names`); None in a fixture."""
     digests: Mapping[str, str] | None = field(default=None, repr=False)
     """The digests of the parts in `DIGESTED` that are known. They are compared, but never shown or written."""
     ids: Mapping[str, tuple[str, ...]] | None = field(default=None, repr=False)
@@ -286,6 +297,34 @@ def _without_id(block: Block) -> dict[str, Any]:
             return {"type": block.type, "name": block.name, "input": block.value}
         case _:
             return {"type": block.type}
+
+
+def prompt_messages(body: Any, *, is_first: bool) -> list[Any]:
+    """Return the messages of a request that a prompt adds, without results of tools, which are parts of their calls.
+
+    Args:
+        body: the parsed request.
+        is_first: whether it is the first request of its conversation, so that all of its messages are new. Otherwise,
+            the messages after the last response are new.
+    """
+    dialect = dialect_of_body(body)
+    sent = [
+        dialect.turn(dialect.without_breakpoints(each))
+        for each in history(body)
+        if isinstance(each, dict)
+    ]
+    if not is_first:
+        after = (at for at in range(len(sent), 0, -1) if sent[at - 1].role == "assistant")
+        sent = sent[next(after, 0) :]
+    return [
+        {"role": turn.role, "blocks": blocks}
+        for turn in sent
+        if (blocks := [_sent_block(each) for each in turn.blocks if each.kind != "result"])
+    ]
+
+
+def _sent_block(block: Block) -> Any:
+    return dict(block.raw) or [block.type, block.text, block.name, block.value]
 
 
 def new_in_request(previous: Any, body: Any, response: Sequence[Any] = ()) -> dict[str, Any]:

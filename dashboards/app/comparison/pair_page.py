@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.runtime import process
+from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
 from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
@@ -74,6 +75,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         failures = [_failure(view, session_id) for session_id in ids]
         by_start, by_end = _in_time(view, ids, steps)
         ended = endings(view, steps, running, failures, places)
+        titles = SessionTexts(view.store, view.texts).titles(ids)
     names = lane_names(steps)
     different = [number for number in by_start if steps[number - 1]["change"] != "same"]
     firsts = first_changes(steps, by_end, names, places)
@@ -97,6 +99,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         b=comparison["b"],
         causes=[str(each["summary"]) if each else "" for each in failures],
         endings=ended,
+        titles={each: titles.get(each, "") for each in ids},
         firsts=firsts,
         names=names,
         notes=[
