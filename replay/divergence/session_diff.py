@@ -68,6 +68,8 @@ DIGESTED = (
 )
 """The parts of a step that can be compared by digest. The first four are parts of the prompt."""
 PROMPT = DIGESTED[:4]
+NOT_ALIGNED = (*PROMPT, "messages")
+"""The parts of a prompt, which do not decide which steps are aligned, because few requests have them."""
 _BYTES = {"input_bytes": "input", "result_bytes": "result"}
 """The sizes of content. They do not matter if the content is equal, because IDs may have different lengths."""
 WINDOW = 150
@@ -461,7 +463,7 @@ def _key(part: Part) -> Hashable:
         None if name in _BYTES and {_BYTES[name], "texts"} & known.keys() else getattr(part, name)
         for name in COMPARED
     )
-    parts = (known.get(name) for name in (*DIGESTED, "texts") if name not in PROMPT)
+    parts = (known.get(name) for name in (*DIGESTED, "texts") if name not in NOT_ALIGNED)
     return part.kind, *facts, *parts
 
 

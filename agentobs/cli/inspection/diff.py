@@ -100,7 +100,8 @@ def diff(
         _show_steps(found, everything)
     if digests is not None:
         click.echo(
-            "\nprompts were compared by their digests; pass --content to compare and show all content"
+            "\nprompts were compared by their digests; other content was not compared; "
+            "pass --content to compare and show it"
         )
     elif not found.has_texts:
         click.echo("\ncontent was not compared; pass --content to compare it")

@@ -103,7 +103,7 @@ class LiveSteps:
         return [(lane, lanes[lane][1]) for _, lane in started]
 
     def _note_lane(self, kind: str, value: dict[str, Any]) -> None:
-        """Note the lane of a request or a span. Requests are written when they end, in another order than they start."""
+        """Note the lane of a request or a span. Requests are written when they end, not when they start."""
         if kind not in _STARTS or value.get("lane") is None:
             return
         lanes = self._lanes.setdefault(value["session_id"], {})

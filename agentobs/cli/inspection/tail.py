@@ -134,9 +134,10 @@ class _Printer:
     def show(self, steps: Sequence[Step]) -> None:
         """Print steps, one line each."""
         self.look_up(steps)
-        for step in steps:
-            for renamed in self._renamed(step.session_id):
+        for session_id in dict.fromkeys(step.session_id for step in steps):
+            for renamed in self._renamed(session_id):
                 self._print(renamed, "dim")
+        for step in steps:
             self._print(self._line(step), STYLES.get(step.state, ""))
             if self._content is not None:
                 for text in self._content.of(step):
