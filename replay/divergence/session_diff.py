@@ -468,14 +468,24 @@ def _key(part: Part) -> Hashable:
 
 
 def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
-    """Return the pairs of a lane with the changed parts of the prompt, at its first request.
+    """Return the pairs of a lane with the changed parts of the prompt, at the first request that both sides have.
 
-    Later requests repeat the prompt, so they would all be reported.
+    Later requests repeat the prompt, so they would all be reported. If this request is the first one of only one side,
+    the first messages of both sides are compared.
     """
     for at, pair in enumerate(pairs):
         if pair.a is None or pair.b is None or pair.a.kind != "request":
             continue
         found = _differing_digests(pair.a, pair.b, PROMPT)
+        first = [
+            next(
+                (each for part in side if part and (each := (part.digests or {}).get("messages"))),
+                None,
+            )
+            for side in ([each.a for each in pairs], [each.b for each in pairs])
+        ]
+        if None not in first and first[0] != first[1] and "messages" not in pair.differs:
+            found.append("messages")
         if found:
             pairs[at] = replace(pair, change="changed", differs=(*pair.differs, *found))
         break
