@@ -255,7 +255,8 @@ lines of the fixture are not modified. In Python, use `ReplayOptions(accept_from
 ### Comparing two sessions
 
 `agentobs diff A B` compares two sessions or fixtures. It shows the added, removed and changed steps, with the cost,
-tokens and time of each step and in total. It needs only facts, so it also works for sessions without content.
+tokens and time of each step and in total. It needs only facts, so it also works for sessions without content. Prompts
+of two sessions of one home are compared by their keyed digests: system prompts, tools, parameters and first messages.
 
 `--content` also compares and shows content: for each request, what is new since the previous request (prompt, system,
 tools, options, and results as the model got them).

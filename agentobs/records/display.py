@@ -166,3 +166,8 @@ def scored_part(lane: str | None, turn: int | None, tool_use_id: str | None) -> 
 def listed(parts: Sequence[str]) -> str:
     """Join texts as `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def of_both(a: str, b: str) -> str:
+    """Return the texts about the same thing in two sessions: `5`, or `5 / 2` if they differ; either may be empty."""
+    return f"{a} / {b}" if a and b and a != b else a or b

@@ -14,8 +14,8 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from agentobs.records.cost_difference import Cost, cost_difference
-from agentobs.records.display import seconds
-from agentobs.store.analysis.lane_names import lane_names as names_of_lanes
+from agentobs.records.display import of_both, seconds
+from agentobs.store.analysis.lane_names import names_in_both
 from dashboards.figures.phrases import (
     Row,
     certainty_prefix,
@@ -60,7 +60,7 @@ _TOTALS = (
     ("cache write tokens", "cache_write_tokens"),
     ("output tokens", "output_tokens"),
     ("cost", "cost_usd"),
-    ("total step time", "duration_ns"),
+    ("duration", "session_duration_ns"),
 )
 _INNER = 0.21
 """The distance of both sides from the middle, which contains the names of the totals. The axis is from -1 to 1."""
@@ -145,10 +145,10 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
 
 
 def lane_names(steps: Sequence[Row]) -> dict[str, str]:
-    """Return the display names of the lanes of a comparison, by the rule of all lanes."""
-    lanes = dict.fromkeys(map(_lane, steps))
-    return names_of_lanes(
-        (lane, lane.rpartition("/")[2].partition("#")[0] if "/" in lane else None) for lane in lanes
+    """Return the display names of the lanes of a comparison: those in the sessions, if they are known."""
+    return names_in_both(
+        (_lane(step), (_dict(step.get("a")).get("agent"), _dict(step.get("b")).get("agent")))
+        for step in steps
     )
 
 
@@ -284,7 +284,9 @@ def _shade(sheet: _Sheet, at: int) -> None:
 def _description(pair: Row, most: int = _DESCRIPTION_LENGTH) -> str:
     """Return a short description of a step, such as `2: calls bash`."""
     step = _existing_step(pair)
-    turn = f"{step['turn']}: " if isinstance(step.get("turn"), int) else ""
+    turns = (_dict(pair.get(side)).get("turn") for side in "ab")
+    turn = of_both(*(f"{each}" if isinstance(each, int) else "" for each in turns))
+    turn = f"{turn}: " if turn else ""
     kinds = {"request": "model request", "tool_call": "calls", "decision": "permission for"}
     kind = kinds.get(str(step.get("kind")), "step")
     name = "" if step.get("kind") == "request" else f" {step.get('name') or ''}"
@@ -359,8 +361,8 @@ def _measure(one: Row, key: str) -> str:
     value = _amount(one, key)
     if key == "cost_usd":
         return f"{certainty_prefix([one]) if value is not None else ''}{money(value)}"
-    if key == "duration_ns":
-        return _time(one)
+    if key == "session_duration_ns":
+        return "unknown" if value is None else str(seconds(int(value)))
     is_low = key == "output_tokens" and _is_low(one)
     return f"{'at least ' if is_low else ''}{int(value or 0):,}"
 
@@ -384,7 +386,7 @@ def _difference(key: str, a: Row, b: Row) -> str:
         return ""
     if old == new:
         return "" if is_old_low or is_new_low else "identical"
-    less = "less" if key in ("cost_usd", "duration_ns") else "fewer"
+    less = "less" if key in ("cost_usd", "session_duration_ns") else "fewer"
     word = "more" if new > old else less
     if not old:
         return "none in A"

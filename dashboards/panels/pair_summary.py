@@ -16,7 +16,7 @@ from dashboards.figures.phrases import certainty_prefix, uncertainties
 
 _TOTALS = (
     ("cost_usd", "Cost"),
-    ("duration_ns", "Total step time"),
+    ("session_duration_ns", "Duration"),
     ("requests", "Requests"),
     ("tool_calls", "Tool calls"),
     ("decisions", "Decisions"),
@@ -37,6 +37,7 @@ _CONTENT = {
     "tools": "tool definitions",
     "parameters": "tool choice or thinking",
     "beta_headers": "beta headers",
+    "messages": "new messages",
     "response": "text of the response",
     "input": "input",
     "result": "result",
@@ -163,7 +164,7 @@ def _difference(key: str, old: Any, new: Any) -> str:
         return "unknown (a value is missing)"
     if old == new:
         return "no difference"
-    less = "less" if key == "duration_ns" else "fewer"
+    less = "less" if key == "session_duration_ns" else "fewer"
     more = "more" if new > old else less
     share = _share(abs(new - old) / old) if old else ""
     return f"{_shown(key, abs(new - old), '')} {more} in B{share}"
@@ -234,7 +235,10 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
         "sign": sign,
         "words": words,
         "lane": step_side.get("lane"),
-        "turn": step_side.get("turn"),
+        "turn": display.of_both(*(_turn(each) for each in (a, b))),
+        "at": display.of_both(
+            *(f"turn {turn}" if (turn := _turn(each)) else "" for each in (a, b))
+        ),
         "kind": step_side.get("kind"),
         "name": step_side.get("name"),
         "a": _cost_summary(a),
@@ -246,6 +250,12 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "contents": [_CONTENT[name] for name in step.get("differs", ()) if name in _CONTENT],
     }
+
+
+def _turn(side: Mapping[str, Any] | None) -> str:
+    """Return the number of the turn of a step; empty if it has none."""
+    turn = (side or {}).get("turn")
+    return "" if turn is None else f"{turn:,}"
 
 
 def _value(side: Mapping[str, Any] | None, name: str) -> str:

@@ -56,9 +56,20 @@ COMPARED = (
 """The facts that are compared: if one of them differs, the step has changed."""
 TEXTS_SHOWN = 3
 """The maximum number of differences of two texts that are shown."""
-DIGESTED = ("system_prompt", "tools", "parameters", "beta_headers", "response", "input", "result")
+DIGESTED = (
+    "system_prompt",
+    "tools",
+    "parameters",
+    "beta_headers",
+    "messages",
+    "response",
+    "input",
+    "result",
+)
 """The parts of a step that can be compared by digest. The first four are parts of the prompt."""
 PROMPT = DIGESTED[:4]
+NOT_ALIGNED = (*PROMPT, "messages")
+"""The parts of a prompt, which do not decide which steps are aligned, because few requests have them."""
 _BYTES = {"input_bytes": "input", "result_bytes": "result"}
 """The sizes of content. They do not matter if the content is equal, because IDs may have different lengths."""
 WINDOW = 150
@@ -101,6 +112,8 @@ class Part:
     """The ID of the attempt, or of the tool call; None in a fixture."""
     agent_lane: str | None = None
     """The lane, named after the types of the sub-agents instead of the calls that started them; None if unknown."""
+    agent: str | None = None
+    """The display name of the lane in its session (see `agentobs.store.analysis.lane_names`); None in a fixture."""
     digests: Mapping[str, str] | None = field(default=None, repr=False)
     """The digests of the parts in `DIGESTED` that are known. They are compared, but never shown or written."""
     ids: Mapping[str, tuple[str, ...]] | None = field(default=None, repr=False)
@@ -288,6 +301,34 @@ def _without_id(block: Block) -> dict[str, Any]:
             return {"type": block.type}
 
 
+def prompt_messages(body: Any, *, is_first: bool) -> list[Any]:
+    """Return the messages of a request that a prompt adds, without results of tools, which are parts of their calls.
+
+    Args:
+        body: the parsed request.
+        is_first: whether it is the first request of its conversation, so that all of its messages are new. Otherwise,
+            the messages after the last response are new.
+    """
+    dialect = dialect_of_body(body)
+    sent = [
+        dialect.turn(dialect.without_breakpoints(each))
+        for each in history(body)
+        if isinstance(each, dict)
+    ]
+    if not is_first:
+        after = (at for at in range(len(sent), 0, -1) if sent[at - 1].role == "assistant")
+        sent = sent[next(after, 0) :]
+    return [
+        {"role": turn.role, "blocks": blocks}
+        for turn in sent
+        if (blocks := [_sent_block(each) for each in turn.blocks if each.kind != "result"])
+    ]
+
+
+def _sent_block(block: Block) -> Any:
+    return dict(block.raw) or [block.type, block.text, block.name, block.value]
+
+
 def new_in_request(previous: Any, body: Any, response: Sequence[Any] = ()) -> dict[str, Any]:
     """Return the part of a request that is new since the previous request of its lane, without IDs.
 
@@ -422,19 +463,29 @@ def _key(part: Part) -> Hashable:
         None if name in _BYTES and {_BYTES[name], "texts"} & known.keys() else getattr(part, name)
         for name in COMPARED
     )
-    parts = (known.get(name) for name in (*DIGESTED, "texts") if name not in PROMPT)
+    parts = (known.get(name) for name in (*DIGESTED, "texts") if name not in NOT_ALIGNED)
     return part.kind, *facts, *parts
 
 
 def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
-    """Return the pairs of a lane with the changed parts of the prompt, at its first request.
+    """Return the pairs of a lane with the changed parts of the prompt, at the first request that both sides have.
 
-    Later requests repeat the prompt, so they would all be reported.
+    Later requests repeat the prompt, so they would all be reported. If this request is the first one of only one side,
+    the first messages of both sides are compared.
     """
     for at, pair in enumerate(pairs):
         if pair.a is None or pair.b is None or pair.a.kind != "request":
             continue
         found = _differing_digests(pair.a, pair.b, PROMPT)
+        first = [
+            next(
+                (each for part in side if part and (each := (part.digests or {}).get("messages"))),
+                None,
+            )
+            for side in ([each.a for each in pairs], [each.b for each in pairs])
+        ]
+        if None not in first and first[0] != first[1] and "messages" not in pair.differs:
+            found.append("messages")
         if found:
             pairs[at] = replace(pair, change="changed", differs=(*pair.differs, *found))
         break

@@ -131,6 +131,16 @@ def test_different_decisions_are_changes(shell: Shell, home: tuple[Path, list[st
     ]
 
 
+def test_the_command_for_forks_names_the_command_for_sessions(shell: Shell) -> None:
+    """If two sessions are passed to `agentobs compare`, the error names `agentobs diff`."""
+    for wrong in (("one", "two"), ("one",), ("one", "two", "--content")):
+        found = shell("compare", *wrong)
+        assert found.code == 2
+        assert found.err.rstrip().endswith("To compare two sessions, run: agentobs diff A B")
+    forks = shell("compare", "one", "--models", "model-a", "--at", "0")
+    assert "agentobs diff" not in forks.err
+
+
 def test_content_is_compared_only_on_request(shell: Shell, home: tuple[Path, list[str]]) -> None:
     """Text and JSON output contain no content without `--content`; with it, they contain the content."""
     ids = home[1][:2]
@@ -144,11 +154,11 @@ def test_content_is_compared_only_on_request(shell: Shell, home: tuple[Path, lis
 
 
 @pytest.mark.parametrize(
-    ("prompt", "options", "place"),
+    ("prompt", "options", "place", "part"),
     [
-        ("Mail her.", {}, "$.asked.messages[0].content"),
-        ("Mail them.", {"system": "Be quick."}, "$.asked.system"),
-        ("Mail them.", {"tools": 1}, "$.asked.tools"),
+        ("Mail her.", {}, "$.asked.messages[0].content", "new messages"),
+        ("Mail them.", {"system": "Be quick."}, "$.asked.system", "system prompt"),
+        ("Mail them.", {"tools": 1}, "$.asked.tools", "tools"),
     ],
 )
 def test_differing_requests_need_content(
@@ -157,8 +167,11 @@ def test_differing_requests_need_content(
     prompt: str,
     options: dict[str, Any],
     place: str,
+    part: str,
 ) -> None:
-    """Prompt, system prompt, tools and options are compared; without `--content`, a line states that they were not."""
+    """Prompt, system prompt, tools and options are compared. Without `--content`, the first three are compared by their
+    digests, and a line states that other content is not compared.
+    """
     shell = Shell(tmp_path / "home", capsys)
     tools = {"tools": Mailer().tools[: options.pop("tools")]} if "tools" in options else {}
     mailers = (Mailer, lambda url: Mailer(url, options={**FREE, **options}, **tools))
@@ -167,7 +180,8 @@ def test_differing_requests_need_content(
         run = recorded(tmp_path, lambda url, m=made_by, s=message: m(url).run(s), mails("ann"))  # type: ignore[misc]
         ids.append(run.session_id)
     result = shell("diff", *ids).out
-    assert "content was not compared; pass --content" in result
+    assert f"different {part}" in result
+    assert "other content was not compared; pass --content" in result
     found = json.loads(shell("diff", *ids, "--content", "--json").out)
     requests = [
         step for step in found["steps"] if (step.get("a") or step["b"])["kind"] == "request"
@@ -235,7 +249,7 @@ def test_the_table(home: tuple[Path, list[str]], shell: Shell, snapshot: Snapsho
     folder = home[0]
     result = shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--content").out
     lines = [line.rstrip().replace(str(folder), "FOLDER") for line in result.splitlines()]
-    timeless = [_without_times(line) for line in lines if "total step time" not in line]
+    timeless = [_without_times(line) for line in lines if not line.startswith("duration")]
     assert "\n".join(timeless) == snapshot
 
 

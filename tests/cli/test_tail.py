@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from agentobs.recording.journal.followed_segments import FollowedSegments
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import Segment
 from agentobs.recording.recorder import Recorder
+from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record
 from agentobs.store.maintenance import ingest
 from tests.store.recordings import (
@@ -166,6 +168,39 @@ def test_bad_input_is_one_error(
     shown = capsys.readouterr()
     assert expected in shown.err
     assert "Traceback" not in shown.err
+
+
+def of_agent(record: ModelExchange, name: str) -> ModelExchange:
+    """Return a request of a sub-agent."""
+    return replace(record, place=replace(record.place, lane=f"main/{name}"))
+
+
+def test_agents_are_numbered_by_their_start(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sub-agent has the number that it has on the pages, even if the first request of another one ended before."""
+    slow = replace(attempt(1, 1, at=T0 + SECOND), ended_ns=9 * SECOND)
+    quick = attempt(1, 1, at=T0 + 2 * SECOND)
+    record(home, [start(1, "fan-out"), of_agent(quick, "quick"), of_agent(slow, "slow"), end(1)])
+    lines = printed(home, capsys, "--no-follow", session_id(1))
+    names = [re.search(r"agent \d", line) for line in lines[1:3]]
+    assert [found and found[0] for found in names] == ["agent 2", "agent 1"]
+
+
+def test_a_changed_number_is_announced(home: Home, recorder: Recorder) -> None:
+    """If an agent that started earlier becomes known while a session is followed, the new names are printed."""
+    recorder(start(1, "fan-out"))
+    recorder(of_agent(attempt(1, 1, at=T0 + 2 * SECOND), "quick"))
+    assert recorder.flush(30)
+    process = following(home, "fan-out")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(2)]
+    slow = replace(attempt(1, 1, at=T0 + SECOND), ended_ns=9 * SECOND)
+    for each in (of_agent(slow, "slow"), end(1)):
+        recorder(each)
+    assert recorder.flush(30)
+    rest = process.communicate(timeout=60)[0].splitlines()
+    assert "agent 1" in lines[1]
+    assert rest[0] == "agent 1 is now agent 2, because another agent started before it"
+    assert "agent 1" in rest[1]
 
 
 def following(home: Home, *arguments: str) -> subprocess.Popen[str]:

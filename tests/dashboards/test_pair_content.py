@@ -181,3 +181,62 @@ def test_a_session_without_content_differs_only_in_known_parts(tmp_path: Path) -
     with serving(home) as client:
         words = client.get(f"/compare?a={first}&b={second}").words
     assert "input and result, because the content of A is missing." in words
+
+
+def asked(home: Home, *sessions: tuple[str, ...]) -> list[str]:
+    """Record sessions with these prompts, one interaction each, and identical responses."""
+    ids = []
+    with recording(home) as emit:
+        for number, prompts in enumerate(sessions):
+            run = SyntheticSession(emit, "asked", T0 + number * 600 * SECOND, seed=number + 1)
+            for prompt in prompts:
+                with run.interaction(prompt):
+                    run.turn(text("Done."))
+            ids.append(run.end())
+    return ids
+
+
+FIRST, SECOND_PROMPT = "Find the root cause.", "Find the root cause on the replica."
+
+
+def test_a_changed_prompt_is_a_difference(tmp_path: Path) -> None:
+    """A changed prompt is a difference of the request that contains it, also in a later interaction. The page shows the
+    titles of both sessions.
+    """
+    home = a_home(tmp_path)
+    first, changed, later, same = asked(
+        home, (FIRST, "Go on."), (SECOND_PROMPT, "Go on."), (FIRST, "Stop."), (FIRST, "Go on.")
+    )
+    assert changes(home, first, same) == []
+    assert changes(home, first, changed) == [("/v1/messages", ["messages"])]
+    assert changes(home, first, later) == [("/v1/messages", ["messages"])]
+    steps = comparison_of(home, first, later)["steps"]
+    assert [step["a"]["turn"] for step in steps if step["change"] != "same"] == [2]
+    with serving(home) as client:
+        page = client.get(f"/compare?a={first}&b={changed}")
+    assert "First change of content: request in turn 1 : different new messages" in page.words
+    assert f"completed {FIRST}" in page.words
+    assert f"completed {SECOND_PROMPT}" in page.words
+    assert "different content new messages" in page.words
+
+
+def test_a_changed_prompt_is_found_without_reading_content(tmp_path: Path) -> None:
+    """`agentobs diff` without `--content` reports another first prompt from its keyed digest, which is not shown; the
+    page does so if the content was deleted.
+    """
+    home = a_home(tmp_path)
+    first, changed, same = asked(home, (FIRST,), (SECOND_PROMPT,), (FIRST,))
+    runner = CliRunner()
+    sessions = [part for each in (first, changed, same) for part in ("--session", each)]
+    pruned = ["--home", str(home.path), "prune", "--content-only", *sessions]
+    assert runner.invoke(cli, pruned).exit_code == 0
+    assert changes(home, first, same) == []
+    assert changes(home, first, changed) == [("/v1/messages", ["messages"])]
+    found = runner.invoke(cli, ["--home", str(home.path), "diff", first, changed])
+    assert "different new messages" in found.stdout
+    assert "prompts were compared by their digests" in found.stdout
+    as_json = runner.invoke(cli, ["--home", str(home.path), "diff", first, changed, "--json"])
+    digests = [str(row[0]) for row in query_rows(home, "SELECT messages FROM zones")]
+    assert all(each not in as_json.stdout for each in digests)
+    result = runner.invoke(cli, ["--home", str(home.path), "diff", first, same])
+    assert "all 1 steps are identical" in result.stdout

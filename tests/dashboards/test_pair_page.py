@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
+from agentobs.records.display import seconds
 from agentobs.records.exchanges import child_lane
 from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
 from dashboards.app.comparison.pair_texts import _changes
@@ -85,11 +86,16 @@ def test_two_sessions_are_compared(client: Client) -> None:
 
 
 def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
-    """The page shows the same steps as `agentobs diff --json`."""
+    """The page shows the same steps as `agentobs diff --json`. Only the page compares the prompts of later requests,
+    because it reads the content.
+    """
     answer = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER, "--json"])
     assert answer.exit_code == 0
     result = json.loads(answer.stdout)
-    assert comparison_of(home, ONE, OTHER) == result
+    comparison = comparison_of(home, ONE, OTHER)
+    assert comparison["steps"][-1]["differs"] == ["model", "messages"]
+    comparison["steps"][-1]["differs"].remove("messages")
+    assert comparison == result
     changed = sum(step["change"] != "same" for step in result["steps"])
     assert (
         f"{changed} of {len(result['steps'])} steps differ."
@@ -126,10 +132,10 @@ def test_without_two_sessions_there_is_a_form(client: Client) -> None:
 def test_only_changed_steps_on_demand_and_paging(client: Client) -> None:
     """A page of a long comparison has a bounded number of rows, and can be limited to changed steps."""
     got = client.get(f"/compare?a={ONE}&b={LONG}")
-    assert got.html.count("<tr class=") == PAGE_SIZE
+    assert got.html.partition('id="steps"')[2].count("<tr class=") == PAGE_SIZE
     assert f"a={ONE}&b={LONG}&page=2" in got.links("?")[0]
     last = client.get(f"/compare?a={ONE}&b={LONG}&page=2")
-    assert last.html.count("<tr class=") == 20
+    assert last.html.partition('id="steps"')[2].count("<tr class=") == 20
     only = client.get(f"/compare?a={ONE}&b={LONG}&changed=1")
     assert '<tr class="same"' not in only.html
 
@@ -139,19 +145,25 @@ def test_differences_are_in_words() -> None:
 
     Costs are exact decimals, and lower bounds are marked.
     """
-    a = {"requests": 2, "cost_usd": "0.30", "unpriced": 0, "input_tokens": 10, "duration_ns": 10**9}
+    a = {
+        "requests": 2,
+        "cost_usd": "0.30",
+        "unpriced": 0,
+        "input_tokens": 10,
+        "session_duration_ns": 10**9,
+    }
     b = {
         "requests": 2,
         "cost_usd": "0.15",
         "unpriced": 1,
         "cost_status": "lower_bound",
         "input_tokens": 15,
-        "duration_ns": 2 * 10**9,
+        "session_duration_ns": 2 * 10**9,
     }
     found = {each.name: (each.a, each.b, each.difference) for each in totals(a, b)}
     assert found == {
         "Cost": ("$0.3000", "at least $0.1500", "at most $0.1500 less in B; may cost more"),
-        "Total step time": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
+        "Duration": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
         "Requests": ("2", "2", "no difference"),
         "Input tokens": ("10", "15", "5 more in B (50%)"),
     }
@@ -343,7 +355,7 @@ def test_only_a_session_of_the_same_task_is_a_previous_run(tmp_path: Path) -> No
             ids.append(run.end("completed", None))
     with serving(home) as client:
         first, second, third = (client.get(f"/sessions/{each}").words for each in ids)
-    assert "Compare with another session" in first
+    assert "Compare with the next run" in first
     assert "Compare with the previous run" in second
     assert "Compare with the previous session" in third
     assert "previous run" not in third
@@ -474,3 +486,70 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
     assert "First change of content: request in turn 1 : different text of the response" in words
     assert "First change of outcome: tool call agent" in words
     assert "#1" not in re.sub(r"/sessions/\S+", "", words)
+
+
+def test_a_step_has_its_turn_and_its_agent_in_both_sessions(runs: Runs) -> None:
+    """The same step may have another turn in each session, and its agent another name; both are shown."""
+    home, client, first, second = runs
+    words = client.get(f"/compare?a={first}&b={second}").words
+    assert "First change of content: call find_order in turn 1 / turn 2 : different result" in words
+    assert "~ turn 5 / turn 6 request text of the response" in words
+    assert "= identical main 4 / 5 request" in words
+    shown = client.get(f"/compare?a={first}&b={second}&step=11").words
+    assert "turn 5 / turn 6 of main Step in A Step in B" in shown
+    table = CliRunner().invoke(cli, ["--home", str(home.path), "diff", first, second, "--all"])
+    assert re.search(r"= +main +4 / 5 +request", table.stdout)
+    step = {
+        "change": "same",
+        "a": {"kind": "request", "lane": "main/agent#1", "turn": 5, "agent": "agent 2"},
+        "b": {"kind": "request", "lane": "main/agent#1", "turn": 2, "agent": "agent 3"},
+    }
+    assert lane_names([step]) == {"main/agent#1": "agent 2 / agent 3"}
+    changed = {**step, "change": "changed", "differs": ["calls"]}
+    written = [note.text for note in two_sessions({"steps": [changed]}).layout.annotations]
+    assert "5 / 2: model request" in written
+
+
+def test_agents_have_the_names_of_their_session_pages(tmp_path: Path) -> None:
+    """Sub-agents without a type are numbered as on the pages of their sessions, also in the command."""
+    home = a_home(tmp_path)
+    ids = []
+    with recording(home) as emit:
+        for seed, answer in ((1, "One."), (2, "Two.")):
+            run = SyntheticSession(emit, "fan-out", T0 + seed * 60 * SECOND, seed=seed)
+            with run.interaction("Check the release."):
+                call: dict[str, Any] = dict(type="tool_use", id=run.call_id(), name="investigate")
+                call["input"] = {}
+                run.turn(call)
+                outer = run.lane
+                run.lane = Lane(child_lane(outer.name, call["id"]))
+                run.turn(text(answer))
+                run.lane = outer
+                run.results(run.run_call(call, answer))
+                run.turn(text("Done."))
+            ids.append(run.end())
+    a, b = ids
+    found = CliRunner().invoke(cli, ["--home", str(home.path), "diff", a, b, "--content"])
+    with serving(home) as client:
+        session = client.get(f"/sessions/{a}").words
+        words = client.get(f"/compare?a={a}&b={b}").words
+    assert "agent 1" in session
+    assert "request agent 1: text of the response" in words
+    assert re.search(r"~ +agent 1 +1 +request", found.stdout)
+    assert "investigate 1" not in words
+
+
+def test_the_duration_is_that_of_the_session(runs: Runs) -> None:
+    """The duration counts concurrent steps and steps of sub-agents once, and includes waits."""
+    home, client, first, second = runs
+    query = "SELECT duration_ns FROM sessions ORDER BY started_ns"
+    durations = [row[0] for row in query_rows(home, query)]
+    comparison = comparison_of(home, first, second)
+    assert [comparison[each]["session_duration_ns"] for each in "ab"] == durations
+    shown = [str(seconds(each)) for each in durations]
+    words = client.get(f"/compare?a={first}&b={second}").words
+    assert f"Duration {' '.join(shown)} " in words
+    table = CliRunner().invoke(cli, ["--home", str(home.path), "diff", first, second])
+    assert re.search(rf"^duration +{shown[0]} +{shown[1]} +", table.stdout, re.MULTILINE)
+    written = [note.text for note in two_sessions(comparison).layout.annotations]
+    assert {"duration", shown[0]} <= set(written)

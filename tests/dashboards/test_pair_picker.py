@@ -40,6 +40,9 @@ def test_sessions_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
     assert "Compare with the previous run of this name worker" in pages[second].words
     assert "Compare with the previous session of this name worker" in pages[third].words
     assert "There is no earlier session named worker: it is the first of 3." in pages[first].words
+    assert "Compare with the next run of this name worker" in pages[first].words
+    assert f"/compare?a={first}&b={second}" in pages[first].links("/compare?a=")
+    assert "Compare with the next" not in pages[second].words + pages[packer].words
     assert "There is no earlier session named packer: it is the only one." in pages[packer].words
     assert "There is no earlier session" not in one.words
     assert f"/compare?a={first}&b={second}" in one.links("/compare?a=")

@@ -150,13 +150,13 @@ def test_identical_steps_are_omitted_and_counted(comparison: dict[str, Any]) -> 
 def test_lanes_have_names(comparison: dict[str, Any]) -> None:
     """If there are several lanes, the steps of each lane start with its name."""
     step = {**comparison["steps"][0], "change": "changed"}
-    other = {**step, "a": {**step["a"], "lane": "main/agent#1"}}
-    other["b"] = other["a"]
-    written = [
-        note.text
-        for note in two_sessions({**comparison, "steps": [step, other]}).layout.annotations
-    ]
-    assert {"main", "agent"} <= set(written)
+    other = {**step, "a": {**step["a"], "lane": "main/agent#1", "agent": "agent 1"}}
+    other["b"] = {**other["a"], "agent": "agent 2"}
+    unnamed = {**step, "a": {k: v for k, v in other["a"].items() if k != "agent"}}
+    unnamed["b"] = unnamed["a"]
+    for made, name in ((other, "agent 1 / agent 2"), (unnamed, "agent")):
+        figure = two_sessions({**comparison, "steps": [step, made]})
+        assert {"main", name} <= {note.text for note in figure.layout.annotations}
 
 
 def test_missing_values_and_markup(comparison: dict[str, Any]) -> None:

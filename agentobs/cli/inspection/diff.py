@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,15 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from agentobs.cli.inspection.step_digests import StepDigests, step_digests
+from agentobs.cli.inspection.step_digests import StepDigests, keyed_digests, step_digests
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import money, printable, seconds, text
+from agentobs.records.display import money, of_both, printable, seconds, text
+from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_in_session
 
 if TYPE_CHECKING:
     from agentobs.provider.dialect import Message
@@ -80,7 +81,11 @@ def diff(
         name = "--light" if light else "--interactive"
         raise UsageError(f"{name} requires --report", todo="Pass --report FILE")
     with Spinner("comparing"):
-        one, other = _Side(context, a, content), _Side(context, b, content)
+        digests = None if content else _keyed_digests(context, (a, b))
+        one, other = (
+            _Side(context, named, content, digests[at] if digests else None)
+            for at, named in enumerate((a, b))
+        )
         found = compared(one.parts, other.parts)
     if report is not None:
         _write_report(report, one, other, found, light=light is not False, force=force)
@@ -93,7 +98,12 @@ def diff(
     else:
         click.echo()
         _show_steps(found, everything)
-    if not found.has_texts:
+    if digests is not None:
+        click.echo(
+            "\nprompts were compared by their digests; other content was not compared; "
+            "pass --content to compare and show it"
+        )
+    elif not found.has_texts:
         click.echo("\ncontent was not compared; pass --content to compare it")
 
 
@@ -150,14 +160,18 @@ _LastRequests = dict[str, tuple[Any, list[Any]]]
 class _Side:
     """One side of the comparison: steps, and a description with names as texts (`about`) or as digests (`facts`)."""
 
-    def __init__(self, context: click.Context, named: str, content: bool) -> None:
-        path = Path(named)
+    def __init__(
+        self, context: click.Context, named: str, content: bool, digests: StepDigests | None
+    ) -> None:
+        self.session_title = ""
+        """The title of the session; empty if it has none."""
         self.parts: list[Part]
         self.stored_parts: list[Part]
         """The steps with digests instead of texts, as facts contain them."""
-        if path.exists() and (path.is_dir() or path.suffix == ".jsonl"):
+        if _is_fixture(named):
             from replay.fixture.format import load
 
+            path = Path(named)
             fixture = load(path)
             self.about: dict[str, Any] = {
                 "name": fixture.name,
@@ -167,9 +181,18 @@ class _Side:
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
         else:
-            self.facts, self.about, self.parts, self.stored_parts = _of_session(
-                context, named, content
-            )
+            from agentobs.store.analysis.session_search import SessionTexts
+            from agentobs.store.label_texts import LabelTexts
+
+            with open_store(context) as store:
+                session_id = session_of(store, named)
+                texts = _texts(context, session_id) if content else None
+                labels = LabelTexts(store)
+                self.about, self.parts = _facts_of(store, session_id, texts, labels, digests)
+                self.facts, self.stored_parts = _facts_of(store, session_id, None, None, digests)
+                [self.about] = labels.replace_in_dicts([self.about])
+                titles = SessionTexts(store, labels).titles([session_id])
+                self.session_title = titles.get(session_id, "")
 
     @property
     def title(self) -> str:
@@ -178,19 +201,17 @@ class _Side:
         return f"{self.about['name']} {which}"
 
 
-def _of_session(
-    context: click.Context, named: str, content: bool
-) -> tuple[dict[str, Any], dict[str, Any], list[Part], list[Part]]:
-    from agentobs.store.label_texts import LabelTexts
+def _is_fixture(named: str) -> bool:
+    path = Path(named)
+    return path.exists() and (path.is_dir() or path.suffix == ".jsonl")
 
+
+def _keyed_digests(context: click.Context, names: Sequence[str]) -> list[StepDigests] | None:
+    """Return the keyed digests of the prompts of two sessions; None if they cannot be compared."""
+    if any(map(_is_fixture, names)):
+        return None
     with open_store(context) as store:
-        session_id = session_of(store, named)
-        texts = _texts(context, session_id) if content else None
-        labels = LabelTexts(store)
-        about, parts = _facts_of(store, session_id, texts, labels)
-        facts, stored_parts = _facts_of(store, session_id)
-        [about] = labels.replace_in_dicts([about])
-        return facts, about, parts, stored_parts
+        return keyed_digests(store, [session_of(store, each) for each in names])
 
 
 def _facts_of(
@@ -222,6 +243,8 @@ def _facts_of(
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     recorded = list(dict.fromkeys(row["lane"] for row in rows))
     lanes = stable_lane_names(recorded, calls)
+    restore = labels.replace_in_dicts if labels is not None else list
+    names = names_in_session(store, session_id, restore)
     agent_lanes = stable_lane_names(recorded, calls, _agent_types(store, session_id, labels))
     partial = {row[0] for row in store.rows("internal/partial_counts", session_id=session_id).rows}
     fields = Part.__dataclass_fields__
@@ -229,6 +252,7 @@ def _facts_of(
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
+            agent=name_of_lane(row["lane"], names),
             agent_lane=agent_lanes[row["lane"]],
             counts_status="lower_bound" if row["id"] in partial else None,
             digests=None if digests is None else digests.digests.get((row["kind"], row["id"])),
@@ -242,6 +266,8 @@ def _facts_of(
         "session_id": session_id,
         "outcome": str(summary["status"]),
     }
+    if summary["duration_ns"] is not None:
+        about["session_duration_ns"] = summary["duration_ns"]
     if forked_turn is not None:
         about |= {"forked_from": parent, "forked_turn": forked_turn}
     return about, parts
@@ -401,13 +427,15 @@ _TOTALS = (
     ("cache read", "cache_read_tokens"),
     ("cache write", "cache_write_tokens"),
     ("cost", "cost_usd"),
-    ("total step time", "duration_ns"),
+    ("duration", "session_duration_ns"),
 )
 
 
 def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
-    click.echo(f"A  {printable(one.title)}  {one.about['outcome']}")
-    click.echo(f"B  {printable(other.title)}  {other.about['outcome']}")
+    for letter, side in (("A", one), ("B", other)):
+        click.echo(f"{letter}  {printable(side.title)}  {side.about['outcome']}")
+        if side.session_title:
+            click.echo(f"   {printable(side.session_title)}")
     for letter, side in (("A", one), ("B", other)):
         if (turn := side.about.get("forked_turn")) is not None:
             parent = side.about["forked_from"] or "a fixture"
@@ -417,7 +445,10 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     click.echo()
     rows = []
     for name, key in _TOTALS:
-        a, b = getattr(found.a, key), getattr(found.b, key)
+        a, b = (
+            side.about.get(key) if key == "session_duration_ns" else getattr(totals, key)
+            for side, totals in ((one, found.a), (other, found.b))
+        )
         if a or b:
             sides, is_cost = (found.a, found.b), key == "cost_usd"
             are_low = [key == "output_tokens" and side.lower_bound_calls > 0 for side in sides]
@@ -441,7 +472,8 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
         return f"{qualifier}{money(value)}"
-    return str(seconds(value)) if key == "duration_ns" else f"{qualifier}{text(value)}"
+    shown = seconds(value) if key == "session_duration_ns" else text(value)
+    return f"{qualifier}{shown}"
 
 
 def _difference(key: str, a: Any, b: Any) -> str:
@@ -452,7 +484,7 @@ def _difference(key: str, a: Any, b: Any) -> str:
     return f"{sign}{_measure(key, abs(b - a))}"
 
 
-def _count_difference(key: str, values: tuple[int, int], are_low: Sequence[bool]) -> str:
+def _count_difference(key: str, values: tuple[Any, Any], are_low: Sequence[bool]) -> str:
     """Return the difference of two totals as text. It is a bound if one of them is a lower bound."""
     a, b = values
     if not any(are_low):
@@ -487,6 +519,12 @@ _SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}
 
 def _show_steps(found: Comparison, everything: bool) -> None:
     """Print the steps side by side; identical steps that are not next to a difference are only counted."""
+    sides = [(pair.a, pair.b) for pair in found.pairs]
+    names = names_in_both(
+        (part.lane, (a.agent if a else None, b.agent if b else None))
+        for a, b in sides
+        if (part := b or a) is not None
+    )
     rows: list[tuple[str, ...]] = []
     skipped = 0
     for at, pair in enumerate(found.pairs):
@@ -496,7 +534,7 @@ def _show_steps(found: Comparison, everything: bool) -> None:
             continue
         rows += [_identical(skipped)] if skipped else []
         skipped = 0
-        rows += _rows(pair)
+        rows += _rows(pair, names)
     rows += [_identical(skipped)] if skipped else []
     if sys.stdout.isatty():
         _print_blocks(rows)
@@ -522,18 +560,19 @@ def _identical(number: int) -> tuple[str, ...]:
     return "=", "", "", f"{number} step{'s' * (number != 1)} identical", "", "", ""
 
 
-def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
+def _rows(pair: Pair, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     from replay.comparison.alignment import aligned
 
     part = pair.b or pair.a
     assert part is not None
     kind_text = {"request": "request", "tool_call": "tool call", "decision": "decision"}[part.kind]
     differs = "; ".join(_changed_field(pair, name) for name in pair.differs if name != "texts")
-    turn = "" if part.turn is None else str(part.turn)
+    turns = (side and side.turn for side in (pair.a, pair.b))
+    turn = of_both(*("" if each is None else str(each) for each in turns))
     step = f"{kind_text} {part.name}"
     yield (
         _SIGNS[pair.change],
-        part.lane,
+        names[part.lane],
         turn,
         step,
         _step_summary(pair.a),
@@ -547,8 +586,12 @@ def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
 
 
 def _changed_field(pair: Pair, name: str) -> str:
-    a, b = (getattr(part, name) for part in (pair.a, pair.b))
+    from replay.divergence.session_diff import DIGESTED
+
     plain = name.replace("_", " ")
+    if name in DIGESTED:
+        return f"different {'new messages' if name == 'messages' else plain}"
+    a, b = (getattr(part, name) for part in (pair.a, pair.b))
     return f"{plain} {text(a)} -> {text(b)}"
 
 

@@ -56,8 +56,8 @@ class LiveSteps:
         self._requests: dict[str, int] = {}
         self._tools: dict[tuple[str, str, str], str] = {}
         self._names: dict[str, str] = {}
-        self._lanes: dict[str, dict[str, str | None]] = {}
-        """The lanes of each session in the order of their first start, with the types of their agents."""
+        self._lanes: dict[str, dict[str, tuple[int, str | None]]] = {}
+        """The lanes of each session, each with its first start and the type of its agent."""
         self._is_partial: set[str] = set()
         """The sessions with usage that could not be read, so that their cost is a lower bound."""
         self.ended: set[str] = set()
@@ -98,15 +98,19 @@ class LiveSteps:
         """Return the lanes of a session in the order of their first start, each with the type of its agent, which may
         be a digest; None if it is unknown.
         """
-        return list(self._lanes.get(session_id, {}).items())
+        lanes = self._lanes.get(session_id, {})
+        started = sorted((start, lane) for lane, (start, _) in lanes.items())
+        return [(lane, lanes[lane][1]) for _, lane in started]
 
     def _note_lane(self, kind: str, value: dict[str, Any]) -> None:
-        if value.get("lane") is None:
+        """Note the lane of a request or a span. Requests are written when they end, not when they start."""
+        if kind not in _STARTS or value.get("lane") is None:
             return
         lanes = self._lanes.setdefault(value["session_id"], {})
         is_agent = kind == "span_starts" and value["name"] in ("sub_agent", "interaction")
         named = value.get("label") if is_agent else None
-        lanes[value["lane"]] = lanes.get(value["lane"]) or named
+        start, known = lanes.get(value["lane"], (value["started_ns"], None))
+        lanes[value["lane"]] = min(start, value["started_ns"]), known or named
 
     def _is_chosen(self, value: dict[str, Any]) -> bool:
         return bool(value) and self._session_id in (None, value["session_id"])
@@ -270,9 +274,11 @@ def _mcp_call(value: dict[str, Any]) -> Step:
 _KINDS = frozenset(
     ("session_starts", "session_ends", "attempts", "usage", "tool_uses", "tool_results", "provider_tool_uses",
      "provider_tool_results", "permissions", "gaps",
-     "command_runs", "mcp_requests", "span_starts")
+     "command_runs", "mcp_requests", "span_starts", "attempts_starts")
 )  # fmt: skip
 """The tables whose facts are steps, belong to one, or name an agent."""
+_STARTS = frozenset(("attempts", "attempts_starts", "span_starts"))
+"""The tables with the starts of lanes."""
 
 
 def _value(appended: Appended) -> dict[str, Any]:

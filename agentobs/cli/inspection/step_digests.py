@@ -25,6 +25,8 @@ Gap = Literal["content_missing", "different_homes"]
 """Why parts of two sessions cannot be compared."""
 _CONTENT = ("response", "input", "result")
 _PROMPT = ("system_prompt", "tools", "parameters", "beta_headers")
+_MESSAGES = "messages"
+"""The messages that a prompt adds. Their keyed digest is known for the first request of a conversation."""
 
 
 @dataclass(slots=True)
@@ -75,22 +77,44 @@ def step_digests(
         return [each for each in found if each is not None], []
     missing = tuple(name for name, each in zip("ab", found, strict=True) if each is None)
     gaps = [NotCompared(_CONTENT, "content_missing", missing)]
-    if not _is_same_key(store, session_ids, keyed):
-        return [StepDigests(), StepDigests()], [*gaps, NotCompared(_PROMPT, "different_homes")]
-    prompts = [
-        StepDigests({("request", attempt_id): dict(zones) for attempt_id, zones in each.items()})
-        for each in keyed
-    ]
+    prompts = _comparable(store, session_ids, keyed)
+    if prompts is None:
+        different = NotCompared((*_PROMPT, _MESSAGES), "different_homes")
+        return [StepDigests(), StepDigests()], [*gaps, different]
     return prompts, gaps
 
 
+def keyed_digests(store: Store, session_ids: Sequence[str]) -> list[StepDigests] | None:
+    """Return the keyed digests of the prompts of both sessions, without reading content; None if their keys differ."""
+    keyed = [_keyed_prompts(store, session_id) for session_id in session_ids]
+    return _comparable(store, session_ids, keyed)
+
+
+def _comparable(
+    store: Store, session_ids: Sequence[str], keyed: Sequence[_Prompts]
+) -> list[StepDigests] | None:
+    """Return the keyed digests as digests of steps; None if they have different keys."""
+    if not _is_same_key(store, session_ids, keyed):
+        return None
+    return [
+        StepDigests({("request", attempt_id): dict(zones) for attempt_id, zones in each.items()})
+        for each in keyed
+    ]
+
+
 _Prompts = Mapping[str, Mapping[str, str]]
-"""The keyed digests of the parts of the prompt of each attempt; an empty text for a missing part."""
+"""The keyed digests of the parts of the prompt of each attempt; an empty text for a missing part. Messages whose digest
+is not known are left out.
+"""
 
 
 def _keyed_prompts(store: Store, session_id: str) -> _Prompts:
     zones = store.rows("internal/prompt_zones", session_id=session_id).dicts()
-    return {str(row["attempt_id"]): {name: row[name] or "" for name in _PROMPT} for row in zones}
+    return {
+        str(row["attempt_id"]): {name: row[name] or "" for name in _PROMPT}
+        | ({_MESSAGES: row[_MESSAGES]} if row[_MESSAGES] else {})
+        for row in zones
+    }
 
 
 def _is_same_key(store: Store, session_ids: Sequence[str], keyed: Sequence[_Prompts]) -> bool:
@@ -112,12 +136,13 @@ def _of_content(store: Store, session_id: str, keyed: _Prompts) -> StepDigests |
 
     examples: dict[tuple[str, ...], str] = {}
     for attempt_id, zones in keyed.items():
-        examples.setdefault(tuple(zones.values()), attempt_id)
+        examples.setdefault(_prompt_key(zones), attempt_id)
     own_ids = session_id, _with_dashes(session_id)
     found = StepDigests()
     prompts = StepDigests()
     try:
         exchanges = store.content(session_id, bodies=set(examples.values())).exchanges
+        _add_messages(found, store, session_id, own_ids)
     except (AgentobsError, OSError):
         return None
     for exchange in exchanges:
@@ -125,11 +150,38 @@ def _of_content(store: Store, session_id: str, keyed: _Prompts) -> StepDigests |
         if isinstance(exchange, ModelExchange) and exchange.question.body:
             _add_prompt(prompts, exchange, own_ids)
     for attempt_id, zones in keyed.items():
-        example = "request", examples[tuple(zones.values())]
+        example = "request", examples[_prompt_key(zones)]
         found.digests.setdefault(("request", attempt_id), {}).update(
             prompts.digests.get(example, {})
         )
     return found
+
+
+def _prompt_key(zones: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(zones[name] for name in _PROMPT)
+
+
+def _add_messages(
+    found: StepDigests, store: Store, session_id: str, own_ids: Sequence[str]
+) -> None:
+    """Add the messages of the prompts. Only one request is in memory at a time, because requests can be large.
+
+    Raises:
+        AgentobsError: the content is missing or damaged.
+    """
+    from agentobs.recording.vault.vault import Vault
+    from replay.divergence.session_diff import prompt_messages
+    from replay.fixture.body_parts import value_of
+
+    vaults: dict[str, Vault] = {}
+    for row in store.rows("internal/prompt_requests", session_id=session_id).dicts():
+        segment_id = str(row["segment_id"])
+        if segment_id not in vaults:
+            vaults = {segment_id: Vault(store.home, segment_id, session_id)}
+        body = value_of(vaults[segment_id].body(str(row["request_content"])))
+        if isinstance(body, dict):
+            messages = prompt_messages(body, is_first=row["is_first"])
+            found.add(("request", str(row["attempt_id"])), _MESSAGES, messages, own_ids)
 
 
 def _with_dashes(session_id: str) -> str:

@@ -127,11 +127,16 @@ class _Printer:
         self._is_single = is_single
         self._console = console()
         self._names: dict[str, str | None] = {}
+        self._agents: dict[tuple[str, str], str] = {}
+        """The printed name of each sub-agent, by session and lane."""
         self._content = _StepContent(home) if content else None
 
     def show(self, steps: Sequence[Step]) -> None:
         """Print steps, one line each."""
         self.look_up(steps)
+        for session_id in dict.fromkeys(step.session_id for step in steps):
+            for renamed in self._renamed(session_id):
+                self._print(renamed, "dim")
         for step in steps:
             self._print(self._line(step), STYLES.get(step.state, ""))
             if self._content is not None:
@@ -167,11 +172,31 @@ class _Printer:
 
     def _agent(self, step: Step) -> str:
         """Return the display name of the agent of a step."""
-        from agentobs.store.analysis.lane_names import lane_names, name_of_lane
+        from agentobs.store.analysis.lane_names import name_of_lane
 
-        lanes = self._live.lanes_of(step.session_id)
-        names = lane_names((lane, kind and self.restored(kind)) for lane, kind in lanes)
-        return name_of_lane(step.lane, names)
+        name = name_of_lane(step.lane, self._lane_names(step.session_id))
+        self._agents[step.session_id, step.lane] = name
+        return name
+
+    def _lane_names(self, session_id: str) -> dict[str, str]:
+        from agentobs.store.analysis.lane_names import lane_names
+
+        lanes = self._live.lanes_of(session_id)
+        return lane_names((lane, kind and self.restored(kind)) for lane, kind in lanes)
+
+    def _renamed(self, session_id: str) -> Iterator[str]:
+        """Yield the changes of names that were already printed. Agents are numbered in the order of their starts, but a
+        request is recorded when it ends.
+        """
+        printed = {lane: name for (of, lane), name in self._agents.items() if of == session_id}
+        names = self._lane_names(session_id) if printed else {}
+        changed = [(old, names.get(lane, old), lane) for lane, old in printed.items()]
+        for old, new, lane in changed:
+            if new != old:
+                self._agents[session_id, lane] = new
+        if changes := [f"{old} is now {new}" for old, new, _ in changed if new != old]:
+            place = "" if self._is_single else f"{session_id[:SHORT_ID]}  "
+            yield f"{place}{', '.join(changes)}, because another agent started before it"
 
     def _print(self, line: str, style: str) -> None:
         text = Text(printable(line), style=style)

@@ -43,7 +43,21 @@ RUNS_MAX = 20
 """The maximum number of runs per model. Our choice."""
 
 
-@click.command()
+class _ForksOnly(click.Command):
+    """A command whose errors name `agentobs diff`, because the dashboards call its comparison Compare."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        has_models = any(each.partition("=")[0] == "--models" for each in args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if has_models:
+                raise
+            message = f"{error.format_message()} To compare two sessions, run: agentobs diff A B"
+            raise click.UsageError(message, ctx) from None
+
+
+@click.command(cls=_ForksOnly)
 @click.argument("source", metavar="FIXTURE|SESSION")
 @at_option
 @click.option("--models", required=True, metavar="A,B,...", help="The models of the forks.")

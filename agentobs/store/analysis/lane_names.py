@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from agentobs.records.display import of_both
 from agentobs.records.labels import DIGEST
 from agentobs.store.port import Store
 
@@ -49,6 +50,27 @@ def lane_names(lanes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
         taken.add(name)
         names[lane] = name
     return names
+
+
+def names_in_both(
+    lanes: Iterable[tuple[str, tuple[str | None, str | None]]],
+) -> dict[str, str]:
+    """Return the display names of the lanes of a comparison, by lane: `agent 5 / agent 2` if a lane has different names
+    in both sessions.
+
+    Args:
+        lanes: for each step its lane in the comparison, and the display names of this lane in both sessions; None if a
+            session has no such step, or if the name is not known.
+    """
+    names: dict[str, list[str]] = {}
+    for lane, agents in lanes:
+        known = names.setdefault(lane, ["", ""])
+        names[lane] = [agent or name for agent, name in zip(agents, known, strict=True)]
+    types = (
+        (each, each.rpartition("/")[2].partition("#")[0] if "/" in each else None) for each in names
+    )
+    by_rule = lane_names(types)
+    return {lane: of_both(*each) or by_rule[lane] for lane, each in names.items()}
 
 
 def names_in_session(store: Store, session_id: str, restore: RestoreTexts) -> dict[str, str]:

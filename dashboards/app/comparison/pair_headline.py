@@ -145,9 +145,9 @@ def _only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
 
 def _described(number: int, step: Row, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the number of a step, and a text that names it."""
-    side = step.get("b") or step["a"]
+    side, described = step.get("b") or step["a"], row(step)
     kinds = {"request": "request", "tool_call": f"call {side['name']}"}
     kind = kinds.get(side["kind"], f"permission {side['name']}")
-    turn = "" if side.get("turn") is None else f" in turn {side['turn']:,}"
+    turn = f" in {described['at']}" if described["at"] else ""
     lane = "" if side["lane"] == "main" else f" of {names.get(side['lane'], side['lane'])}"
     return {"number": number, "text": f"{kind}{turn}{lane}"}

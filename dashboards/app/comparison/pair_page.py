@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.runtime import process
+from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
 from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
@@ -74,6 +75,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         failures = [_failure(view, session_id) for session_id in ids]
         by_start, by_end = _in_time(view, ids, steps)
         ended = endings(view, steps, running, failures, places)
+        titles = SessionTexts(view.store, view.texts).titles(ids)
     names = lane_names(steps)
     different = [number for number in by_start if steps[number - 1]["change"] != "same"]
     firsts = first_changes(steps, by_end, names, places)
@@ -97,6 +99,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         b=comparison["b"],
         causes=[str(each["summary"]) if each else "" for each in failures],
         endings=ended,
+        titles={each: titles.get(each, "") for each in ids},
         firsts=firsts,
         names=names,
         notes=[
@@ -337,10 +340,17 @@ def previous_run(request: Request) -> Response:
 def previous_session(view: View, session_id: str) -> dict[str, Any]:
     """Return the previous session with the same name: its ID as `previous`, None if there is none, and as
     `previous_kind` what a link calls it: `run` if it has the same entry point and first messages, else `session`.
+    If there is none, the next session with this name is `next`, with its `next_kind`.
     """
-    rows = view.named("internal/previous_run", session_id=session_id)
+    previous, kind = _neighbor(view, session_id, is_later=False)
+    later, later_kind = (None, "") if previous else _neighbor(view, session_id, is_later=True)
+    return {"previous": previous, "previous_kind": kind, "next": later, "next_kind": later_kind}
+
+
+def _neighbor(view: View, session_id: str, *, is_later: bool) -> tuple[str | None, str]:
+    rows = view.named("internal/neighboring_run", session_id=session_id, is_later=is_later)
     kind = "run" if rows and rows[0]["is_same_task"] else "session"
-    return {"previous": str(rows[0]["session_id"]) if rows else None, "previous_kind": kind}
+    return str(rows[0]["session_id"]) if rows else None, kind
 
 
 routes = [Route("/compare/previous", previous_run), Route("/compare", pair)]

@@ -42,7 +42,11 @@ def form(
     if given is not None:
         # The latest sessions of the same name come first, because they are most likely runs of the same agent.
         latest = sorted(latest, key=lambda each: each["name"] != given["name"])
-    wanted = [*(str(each["session_id"]) for each in latest), *ids, str(previous.get("previous"))]
+    wanted = [
+        *(str(each["session_id"]) for each in latest),
+        *ids,
+        *(str(previous.get(each)) for each in ("previous", "next")),
+    ]
     titles = SessionTexts(view.store, view.texts).titles(wanted)
     return page_response(
         request,
@@ -55,6 +59,8 @@ def form(
         given=given,
         previous=_session(view, previous["previous"]) if previous.get("previous") else None,
         previous_kind=previous.get("previous_kind"),
+        next=_session(view, previous["next"]) if previous.get("next") and not names[0] else None,
+        next_kind=previous.get("next_kind"),
         without_previous=_without_previous(view, given, previous, is_b=not names[0]),
         latest=latest,
         titles=titles,
