@@ -247,7 +247,11 @@ class ResponseGate:
             clock.hold(self._hold)
         if self._checks < QUICK_CHECKS and current_loop() is not None:
             return 0.0
-        return CHECK_SECONDS if clock is None else max(CHECK_SECONDS, clock.check_seconds * CHECK_SHARE)
+        return (
+            CHECK_SECONDS
+            if clock is None
+            else max(CHECK_SECONDS, clock.check_seconds * CHECK_SHARE)
+        )
 
     def _is_wait_over(self, patience: float = PATIENCE) -> bool:
         """Return whether nothing that the response might wait for can still happen."""

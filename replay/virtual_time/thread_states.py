@@ -211,8 +211,8 @@ class ThreadStates:
     def _observed_activity(self, parked: Mapping[int, Parking]) -> Activity:
         """Return the activity according to the operating system.
 
-        The threads are checked twice, because a thread may wake or start another one during the first check. If a thread
-        has not run since, its system call is the same.
+        The threads are checked twice, because a thread may wake or start another one during the first check. If a
+        thread has not run since, its system call is the same.
         """
         self.is_guess = False
         agents, _, ours = self._grouped_threads()

@@ -100,7 +100,7 @@ class ClockLock:
         self._lock = threading.RLock()
         self._entering: set[int] = set()
         self.keeper = 0
-        """The identity of the thread that runs the clock, which does not count as a waiting thread; 0 if there is none."""
+        """The identity of the thread that runs the clock, which does not count as waiting; 0 if there is none."""
 
     def __enter__(self) -> None:
         """Acquire it."""
