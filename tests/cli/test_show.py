@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.cli.inspection.failure_output import print_failed_steps
-from agentobs.records.exchanges import ToolAnswer
+from agentobs.cli.inspection.time_use import time_between
+from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.failed_steps import group_failed_steps
+from agentobs.store.analysis.wall_time import Split
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
@@ -139,7 +143,12 @@ def long_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = a_home(tmp_path_factory.mktemp("long"))
     turns: list[Record] = []
     for turn in range(1, 121):
-        called = {"type": "tool_use", "id": f"toolu_{turn}", "name": "look", "input": {}}
+        called: dict[str, Any] = {
+            "type": "tool_use",
+            "id": f"toolu_{turn}",
+            "name": "look",
+            "input": {},
+        }
         output = 5_000 if turn == 60 else 7
         turns.append(attempt(1, turn, content=[called], output_tokens=output))
         took = SECOND // 2 if turn == 33 else 1_000
@@ -154,7 +163,7 @@ def long_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_long_session_is_shown_by_its_notable_turns(
     long_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`show` of a long session prints its failed, slow and expensive turns and the longest steps; `--all` prints all."""
+    """`show` of a long session prints failed, slow and expensive turns and the longest steps; `--all` prints all."""
     shell = Shell(long_home, capsys)
     shown = shell("show", "long").out.splitlines()
     assert len(shown) < 60
@@ -189,3 +198,42 @@ def test_sessions_show_what_failed_and_which_need_attention(
     assert [line.split()[1] for line in ordered] == ["short"]
     columns = json.loads(shell("sessions", "--attention", "--json").out.splitlines()[0])
     assert columns["name"] == "short"
+
+
+def test_a_cut_response_is_explained_and_its_cost_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`show` says that the response was cut, what the failed requests cost, and with `--content` the turn of each."""
+    home = a_home(tmp_path)
+    events = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
+        b'"role":"assistant","model":"claude-sonnet-5-5","content":[],"usage":{"input_tokens":1000,"output_tokens":1}}}\n\n'
+    )
+    stream = {"content-type": "text/event-stream"}
+    cut = Answer(
+        200, stream, (Chunk(events, 2_000_000),), "cut", Failure("RemoteProtocolError", "closed")
+    )
+    ended = replace(end(1, failed=True), reason=Label("RemoteProtocolError"))
+    record(home, [start(1), attempt(1, 1), replace(attempt(1, 2), answer=cut), ended])
+    shell = Shell(home.path, capsys)
+    lines = [
+        " ".join(line.split()) for line in shell("show", "story", "--content").out.splitlines()
+    ]
+    assert lines[0] == ("failed: the response was cut: RemoteProtocolError from claude-sonnet-5-5")
+    assert "turn 2 of main: the response was cut: the connection was closed" in lines[1]
+    assert [line for line in lines if line.startswith("wasted ")] == [
+        "wasted at least $0.0020 on 1 failed request"
+    ]
+    assert [line.split(" POST")[0] for line in lines if " POST" in line] == ["turn 1", "turn 2"]
+
+
+def interaction(start_s: int, wall_s: int) -> Split:
+    parts = (0,) * 7
+    return Split("1", "main", start_s * SECOND, wall_s * SECOND, *parts, True, "wire", ())
+
+
+def test_the_time_between_interactions_is_shown() -> None:
+    """Interactions that overlap leave no time between them."""
+    splits = [interaction(0, 5), interaction(3, 4), interaction(20, 1)]
+    assert time_between(splits) == 13 * SECOND
+    assert time_between([]) == 0

@@ -18,6 +18,7 @@ from agentobs.recording.journal.segments import Segment
 from agentobs.recording.recorder import Recorder
 from agentobs.sink import Record
 from agentobs.store.maintenance import ingest
+from tests.cli.pseudo_terminal import on_terminal
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -253,3 +254,19 @@ def test_a_second_look_returns_only_new_facts(home: Home, recorder: Recorder) ->
         1,
     )
     assert followed.look() == []
+
+
+def test_a_failure_is_wrapped_on_a_narrow_terminal(home: Home) -> None:
+    """With 60 columns, the reason of a failure is never cut; other steps have one line."""
+    record(home, a_session())
+    shown = on_terminal(home.path, "tail", "refund-loop", "-n", "100", "--no-follow", columns=60)
+    at = next(at for at, line in enumerate(shown.lines) if "http_error 529" in line)
+    assert f"{shown.lines[at].rstrip()} {shown.lines[at + 1].strip()}".endswith(
+        "http_error 529 overloaded_error  5.0 ms"
+    )
+    assert shown.lines[at + 1].startswith(" " * 22)
+    assert max(map(len, shown.lines)) <= 60
+    assert (
+        len([line for line in shown.lines if "end_turn" in line and line.rstrip().endswith("…")])
+        == 2
+    )

@@ -18,7 +18,7 @@ from agentobs.cli.inspection.failure_output import (
 )
 from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns
 from agentobs.cli.inspection.session_summary import summary_facts
-from agentobs.cli.inspection.time_use import shares_line
+from agentobs.cli.inspection.time_use import shares_line, time_between
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.terminal.query_output import (
@@ -45,6 +45,7 @@ from agentobs.records.display import (
     printable,
     score_value,
     scored_part,
+    seconds,
     text,
 )
 
@@ -224,20 +225,27 @@ def _print_failures(
 
 
 def _print_time_and_waste(store: Store, session_id: str) -> None:
-    """Print where the time went, and what cache misses cost, each in one line if it is known."""
+    """Print where the time went, and what cache misses and failed requests cost, each in one line if it is known."""
     from agentobs.store.analysis.wall_time import interaction_times
 
-    shares = shares_line(interaction_times(store, session_id))
+    splits = interaction_times(store, session_id)
+    shares, idle = shares_line(splits), time_between(splits)
+    if shares and idle >= 1_000_000_000:
+        shares += f"; {seconds(idle)} passed between interactions"
     wasted = as_dicts(rows_of(store, "cache_waste", session_id=session_id))
     known = [row["wasted_usd"] for row in wasted if row["wasted_usd"] is not None]
-    facts = [("time", shares)] if shares else []
+    failed = as_dicts(rows_of(store, "internal/failed_request_costs", session_id=session_id))
+    parts = []
     if known:
         misses = sum(row["calls"] for row in wasted)
-        facts.append(
-            ("wasted", f"about {money(sum(known))} on {misses:,} cache miss{'es' * (misses != 1)}")
-        )
-    if facts:
-        print_facts(facts)
+        parts.append(f"about {money(sum(known))} on {misses:,} cache miss{'es' * (misses != 1)}")
+    if failed:
+        marks = {COST_MARKS.get(row["cost_status"], "") for row in failed}
+        mark = next((each for each in COST_MARKS.values() if each in marks), "")
+        spent = money(sum((row["cost_usd"] for row in failed), Decimal(0)))
+        parts.append(f"{mark}{spent} on {len(failed):,} failed request{'s' * (len(failed) != 1)}")
+    facts = [("time", shares), ("wasted", ", ".join(parts))]
+    print_facts((name, value) for name, value in facts if value)
     click.echo()
 
 
@@ -509,7 +517,7 @@ def _show_content(context: click.Context, session_id: str) -> None:
     with Spinner("reading the content"):
         recording = load_recording(home_option(context), session_id)
     click.echo()
-    click.echo(trajectory(recording.exchanges), nl=False)
+    click.echo(trajectory(recording.exchanges, numbered=True), nl=False)
     click.echo(changed_inputs(recording.exchanges), nl=False)
     if recording.result is not None:
         result = json.dumps(recording.result.value, ensure_ascii=False)
