@@ -129,7 +129,13 @@ def test_failed_steps_are_one_line_per_group(capsys: pytest.CaptureFixture[str])
     )  # fmt: skip
     errors = [dict(zip(fields, row, strict=True)) for row in rows]
     print_failed_steps(group_failed_steps(errors, turns), {"main/call_1": "tests"}, "completed")
-    assert capsys.readouterr().out == (
+    first = capsys.readouterr().out
+    scattered = [{**errors[0], "turn": turn, "id": f"run_{turn}"} for turn in (37, 74, 999)]
+    print_failed_steps(group_failed_steps(scattered, turns), {}, None)
+    assert capsys.readouterr().out.endswith(
+        "(sub-agent main/call_1, 3 turns, the first 37 and the last 999)\n"
+    )
+    assert first == (
         "completed, but 4 steps failed (1 retried):\n"
         "  2 × call run: RuntimeError at tools.py:7 (sub-agent tests, turns 1 and 2)\n"
         "  1 × sub-agent tests: failed (turn 1)\n"
