@@ -193,7 +193,7 @@ def test_sessions_show_what_failed_and_which_need_attention(
     long_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The list shows the cause of a failure, and failed calls of a completed session. `--attention` lists failed
-    sessions first, also if older ones are left out.
+    sessions first, even if they are older.
     """
     shell = Shell(long_home, capsys)
     listed = [" ".join(line.split()) for line in shell("sessions").out.splitlines()[1:]]
@@ -209,7 +209,7 @@ def test_sessions_show_what_failed_and_which_need_attention(
 def test_a_cut_response_is_explained_and_its_cost_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`show` says that the response was cut, what the failed requests cost, and with `--content` the turn of each."""
+    """`show` explains that the response was cut, shows what the failed requests cost, and with `--content` each turn."""
     home = a_home(tmp_path)
     events = (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'

@@ -388,7 +388,7 @@ def _print_steps(
 ) -> int:
     """Print the turns and the timeline; of a long session, the notable turns and the longest steps.
 
-    Return the number of printed rows. With None for the failed steps, all of a long session is printed, too.
+    Return the number of printed rows. If the failed steps are None, a long session is printed in full.
     """
     from agentobs.store.analysis.shown_steps import shown_steps
 
