@@ -209,7 +209,7 @@ def test_sessions_show_what_failed_and_which_need_attention(
 def test_a_cut_response_is_explained_and_its_cost_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`show` explains that the response was cut, shows what the failed requests cost, and with `--content` each turn."""
+    """`show` explains that the response was cut, shows what the failed requests cost, and `--content` each turn."""
     home = a_home(tmp_path)
     events = (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
