@@ -92,7 +92,9 @@ def _reason(miss: Row) -> str:
     if reason == "expired":
         return f"the cache had expired after a pause of {seconds(miss['gap_ns'])}"
     if reason == "unknown":
-        return "no change of the request is known, and the cache had not expired"
+        return (
+            "the cause is unknown: no change of the request is known, and the cache had not expired"
+        )
     if reason.endswith("_changed"):
         zone = reason.removesuffix("_changed").replace("_", " ")
         at = f" from message {miss['changed_message']:,} on" if miss["changed_message"] else ""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentobs.records.labels import DIGEST
+from agentobs.records.request_failures import request_failure
 from dashboards.figures.phrases import count, times
-from dashboards.panels.failure_words import request_failure, run_result
+from dashboards.panels.failure_words import run_result
 from dashboards.panels.panels import RestoreNames
 from dashboards.panels.trace_tree import Node, TraceTree
 

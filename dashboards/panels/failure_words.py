@@ -6,20 +6,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentobs.records.labels import DIGEST
+from agentobs.records.request_failures import request_failure
 from agentobs.store.analysis.lane_names import AUXILIARY
 from dashboards.figures.phrases import count
 from dashboards.panels.trace_tree import TraceTree
 
-_CLOSED = (
-    "RemoteProtocolError", "ReadError", "WriteError", "IncompleteRead", "IncompleteReadError", "ChunkedEncodingError",
-    "ProtocolError", "ConnectionResetError", "BrokenPipeError", "ClientPayloadError", "ServerDisconnectedError",
-    "ClientConnectionResetError",
-)  # fmt: skip
-"""Errors of HTTP clients whose connection was closed too early."""
-_TIMEOUTS = (
-    "ReadTimeout", "ReadTimeoutError", "TimeoutError", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError",
-)  # fmt: skip
-"""Errors of HTTP clients that waited too long for data."""
 _RUN_RESULTS = {
     "error_max_turns": "turn limit reached",
     "error_max_budget_usd": "budget used up",
@@ -62,35 +53,6 @@ def run_result(result: str, turns: int | None = None) -> str:
     """
     words = _RUN_RESULTS.get(result, result.removeprefix("error_").replace("_", " "))
     return f"{words} ({count(turns, 'turn')})" if result == "error_max_turns" and turns else words
-
-
-def request_failure(outcome: str, error_class: str | None, status: int | None) -> str:
-    """Return in words how an attempt failed: `the response was cut: the connection was closed`.
-
-    Args:
-        outcome: the outcome of the attempt, such as `cut`.
-        error_class: the class of its error; None if unknown.
-        status: its HTTP status.
-    """
-    cause = error_class
-    if error_class in _CLOSED:
-        cause = "the connection was closed"
-    elif error_class in _TIMEOUTS:
-        cause = "no data arrived in time"
-    match outcome:
-        case "cut":
-            words = "the response was cut"
-        case "no_response":
-            words = "no response"
-        case "stream_error":
-            words = "error in the response"
-        case "http_error":
-            words = "HTTP error" if status is None else f"HTTP {status}"
-        case "crashed":
-            return "the process ended during the request"
-        case _:
-            words = outcome.replace("_", " ")
-    return f"{words}: {cause}" if cause else words
 
 
 def failure_words(row: Mapping[str, Any]) -> str:

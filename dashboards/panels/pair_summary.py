@@ -44,6 +44,8 @@ _CONTENT = {
     "texts": "content",
 }
 """The parts of a step whose content is compared, but not shown, as in `replay.divergence.session_diff.DIGESTED`."""
+_SIZE_OF = {"input_bytes": "input", "result_bytes": "result"}
+"""The sizes of contents, and the parts of which they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +246,10 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
         "a": _cost_summary(a),
         "b": _cost_summary(b),
         "differs": [
-            (name.replace("_", " "), *(_value(side, name) for side in (a, b)))
+            (_field(name), *(_value(side, name) for side in (a, b)))
             for name in step.get("differs", ())
-            if name not in _CONTENT
+            # If the content differs, its size adds nothing.
+            if name not in _CONTENT and _SIZE_OF.get(name) not in step["differs"]
         ],
         "contents": [_CONTENT[name] for name in step.get("differs", ()) if name in _CONTENT],
     }
@@ -256,6 +259,10 @@ def _turn(side: Mapping[str, Any] | None) -> str:
     """Return the number of the turn of a step; empty if it has none."""
     turn = (side or {}).get("turn")
     return "" if turn is None else f"{turn:,}"
+
+
+def _field(name: str) -> str:
+    return f"size of the {_SIZE_OF[name]}" if name in _SIZE_OF else name.replace("_", " ")
 
 
 def _value(side: Mapping[str, Any] | None, name: str) -> str:

@@ -336,7 +336,8 @@ def _split(
     )
     summary = (
         f"{whole}{listed}. "
-        f"All parts of the critical path add up to the time in interactions.{_between(splits)}"
+        "Time in which several steps ran is counted once, so the parts add up to the time in interactions."
+        f"{_between(splits)}"
         f"{_around(splits, about) if about is not None else ''}"
     )
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))

@@ -23,6 +23,7 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import display
+from agentobs.records.request_failures import outcome_words
 from agentobs.records.words import STEP_KINDS
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.content.json_tree import json_tree
@@ -223,6 +224,7 @@ def _environment() -> jinja2.Environment:
         "instant": instant,
         "bytes": byte_count,
         "plain": lambda value: "–" if value is None else display.printable(str(value)),
+        "outcome_words": lambda value: outcome_words(str(value)),
         "short_id": short_id,
         "segment": segment,
         "heading": heading,

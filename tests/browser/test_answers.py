@@ -334,3 +334,20 @@ def test_the_list_shows_the_limit_and_the_signatures(tab: Tab) -> None:
     assert axe_violations(tab, "#found") == ()
     page.set_viewport_size({"width": 390, "height": 844})
     assert axe_violations(tab, "#found") == ()
+    page.set_viewport_size({"width": LAPTOP["width"], "height": LAPTOP["height"]})
+    # A tag is shown whole or not at all, and the fields of the filter are as wide as their texts.
+    name = page.locator("td.session .row-name").first
+    for value, is_shown in (("a", True), ("a-long-value-that-does-not-fit-beside-the-name", False)):
+        tag = f"<span class=row-tags><a class=tag href=/>{value}</a></span>"
+        name.evaluate("(each, tag) => each.innerHTML = '<a href=/>n</a>' + tag", tag)
+        box, row = name.locator(".tag").bounding_box(), name.bounding_box()
+        assert box is not None
+        assert row is not None
+        assert (box["y"] < row["y"] + row["height"]) == is_shown
+    narrow = "all => all.filter((each) => each.clientWidth < 122).map((each) => each.name)"
+    assert (
+        page.locator("#filters input[type=date], #filters select[name=signature]").evaluate_all(
+            narrow
+        )
+        == []
+    )

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.cli.inspection.failure_output import print_failed_steps
-from agentobs.records.exchanges import Chunk
+from agentobs.cli.inspection.time_use import time_between
+from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
+from agentobs.records.labels import Label
+from agentobs.sink import Record
 from agentobs.store.analysis.failed_steps import group_failed_steps
+from agentobs.store.analysis.wall_time import Split
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
-from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, start
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, start, tool
 
 
 def person(agent: Mailer, consent: Consent) -> Reply:
@@ -146,9 +152,117 @@ def test_failed_steps_are_one_line_per_group(capsys: pytest.CaptureFixture[str])
     )  # fmt: skip
     errors = [dict(zip(fields, row, strict=True)) for row in rows]
     print_failed_steps(group_failed_steps(errors, turns), {"main/call_1": "tests"}, "completed")
-    assert capsys.readouterr().out == (
+    first = capsys.readouterr().out
+    scattered = [{**errors[0], "turn": turn, "id": f"run_{turn}"} for turn in (37, 74, 999)]
+    print_failed_steps(group_failed_steps(scattered, turns), {}, None)
+    assert capsys.readouterr().out.endswith(
+        "(sub-agent main/call_1, 3 turns, the first 37 and the last 999)\n"
+    )
+    assert first == (
         "completed, but 4 steps failed (1 retried):\n"
         "  2 × call run: RuntimeError at tools.py:7 (sub-agent tests, turns 1 and 2)\n"
         "  1 × sub-agent tests: failed (turn 1)\n"
         "  1 × request to model: HTTP 529 overloaded_error (turn 3), retried\n"
     )
+
+
+@pytest.fixture(scope="module")
+def long_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a completed session of 120 turns, in which 12 calls failed, and a failed session of one turn."""
+    home = a_home(tmp_path_factory.mktemp("long"))
+    turns: list[Record] = []
+    for turn in range(1, 121):
+        called: dict[str, Any] = {
+            "type": "tool_use",
+            "id": f"toolu_{turn}",
+            "name": "look",
+            "input": {},
+        }
+        output = 5_000 if turn == 60 else 7
+        turns.append(attempt(1, turn, content=[called], output_tokens=output))
+        took = SECOND // 2 if turn == 33 else 1_000
+        ran = tool(1, called["id"], "look", at=T0 + turn * SECOND + 6_000_000, took=took)
+        failed = ToolAnswer("no", is_error=True, outcome="failed")
+        turns.append(replace(ran, answer=failed) if turn % 10 == 0 else ran)
+    record(home, [start(1, "long"), *turns, end(1)])
+    record(home, [start(2, "short", at=T0 - 9 * SECOND), attempt(2, 1), end(2, failed=True)])
+    return home.path
+
+
+def test_a_long_session_is_shown_by_its_notable_turns(
+    long_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`show` of a long session prints failed, slow and expensive turns and the longest steps; `--all` prints all."""
+    shell = Shell(long_home, capsys)
+    shown = shell("show", "long").out.splitlines()
+    assert len(shown) < 60
+    at = next(at for at, line in enumerate(shown) if "of 120 turns" in line)
+    assert shown[at].endswith(
+        " of 120 turns: failed (10 of 12), slow or expensive; --all shows all turns and steps"
+    )
+    notable = {line.split()[1]: line for line in shown[at + 2 :] if line.startswith("main")}
+    assert "failed" in notable["10"]
+    assert "slow" in notable["33"]
+    assert "failed, expensive" in notable["60"]
+    at = next(at for at, line in enumerate(shown) if line.startswith("the longest 10 of "))
+    assert shown[at + 2].split()[:2] == ["500", "ms"]
+    assert "33" in shown[at + 2].split()
+    everything = shell("show", "long", "--all").out.splitlines()
+    assert sum(line.startswith("main") for line in everything) == 120
+    assert "turns:" not in shell("show", "short").out
+
+
+def test_sessions_show_what_failed_and_which_need_attention(
+    long_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list shows the cause of a failure, and failed calls of a completed session. `--attention` lists failed
+    sessions first, even if they are older.
+    """
+    shell = Shell(long_home, capsys)
+    listed = [" ".join(line.split()) for line in shell("sessions").out.splitlines()[1:]]
+    assert [line.split()[1] for line in listed] == ["long", "short"]
+    assert " completed 12 calls failed " in listed[0]
+    assert " failed ValueError " in listed[1]
+    ordered = shell("sessions", "--attention", "--limit", "1").out.splitlines()[1:]
+    assert [line.split()[1] for line in ordered] == ["short"]
+    columns = json.loads(shell("sessions", "--attention", "--json").out.splitlines()[0])
+    assert columns["name"] == "short"
+
+
+def test_a_cut_response_is_explained_and_its_cost_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`show` explains that the response was cut, shows what the failed requests cost, and `--content` each turn."""
+    home = a_home(tmp_path)
+    events = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
+        b'"role":"assistant","model":"claude-sonnet-5-5","content":[],"usage":{"input_tokens":1000,"output_tokens":1}}}\n\n'
+    )
+    stream = {"content-type": "text/event-stream"}
+    cut = Answer(
+        200, stream, (Chunk(events, 2_000_000),), "cut", Failure("RemoteProtocolError", "closed")
+    )
+    ended = replace(end(1, failed=True), reason=Label("RemoteProtocolError"))
+    record(home, [start(1), attempt(1, 1), replace(attempt(1, 2), answer=cut), ended])
+    shell = Shell(home.path, capsys)
+    lines = [
+        " ".join(line.split()) for line in shell("show", "story", "--content").out.splitlines()
+    ]
+    assert lines[0] == ("failed: the response was cut: RemoteProtocolError from claude-sonnet-5-5")
+    assert "turn 2 of main: the response was cut: the connection was closed" in lines[1]
+    assert [line for line in lines if line.startswith("wasted ")] == [
+        "wasted at least $0.0020 on 1 failed request"
+    ]
+    assert [line.split(" POST")[0] for line in lines if " POST" in line] == ["turn 1", "turn 2"]
+
+
+def interaction(start_s: int, wall_s: int) -> Split:
+    parts = (0,) * 7
+    return Split("1", "main", start_s * SECOND, wall_s * SECOND, *parts, True, "wire", ())
+
+
+def test_the_time_between_interactions_is_shown() -> None:
+    """Interactions that overlap leave no time between them."""
+    splits = [interaction(0, 5), interaction(3, 4), interaction(20, 1)]
+    assert time_between(splits) == 13 * SECOND
+    assert time_between([]) == 0

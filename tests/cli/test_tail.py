@@ -20,6 +20,7 @@ from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record
 from agentobs.store.maintenance import ingest
+from tests.cli.pseudo_terminal import on_terminal
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -288,3 +289,16 @@ def test_a_second_look_returns_only_new_facts(home: Home, recorder: Recorder) ->
         1,
     )
     assert followed.look() == []
+
+
+def test_a_failure_is_wrapped_on_a_narrow_terminal(home: Home) -> None:
+    """With 60 columns, the reason of a failure is never cut; other steps have one line."""
+    record(home, a_session())
+    lines = on_terminal(
+        home.path, "tail", "refund-loop", "-n", "100", "--no-follow", columns=60
+    ).lines[1:]
+    assert "http_error 529 overloaded_error 5.0 ms" in " ".join(" ".join(lines).split())
+    [wrapped] = [line for line in lines if "overloaded_error" in line]
+    assert wrapped.startswith(" " * 22)
+    assert max(map(len, lines)) <= 60
+    assert len([line for line in lines if line.endswith("…")]) == 2

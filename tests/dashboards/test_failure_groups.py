@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from agentobs.records.request_failures import outcome_words, request_failure
 from dashboards.panels.failure_groups import (
     MOST_GROUPS,
     SessionFailures,
@@ -12,7 +13,7 @@ from dashboards.panels.failure_groups import (
     failures_of_failed_agent,
     session_failures,
 )
-from dashboards.panels.failure_words import failure_note, failure_words, request_failure
+from dashboards.panels.failure_words import failure_note, failure_words
 from dashboards.panels.trace_tree import trace_tree
 from tests.dashboards.test_trace_tree import row, step
 
@@ -268,6 +269,11 @@ def test_failures_of_requests_in_words() -> None:
     )
     assert request_failure("no_response", "ConnectError", None) == "no response: ConnectError"
     assert request_failure("cut", None, 200) == "the response was cut"
+    assert outcome_words("cut 200 RemoteProtocolError") == (
+        "the response was cut: the connection was closed"
+    )
+    assert outcome_words("http_error 529 overloaded_error") == "HTTP 529: overloaded_error"
+    assert outcome_words("cut short by hand") == "cut short by hand"
     assert request_failure("stream_error", "api_error", 200) == "error in the response: api_error"
 
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import duckdb
 import pytest
 
 from agentobs.recording.journal.home import Home, open_home
+from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.labels import digest_label
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
@@ -39,6 +41,7 @@ from tests.store.recordings import (
     record,
     session_id,
     start,
+    tool,
     write_facts,
 )
 from tests.store.wire_conversations import WireConversation
@@ -538,6 +541,21 @@ def test_rows_show_the_last_error(client: Client) -> None:
     assert len(errors) == len(whole) == len(listed(client, status="failed"))
     assert "/?q=ValueError&status=failed" in failed.links("/?")
     assert sorted(all_listed(client, q="valueerror")) == sorted(all_listed(client, status="failed"))
+
+
+def test_a_completed_session_shows_its_failed_calls(tmp_path: Path) -> None:
+    """The row of a session that completed shows how many of its tool calls failed."""
+    home = open_home(tmp_path / "home")
+    called = [{"type": "tool_use", "id": f"toolu_{n}", "name": "look", "input": {}} for n in (1, 2)]
+    failed = ToolAnswer("no", is_error=True, outcome="failed")
+    runs = [
+        replace(tool(1, str(each["id"]), "look", at=T0 + 2 * SECOND), answer=failed)
+        for each in called
+    ]
+    record(home, [start(1), attempt(1, 1, content=called), *runs, end(1)])
+    record(home, [start(2), attempt(2, 1), end(2)])
+    with serving(home) as client:
+        assert re.findall(r"\d+ calls? failed", client.get("/").html) == ["2 calls failed"]
 
 
 def test_filters_are_one_click_away(client: Client) -> None:

@@ -215,7 +215,7 @@ def test_only_unreadable_files_are_skipped(tmp_path: Path) -> None:
     written(files / "z.jsonl", line(2))
     result = run(home, "import", "wire", files, empty)
     assert result.exit_code == 1
-    assert "1 sessions imported, 1 already imported" in result.output
+    assert "1 session imported, 1 already imported" in result.output
     assert result.stderr.splitlines() == [
         f"skipped: {empty}: it contains no *.jsonl file",
         f"skipped: {files}/lost.jsonl: no such file or directory",

@@ -127,7 +127,7 @@ def test_compressed_files_are_read(tmp_path: Path, kind: str, name: str) -> None
     home = open_home(tmp_path / "home")
     path = FORMATS[kind](tmp_path, recorded_pairs())
     put(tmp_path / "packed" / f"{name}.gz", gzip.compress(path.read_bytes()))
-    assert "1 sessions imported" in run(home, "import", kind, tmp_path / "packed").output
+    assert "1 session imported" in run(home, "import", kind, tmp_path / "packed").output
     assert run(home, "import", kind, path).output == "0 sessions imported, 1 already imported\n"
 
 
@@ -159,7 +159,7 @@ def test_other_files_in_a_folder_are_skipped_in_one_line(tmp_path: Path) -> None
     result = run(home, "import", "vcr", tmp_path / "files")
     assert result.exit_code == 0
     assert result.output.splitlines()[1:] == [
-        "1 sessions imported, 0 already imported",
+        "1 session imported, 0 already imported",
         "3 files without a request to the provider skipped (3 requests to other hosts)",
         "1 files with another format skipped",
     ]

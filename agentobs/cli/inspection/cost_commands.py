@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -499,16 +499,27 @@ def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[dict[str, Any]]
             ("hit ratio", "-" if ratio is None else f"{share(ratio, digits=1)} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
-            ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} misses (estimated)"
-                       f"{f': {_reasons(waste)}' if waste else ''}"),
-            ("lifetimes", f"actual {money(row['cache_usd']) or '-'}, with 5m "
-                          f"{money(row['cache_5m_usd']) or '-'}, with 1h {money(row['cache_1h_usd']) or '-'}: "
-                          f"{row['better'] or 'nothing was cached'}"),
+            ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} miss{'es' * (row['misses'] != 1)} "
+                       f"(estimated){f': {_reasons(waste)}' if waste else ''}"),
+            ("lifetimes", _lifetimes(row)),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
             ("cost", f"{money(row['cost_usd']) or '-'}, {COST_STATUSES[row['cost_status']]}"),
         ]  # fmt: skip
         for label, text in entries:
             click.echo(f"{label:<12} {text}")
+
+
+def _lifetimes(row: Mapping[str, Any]) -> str:
+    """Return what the cache cost, and would have cost with each lifetime, in words."""
+    if row["better"] is None:
+        return "nothing was cached"
+    better = {"5m": "5 minutes is cheaper", "1h": "1 hour is cheaper"}.get(
+        row["better"], "both cost the same"
+    )
+    return (
+        f"the cache cost {money(row['cache_usd'])}; estimated with a lifetime of 5 minutes "
+        f"{money(row['cache_5m_usd'])}, of 1 hour {money(row['cache_1h_usd'])}: {better}"
+    )
 
 
 def _table(values: Any) -> Rows:

@@ -9,6 +9,7 @@ import click
 from agentobs.cli.terminal.query_output import as_dicts, with_texts
 from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.records.display import pretty, printable, text
+from agentobs.records.request_failures import outcome_words, request_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _BEFORE = ("lane", "turn", "step", "outcome", "duration_ns")
 _FAILED = ("failed", "http_error", "cut", "error", "timed_out")
 """The outcomes of tool calls and requests that failed."""
+_BROKEN = ("cut", "no_response", "stream_error")
+"""The outcomes of requests without a complete response; an HTTP status of them is that of a success."""
 FAILED_STYLE = "bold red"
 """The style of the line with the cause of a failure."""
 _WARNING_STYLE = "bold yellow"
@@ -93,7 +96,10 @@ def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
     else:
         what = f"call {text(group.name)}"
     status = f"HTTP {group.status}" if group.status is not None and group.status >= 400 else None
-    error = text(" ".join(filter(None, (status, group.error_class)))) or text(group.outcome)
+    if group.kind == "attempt" and group.outcome in _BROKEN:
+        error = text(request_failure(group.outcome, group.error_class, group.status))
+    else:
+        error = text(" ".join(filter(None, (status, group.error_class)))) or text(group.outcome)
     line = f":{group.line}" if group.line is not None else ""
     place = f" at {text(group.file)}{line}" if group.file else ""
     lane = agents.get(group.lane, group.lane)
@@ -110,9 +116,11 @@ def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
 
 
 def _turns(turns: Sequence[int]) -> str:
-    """Return turns in words: `turn 3`, `turns 1 and 4`, `turns 6 to 998`."""
+    """Return turns in words: `turn 3`, `turns 1 and 4`, `turns 6 to 9`, `26 turns, the first 37 and the last 999`."""
     if len(turns) == 1:
         return f"turn {turns[0]:,}"
+    if len(turns) > 2 and turns[-1] - turns[0] >= len(turns):
+        return f"{len(turns):,} turns, the first {turns[0]:,} and the last {turns[-1]:,}"
     joint = "and" if len(turns) == 2 else "to"
     return f"turns {turns[0]:,} {joint} {turns[-1]:,}"
 
@@ -127,8 +135,12 @@ def _failed_step(step: Mapping[str, Any]) -> str:
     what = "tool call" if step["kind"] == "tool_call" else "request to"
     place = step.get("file")
     line = f":{step['line']}" if step.get("line") is not None else ""
+    if step["kind"] == "attempt" and step["outcome"] in _BROKEN:
+        outcome = request_failure(str(step["outcome"]), step.get("class"), step.get("status"))
+    else:
+        outcome = " ".join(text(step[name]) for name in ("outcome", "class") if name in step)
     facts = (
-        f"{text(step['outcome'])} {text(step['class'])}" if "class" in step else step["outcome"],
+        outcome,
         f"at {text(place)}{line}" if place else None,
         f"HTTP {step['status']}" if "status" in step else None,
         f"{text(step['limit_hit'])} limit" if "limit_hit" in step else None,
@@ -154,6 +166,8 @@ def _named(step: Mapping[str, Any], agents: Mapping[str, str]) -> dict[str, Any]
 
 
 def _cell(step: Mapping[str, Any], name: str) -> Any:
+    if name == "outcome" and step["kind"] == "request":
+        return outcome_words(str(step["outcome"]))
     if name != "step":
         return pretty(name, step[name])
     subject = step["model"] if step["kind"] == "request" and step["model"] else step["name"]

@@ -11,6 +11,7 @@ from agentobs.ledger import Meter, PriceBook
 from agentobs.recording.journal.followed_segments import Appended
 from agentobs.records.display import COST_MARKS, money, seconds
 from agentobs.records.facts import UsageRow
+from agentobs.records.request_failures import request_failure
 
 _USAGE_FIELDS = frozenset(each.name for each in dataclasses.fields(UsageRow))
 _TOKENS = (
@@ -176,7 +177,7 @@ class LiveSteps:
 
     def _request(self, value: dict[str, Any], usage: Sequence[UsageRow]) -> Step:
         failed = value["outcome"] != "ok"
-        error = [value["outcome"], value["status"], value["error_type"]] if failed else []
+        error = _error(value) if failed else ""
         counts = {
             name: sum(getattr(row, each) for row in usage if row.billed for each in fields)
             for name, fields in _TOKENS
@@ -188,7 +189,7 @@ class LiveSteps:
         )
         parts = [
             value["model"] or value["model_requested"] or value["endpoint"],
-            " ".join(str(each) for each in error if each is not None),
+            error,
             value["stop_reason"] or "",
             self._cost(usage),
             seconds(value["duration_ns"]) or "",
@@ -222,6 +223,14 @@ class LiveSteps:
         parts = [name, outcome, origin, place, size, seconds(value.get("duration_ns")) or ""]
         text = "  ".join(part for part in parts if part)
         return _step(value, value["result_ns"], "result", text, "failed" if failed else "")
+
+
+def _error(value: dict[str, Any]) -> str:
+    """Return why a request failed: the HTTP error, or in words what happened to the response."""
+    outcome, status, error_type = value["outcome"], value["status"], value["error_type"]
+    if outcome in ("cut", "no_response", "stream_error"):
+        return request_failure(outcome, error_type, status)
+    return " ".join(str(each) for each in (outcome, status, error_type) if each is not None)
 
 
 def _calls_first(steps: Sequence[Step]) -> list[Step]:

@@ -16,8 +16,9 @@ from agentobs.cli.inspection.failure_output import (
     print_failed_steps,
     print_failure,
 )
+from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns
 from agentobs.cli.inspection.session_summary import summary_facts
-from agentobs.cli.inspection.time_use import shares_line
+from agentobs.cli.inspection.time_use import shares_line, time_between
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.terminal.query_output import (
@@ -44,12 +45,14 @@ from agentobs.records.display import (
     printable,
     score_value,
     scored_part,
+    seconds,
     text,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from agentobs.store.analysis.failed_steps import FailedSteps
     from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.port import Store
 
@@ -62,6 +65,12 @@ if TYPE_CHECKING:
     "--cause",
     metavar="TEXT",
     help="Only sessions whose cause of failure contains this text, such as ValueError or a tool, ignoring case.",
+)
+@click.option(
+    "--attention",
+    is_flag=True,
+    help="List failed sessions first, then those with failure signatures, then all others; in each group, the most "
+    "expensive first.",
 )
 @click.option(
     "--telemetry",
@@ -93,6 +102,7 @@ def sessions(
     context: click.Context,
     failed: bool,
     cause: str | None,
+    attention: bool,
     telemetry: bool,
     limit: int,
     where: str | None,
@@ -100,7 +110,7 @@ def sessions(
     all_text: bool,
     form: Form,
 ) -> None:
-    """List recorded sessions, newest first."""
+    """List recorded sessions, newest first, with what failed in them."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.analysis.session_search import SessionTexts
     from agentobs.store.disk_usage import warning
@@ -119,19 +129,19 @@ def sessions(
         if cause is not None:
             selections.append(_with_cause(store, cause))
         chosen = list(set.intersection(*map(set, selections))) if selections else None
-        has_causes = failed or cause is not None or form != "table"
-        rows = rows_of(
-            store,
-            "sessions",
-            failed=failed or None,
-            session_ids=chosen,
-            telemetry=telemetry or None,
-            limit=limit,
-            causes=has_causes,
-        )
+        selection = {"failed": failed or None, "telemetry": telemetry or None}
+        signatures = None
+        if attention:
+            chosen, signatures = _by_attention(store, limit, selection | {"session_ids": chosen})
+        rows = rows_of(store, "sessions", **selection, session_ids=chosen, limit=limit, causes=True)
+        if attention:
+            place = {session_id: at for at, session_id in enumerate(chosen or ())}
+            at = rows[0].index("session_id")
+            rows = rows[0], sorted(rows[1], key=lambda row: place[row[at]])
         rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
-        shown = _FAILED_SESSIONS if failed or cause is not None else _SESSIONS
-        print_rows(_with_status_notes(rows) if form == "table" else rows, shown, form)
+        if form == "table":
+            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}))
+        print_rows(rows, _FAILED_SESSIONS if failed or cause is not None else _SESSIONS, form)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
 
@@ -144,9 +154,14 @@ def sessions(
     help="Also show prompts, responses and tool data. May show user input.",
 )
 @click.option("--facts", is_flag=True, help="Also show all facts about the session, one per line.")
+@click.option(
+    "--all", "shows_all", is_flag=True, help="Show all turns and steps of a long session."
+)
 @click.pass_context
-def show(context: click.Context, session: str, content: bool, facts: bool) -> None:
-    """Show one session: what failed, cost and time, turns, and all steps.
+def show(context: click.Context, session: str, content: bool, facts: bool, shows_all: bool) -> None:
+    """Show one session: what failed, cost and time, turns, and steps.
+
+    Of a long session, it shows the failed, slowest and most expensive turns, and the longest steps.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
@@ -162,7 +177,8 @@ def show(context: click.Context, session: str, content: bool, facts: bool) -> No
         [shown] = as_dicts(_with_status_notes(about))
         turns = rows_of(store, "session_turns", session_id=session_id)
         unfinished = rows_of(store, "internal/unfinished_turns", session_id=session_id)
-        failed = _print_failures(store, session_id, failure, str(shown["status"]), turns)
+        groups = _failed_steps(store, session_id, turns)
+        failed = _print_failures(store, session_id, failure, str(shown["status"]), groups)
         title = titles.get(session_id)
         cut = as_dicts(unfinished)
         print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
@@ -170,13 +186,10 @@ def show(context: click.Context, session: str, content: bool, facts: bool) -> No
         if facts:
             _print_facts(_with_git(about, git), costs[:1])
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
-        timeline = _timeline(rows_of(store, "session_timeline", session_id=session_id))
-        print_rows(
-            with_lane_names(_all_turns(turns, unfinished), store, session_id), _TURNS, "table"
-        )
-        click.echo()
-        print_rows(timeline, _TIMELINE, "table")
-        if failure is not None and len(turns[1]) + len(timeline[1]) > SCREEN_ROWS:
+        timeline = rows_of(store, "session_timeline", session_id=session_id)
+        listed = _all_turns(turns, unfinished)
+        printed = _print_steps(store, session_id, listed, timeline, None if shows_all else groups)
+        if failure is not None and printed > SCREEN_ROWS:
             # The first lines have left the screen.
             click.echo()
             print_line(failure_line(failure), FAILED_STYLE)
@@ -189,18 +202,22 @@ def show(context: click.Context, session: str, content: bool, facts: bool) -> No
             click.echo(line)
 
 
+def _failed_steps(store: Store, session_id: str, turns: Rows) -> list[FailedSteps]:
+    """Return the failed steps of a session in groups."""
+    from agentobs.store.analysis.failed_steps import group_failed_steps
+
+    errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
+    return group_failed_steps(errors, as_dicts(turns))
+
+
 def _print_failures(
     store: Store,
     session_id: str,
     failure: dict[str, Any] | None,
     status: str,
-    turns: Rows,
+    groups: Sequence[FailedSteps],
 ) -> int:
     """Print why a session failed, and its failed steps. Return the number of tool calls that failed."""
-    from agentobs.store.analysis.failed_steps import group_failed_steps
-
-    errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
-    groups = group_failed_steps(errors, as_dicts(turns))
     agents = agent_names(store, session_id)
     if failure is not None:
         print_failure(failure, agents)
@@ -212,30 +229,39 @@ def _print_failures(
 
 
 def _print_time_and_waste(store: Store, session_id: str) -> None:
-    """Print where the time went, and what cache misses cost, each in one line if it is known."""
+    """Print where the time went, and what cache misses and failed requests cost, each in one line if it is known."""
     from agentobs.store.analysis.wall_time import interaction_times
 
-    shares = shares_line(interaction_times(store, session_id))
+    splits = interaction_times(store, session_id)
+    shares, idle = shares_line(splits), time_between(splits)
+    if shares and idle >= 1_000_000_000:
+        shares += f"; {seconds(idle)} passed between interactions"
     wasted = as_dicts(rows_of(store, "cache_waste", session_id=session_id))
     known = [row["wasted_usd"] for row in wasted if row["wasted_usd"] is not None]
-    facts = [("time", shares)] if shares else []
+    failed = as_dicts(rows_of(store, "internal/failed_request_costs", session_id=session_id))
+    parts = []
     if known:
         misses = sum(row["calls"] for row in wasted)
-        facts.append(
-            ("wasted", f"about {money(sum(known))} on {misses:,} cache miss{'es' * (misses != 1)}")
-        )
-    if facts:
-        print_facts(facts)
+        parts.append(f"about {money(sum(known))} on {misses:,} cache miss{'es' * (misses != 1)}")
+    if failed:
+        marks = {COST_MARKS.get(row["cost_status"], "") for row in failed}
+        mark = next((each for each in COST_MARKS.values() if each in marks), "")
+        spent = money(sum((row["cost_usd"] for row in failed), Decimal(0)))
+        parts.append(f"{mark}{spent} on {len(failed):,} failed request{'s' * (len(failed) != 1)}")
+    facts = [("time", shares), ("wasted", ", ".join(parts))]
+    print_facts((name, value) for name, value in facts if value)
     click.echo()
 
 
 SCREEN_ROWS = 30
 """The number of rows after which the failure is printed again. Our choice: a small terminal."""
+LONG_ROWS = 100
+"""The number of turns and steps above which a session is long. Our choice: about three screens."""
 TITLE_WIDTH = 50
 """The maximum length of a title in a table, in characters. Our choice."""
 
 _SESSIONS = (
-    "session_id", "name", "title", "status", "reason", "started_ns", "duration_ns", "turns", "tool_calls",
+    "session_id", "name", "title", "status", "cause", "started_ns", "duration_ns", "turns", "tool_calls",
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
 )  # fmt: skip
 _FAILED_SESSIONS = (
@@ -259,6 +285,7 @@ _CONVERSATION = (
 )
 """The columns shown for the sessions of a conversation."""
 _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type")
+_LONGEST = ("duration_ns", "after_ns", "what", "lane", "turn", "outcome", "error_type")
 """The columns that each command shows; its query may return more."""
 
 
@@ -279,6 +306,45 @@ def _with_cause(store: Store, cause: str) -> list[str]:
     needle = cause.casefold()
     causes = as_dicts(rows_of(store, "internal/causes"))
     return [row["session_id"] for row in causes if needle in str(row["summary"]).casefold()]
+
+
+def _by_attention(
+    store: Store, limit: int, selection: Mapping[str, Any]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the IDs of the sessions that need attention most, in order, and the failure signatures that were found.
+
+    Args:
+        store: the store.
+        limit: the maximum number of IDs.
+        selection: the parameters of the query `sessions` that select the sessions.
+    """
+    from agentobs.store.analysis.attention import by_attention, found_signatures
+    from agentobs.store.analysis.diagnosis import diagnose_all
+
+    with Spinner("reading the store"):
+        sessions = store.rows("sessions", **selection, limit=None, causes=False).dicts()
+        since_ns = min((row["started_ns"] for row in sessions), default=0)
+        signatures = found_signatures(diagnose_all(store, since_ns).dicts())
+        return by_attention(store, sessions, signatures)[:limit], signatures
+
+
+def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]]) -> Rows:
+    """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
+    failure signatures.
+    """
+    listed = as_dicts(rows)
+    counts = store.rows("internal/failed_calls", session_ids=[row["session_id"] for row in listed])
+    failed = {row["session_id"]: row["failed_calls"] for row in counts.dicts()}
+
+    def cause(row: dict[str, Any]) -> str | None:
+        if row["cause"] is not None:
+            return str(row["cause"])
+        calls = failed.get(row["session_id"], 0)
+        parts = [f"{calls:,} call{'s' * (calls != 1)} failed"] if calls else []
+        parts += [each.replace("_", " ") for each in signatures.get(row["session_id"], ())]
+        return ", ".join(parts) or None
+
+    return rows[0], [tuple({**row, "cause": cause(row)}.values()) for row in listed]
 
 
 def _with_titles(rows: Rows, texts: SessionTexts, width: int | None) -> Rows:
@@ -323,12 +389,43 @@ def _all_turns(turns: Rows, unfinished: Rows) -> Rows:
     return turns[0], sorted([*turns[1], *unfinished[1]], key=lambda row: row[at])
 
 
-def _timeline(rows: Rows) -> Rows:
-    """Return the rows of a session's timeline for a table: times relative to its start, names indented by depth."""
+def _print_steps(
+    store: Store,
+    session_id: str,
+    turns: Rows,
+    timeline: Rows,
+    groups: Sequence[FailedSteps] | None,
+) -> int:
+    """Print the turns and the timeline; of a long session, the notable turns and the longest steps.
+
+    Return the number of printed rows. If the failed steps are None, a long session is printed in full.
+    """
     from agentobs.store.analysis.shown_steps import shown_steps
 
-    listed = as_dicts(rows)
+    listed = as_dicts(timeline)
     first = min((row["started_ns"] for row in listed), default=0)
+    steps = shown_steps(listed)
+    lanes = agent_names(store, session_id)
+    if groups is None or len(turns[1]) + len(steps) <= LONG_ROWS:
+        print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
+        click.echo()
+        print_rows(_timeline(steps, first), _TIMELINE, "table")
+        return len(turns[1]) + len(steps)
+    chosen, words = notable_turns(turns, groups)
+    print_line(
+        f"{len(chosen[1]):,} of {len(turns[1]):,} turns: {words}; --all shows all turns and steps"
+    )
+    columns = (*_TURNS[:2], "notable", *_TURNS[2:])
+    print_rows(with_lane_names(chosen, store, session_id), columns, "table")
+    longest = longest_steps(steps, lanes)
+    click.echo()
+    print_line(f"the longest {len(longest):,} of {len(steps):,} steps:")
+    print_rows(with_lane_names(_longest(longest, first), store, session_id), _LONGEST, "table")
+    return len(chosen[1]) + len(longest)
+
+
+def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> Rows:
+    """Return steps for a table: times relative to the start of the session, names indented by depth."""
     shown = [
         (
             row["started_ns"] - first,
@@ -338,9 +435,19 @@ def _timeline(rows: Rows) -> Rows:
             row["outcome"],
             row["error_type"],
         )
-        for row in shown_steps(listed)
+        for row in steps
     ]
     return list(_TIMELINE), shown
+
+
+def _longest(steps: Sequence[Mapping[str, Any]], first: int) -> Rows:
+    """Return the longest steps for a table, with their turns."""
+    names = ("what", "lane", "turn", "outcome", "error_type")
+    shown = [
+        (row["duration_ns"], row["started_ns"] - first, *(row[name] for name in names))
+        for row in steps
+    ]
+    return list(_LONGEST), shown
 
 
 def _print_facts(rows: Rows, costs: Sequence[Mapping[str, Any]]) -> None:
@@ -420,7 +527,7 @@ def _show_content(context: click.Context, session_id: str) -> None:
     with Spinner("reading the content"):
         recording = load_recording(home_option(context), session_id)
     click.echo()
-    click.echo(trajectory(recording.exchanges), nl=False)
+    click.echo(trajectory(recording.exchanges, numbered=True), nl=False)
     click.echo(changed_inputs(recording.exchanges), nl=False)
     if recording.result is not None:
         result = json.dumps(recording.result.value, ensure_ascii=False)

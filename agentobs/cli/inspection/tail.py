@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ PAUSE_SECONDS = 0.2
 """The pause between two checks for new facts. Our choice: a recorder writes at least this often."""
 SHORT_ID = 12
 """The number of characters of a session ID. IDs start with the time in milliseconds, which has this length."""
+INDENT = 22
+"""The indent of the other lines of a wrapped step: the length of its time and kind."""
+_WHOLE = ("failed", "denied", "crashed")
+"""The states of steps that are never cut."""
 TEXT_MAX = 400
 """The maximum number of characters of a message, an input or a result. Our choice; `show --content` shows more."""
 
@@ -138,7 +143,7 @@ class _Printer:
             for renamed in self._renamed(session_id):
                 self._print(renamed, "dim")
         for step in steps:
-            self._print(self._line(step), STYLES.get(step.state, ""))
+            self._print(self._line(step), STYLES.get(step.state, ""), whole=step.state in _WHOLE)
             if self._content is not None:
                 for text in self._content.of(step):
                     self._print(f"    {text}", "dim")
@@ -198,11 +203,17 @@ class _Printer:
             place = "" if self._is_single else f"{session_id[:SHORT_ID]}  "
             yield f"{place}{', '.join(changes)}, because another agent started before it"
 
-    def _print(self, line: str, style: str) -> None:
-        text = Text(printable(line), style=style)
-        if self._console.is_terminal:
-            text.truncate(self._console.width, overflow="ellipsis")
-        self._console.print(text, soft_wrap=True)
+    def _print(self, line: str, style: str, *, whole: bool = False) -> None:
+        """Print one line. On a terminal, a line that is too long is cut, or wrapped if it must be `whole`."""
+        lines = [printable(line)]
+        if whole and self._console.is_terminal:
+            indent = min(INDENT, self._console.width // 2)
+            lines = textwrap.wrap(lines[0], self._console.width, subsequent_indent=" " * indent)
+        for each in lines:
+            text = Text(each, style=style)
+            if self._console.is_terminal:
+                text.truncate(self._console.width, overflow="ellipsis")
+            self._console.print(text, soft_wrap=True)
 
 
 class _StepContent:

@@ -256,6 +256,16 @@ def shares_line(splits: list[Split]) -> str:
     return f"{seconds(wall)} in total: {listed}"
 
 
+def time_between(splits: list[Split]) -> int:
+    """Return the time between interactions in which none was open, in nanoseconds."""
+    idle, end = 0, None
+    for split in sorted(splits, key=lambda each: each.started_ns):
+        if end is not None:
+            idle += max(split.started_ns - end, 0)
+        end = max(end or 0, split.started_ns + split.wall_ns)
+    return idle
+
+
 def _print_shares(splits: list[Split]) -> None:
     """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
     if line := shares_line(splits):

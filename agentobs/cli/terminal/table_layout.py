@@ -31,7 +31,7 @@ PRIORITY = {
             2,
             "name title started_ns at_ns duration_ns calls errors p95_ns hit_ratio saved_usd misses wasted_usd "
             "error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio cost_status "
-            "times part kind A B",
+            "times part kind A B notable",
         ),
         (
             3,

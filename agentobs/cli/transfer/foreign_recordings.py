@@ -131,7 +131,9 @@ def _summarize(
 ) -> bool:
     """Print a summary of an import; return whether everything that was named was imported."""
     new = sum(each.is_new for each in report.files)
-    click.echo(f"{new} sessions imported, {len(report.files) - new} already imported")
+    click.echo(
+        f"{new:,} session{'s' * (new != 1)} imported, {len(report.files) - new} already imported"
+    )
     names = set(named)
     alone = {path: count for path, count in report.others.items() if path in names}
     for path, count in alone.items():

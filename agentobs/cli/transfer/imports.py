@@ -92,7 +92,9 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
     with Spinner("loading new records"):
         ingest(home)
     new = sum(each.is_new for each in report.files)
-    click.echo(f"{new} sessions imported, {len(report.files) - new} already imported")
+    click.echo(
+        f"{new:,} session{'s' * (new != 1)} imported, {len(report.files) - new} already imported"
+    )
     for path in set(report.without_exchanges) - {bad.path for bad in report.bad_lines}:
         click.echo(f"skipped: {text(str(path))}: it contains no exchange", err=True)
     empty = [path for path in paths if not any(path in (file, *file.parents) for file in files)]
@@ -238,7 +240,7 @@ def _summarize(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
     new = sum(each.is_new for each in report.sessions)
     kept = [each for each in report.sessions if each.is_kept]
     click.echo(
-        f"{new} sessions imported, {len(report.sessions) - new - len(kept)} already imported"
+        f"{new:,} session{'s' * (new != 1)} imported, {len(report.sessions) - new - len(kept)} already imported"
         + (f", {report.without_responses} without a response" if report.without_responses else "")
         + (f", {report.recorded} recorded by a proxy" if report.recorded else "")
     )

@@ -10,6 +10,7 @@ from typing import Any
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import facts_path, forms
 from agentobs.records.exchanges import Recording
+from agentobs.store.analysis.attention import by_attention, found_signatures
 from agentobs.store.analysis.diagnosis import diagnose_all
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
@@ -132,15 +133,10 @@ class SessionData:
             rows = texts.replace_in_dicts(store.rows("sessions", limit=LISTED, causes=True).dicts())
             titles = SessionTexts(store).titles([str(row["session_id"]) for row in rows])
             since_ns = min((row["started_ns"] for row in rows), default=0)
-            signatures = _signatures(texts.replace_in_dicts(diagnose_all(store, since_ns).dicts()))
-            order = store.rows(
-                "internal/by_attention",
-                session_ids=[row["session_id"] for row in rows],
-                statuses=[row["status"] for row in rows],
-                signatures=[len(signatures.get(row["session_id"], ())) for row in rows],
-                costs=[row["cost_usd"] for row in rows],
-            )
-            place = {session_id: at for at, (session_id,) in enumerate(order.rows)}
+            diagnosed = texts.replace_in_dicts(diagnose_all(store, since_ns).dicts())
+            signatures = found_signatures(diagnosed)
+            order = by_attention(store, rows, signatures)
+            place = {session_id: at for at, session_id in enumerate(order)}
         found = [
             Listed(
                 row["session_id"],
@@ -196,14 +192,6 @@ class SessionData:
 
 def _content(store: Store, session_id: str) -> Recording:
     return store.content(session_id)
-
-
-def _signatures(rows: Iterable[Row]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if row["signature"] != "failure":
-            found.setdefault(row["session_id"], []).append(str(row["signature"]))
-    return found
 
 
 def tree(rows: Iterable[Row]) -> list[Node]:

@@ -547,7 +547,10 @@ SELECT
     string_agg(DISTINCT calls.name, ' ') AS about,
     count(*)::DOUBLE AS value,
     1::DOUBLE AS threshold,
-    format('claims success although all {} results failed', count(*)) AS detail,
+    CASE count(*)
+        WHEN 1 THEN 'claims success, but the only result before it is an error'
+        ELSE format('claims success, but all {} results before it are errors', count(*))
+    END AS detail,
     answers.attempt_id AS evidence_id
 FROM attempts AS answers
 JOIN tool_uses AS calls

@@ -183,8 +183,15 @@ SELECT
         || CASE
             WHEN id IS NOT NULL THEN concat_ws(
                 ' ',
-                coalesce(step_class, outcome),
-                '(' || nullif(concat_ws(', ', step_status, limit_hit || ' limit'), '') || ')',
+                -- The status of a response that was cut is that of a success.
+                CASE
+                    WHEN kind = 'attempt' AND outcome = 'cut' THEN concat_ws(': ', 'the response was cut', step_class)
+                    ELSE concat_ws(
+                        ' ',
+                        coalesce(step_class, outcome),
+                        '(' || nullif(concat_ws(', ', step_status, limit_hit || ' limit'), '') || ')'
+                    )
+                END,
                 CASE WHEN kind = 'attempt' THEN 'from ' ELSE 'in ' END || name,
                 'at ' || step_file || ':' || step_line
             )

@@ -1,0 +1,94 @@
+"""What `show` prints about the turns and steps of a long session: the notable turns, and the longest steps."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentobs.cli.terminal.query_output import Rows, as_dicts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from agentobs.store.analysis.failed_steps import FailedSteps
+
+    Row = Mapping[str, Any]
+
+MOST_FAILED = 10
+"""The maximum number of failed turns. Our choice: the whole output fits two screens."""
+MOST_NOTABLE = 5
+"""The number of slowest turns, and of most expensive turns. Our choice."""
+MOST_LONGEST = 10
+"""The number of longest steps. Our choice."""
+_TIMED = frozenset(
+    ("attempt", "tool_call", "permission", "command", "mcp_call", "retry_wait", "queued", "hook")
+)
+"""The kinds of steps, and the names of spans, that take time themselves. A permission is the wait for the user."""
+
+
+class NotableTurns(NamedTuple):
+    """Some turns of a session."""
+
+    rows: Rows
+    """The rows of `session_turns` in order, with the reasons in the column `notable`."""
+    words: str
+    """What they are: `failed (11 of 27), slow or expensive`."""
+
+
+def notable_turns(turns: Rows, groups: Sequence[FailedSteps]) -> NotableTurns:
+    """Return the failed, the slowest and the most expensive turns.
+
+    If more turns failed than fit, each group of failed steps is represented by its first turns. The duration of a turn
+    includes its tool calls.
+
+    Args:
+        turns: the rows of `session_turns`.
+        groups: the failed steps, from `group_failed_steps`.
+    """
+    rows = as_dicts(turns)
+    places = {(row["lane"], row["turn"]): at for at, row in enumerate(rows)}
+    failed = [places[each] for each in dict.fromkeys(_failed_turns(groups)) if each in places]
+    took = [(row["duration_ns"] or 0) + (row["tools_ns"] or 0) for row in rows]
+    costs = {at: row["cost_usd"] for at, row in enumerate(rows) if row["cost_usd"]}
+    slow, expensive = _largest(dict(enumerate(took))), _largest(costs)
+    chosen = sorted({*failed[:MOST_FAILED], *slow, *expensive})
+    reasons = (("failed", failed), ("slow", slow), ("expensive", expensive))
+    columns, values = turns
+    shown = [
+        (*values[at], ", ".join(word for word, found in reasons if at in found)) for at in chosen
+    ]
+    count = len(set(failed) & set(chosen))
+    words = "failed" if count == len(failed) else f"failed ({count:,} of {len(failed):,})"
+    parts = [words] if failed else []
+    parts += ["slow", "expensive"] if costs else ["slow"]
+    return NotableTurns(
+        ([*columns, "notable"], shown),
+        " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))),
+    )
+
+
+def longest_steps(steps: Sequence[Row], lanes: Collection[str]) -> list[Row]:
+    """Return the steps that took longest, the longest first, without steps that contain other steps.
+
+    Args:
+        steps: the rows of the timeline, from `shown_steps`.
+        lanes: the lanes of the session. A call that started a sub-agent contains the steps of its lane.
+    """
+    timed = [
+        row
+        for row in steps
+        if row["duration_ns"]
+        and (row["kind"] if row["kind"] != "span" else row["name"]) in _TIMED
+        and f"{row['lane']}/{row['id']}" not in lanes
+    ]
+    return heapq.nlargest(MOST_LONGEST, timed, key=lambda row: row["duration_ns"])
+
+
+def _failed_turns(groups: Sequence[FailedSteps]) -> Iterator[tuple[str, int]]:
+    """Yield the turns with failed steps: the first turn of each group, then the second ones, and so on."""
+    for at in range(max((len(each.turns) for each in groups), default=0)):
+        yield from ((each.lane, each.turns[at]) for each in groups if at < len(each.turns))
+
+
+def _largest(values: Mapping[int, Any]) -> list[int]:
+    return heapq.nlargest(MOST_NOTABLE, values, key=lambda at: (values[at], -at))

@@ -1,0 +1,43 @@
+"""The order in which sessions need attention: failed ones, then those with failure signatures, then all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentobs.store.port import Store
+
+
+def by_attention(
+    store: Store, sessions: Sequence[Mapping[str, Any]], signatures: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return the IDs of sessions in the order in which they need attention; in each group, the most expensive first.
+
+    The list of sessions in the dashboard has the same order.
+
+    Args:
+        store: the store.
+        sessions: rows of the query `sessions`.
+        signatures: the failure signatures that were found, by session ID; see `found_signatures`.
+    """
+    ordered = store.rows(
+        "internal/by_attention",
+        session_ids=[row["session_id"] for row in sessions],
+        statuses=[row["status"] for row in sessions],
+        signatures=[len(signatures.get(row["session_id"], ())) for row in sessions],
+        costs=[row["cost_usd"] for row in sessions],
+    )
+    return [str(session_id) for (session_id,) in ordered.rows]
+
+
+def found_signatures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the failure signatures that were found, by session ID.
+
+    Args:
+        rows: the rows of `diagnose_all`.
+    """
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["signature"] != "failure":
+            found.setdefault(row["session_id"], []).append(str(row["signature"]))
+    return found
