@@ -125,6 +125,7 @@ class RecordedPath:
         if not {*drift.keys} <= {*departure.keys} or (changed and not is_early):
             return False
         departure.results |= changed
+        departure.errors |= drift.errors
         return True
 
     def is_cut_off(self, lane: Lane) -> bool:

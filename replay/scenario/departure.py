@@ -5,7 +5,7 @@ From the first response on, a different reaction of the agent is a departure. Th
 response: if it differs, the prompt, the tools or the options have changed. Such a difference is called drift, and is
 only reported: the recorded responses still lead the agent's code to the failure, although only the provider could show
 how a model reacts to the new prompt. Different tool results before the failing turn are drift as well, because the
-model's reaction to them is unknown.
+model's reaction to them is unknown; and so are, from any turn on, other texts of errors of tools that fail again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ PROMPT_DRIFT = (
 RESULT_DRIFT = (
     "tool results before turn {} differ from the recording, but the agent gets the recorded responses: if this change "
     "is the fix, choose its turn with agentobs freeze --turn, or freeze a new session"
+)
+ERROR_DRIFT = (
+    "a tool failed as in the recording, but with another error text, and the agent gets the recorded responses: if "
+    "this change is the fix, run the agent with the provider and freeze the new session"
 )
 EARLY = (
     "the agent leaves the recorded path after turn {}, before the tested turn {}: choose the earlier turn with "
@@ -51,6 +55,8 @@ class Departure:
     """The keys by which the first request differed from the recorded one, such as `system`."""
     results: frozenset[str] = frozenset()
     """The IDs of the tool calls before the failing turn whose results differed."""
+    errors: frozenset[str] = frozenset()
+    """The IDs of the tool calls that failed as in the recording, but with another error text."""
 
     def remarks(self) -> list[str]:
         """Return caveats for judging the agent by this replay, one sentence each, without the final period."""
@@ -59,6 +65,8 @@ class Departure:
             found.append(PROMPT_DRIFT.format(", ".join(self.keys)))
         if self.results:
             found.append(RESULT_DRIFT.format(self.failing_turn))
+        if self.errors and not self.has_happened:
+            found.append(ERROR_DRIFT)
         if self.is_early():
             found.append(EARLY.format(self.turn, self.failing_turn))
         return found
@@ -106,6 +114,8 @@ class Drift:
     """
     results: frozenset[str]
     """The IDs of the tool calls whose results differ. Two errors count as equal, because the tool fails both times."""
+    errors: frozenset[str]
+    """The IDs of the tool calls that fail both times, with different results."""
 
 
 def drift_of(recorded: Any, live: Any) -> Drift | None:
@@ -127,12 +137,10 @@ def drift_of(recorded: Any, live: Any) -> Drift | None:
         if canonical(parts[0].get(key)) != canonical(parts[1].get(key))
     )
     pairs = zip(_results(old), _results(new), strict=True)
-    results = (
-        str(one.id)
-        for one, other in pairs
-        if canonical(one.raw) != canonical(other.raw) and not (one.is_error and other.is_error)
-    )
-    return Drift(tuple(sorted(keys)), frozenset(results))
+    differing = [pair for pair in pairs if canonical(pair[0].raw) != canonical(pair[1].raw)]
+    errors = {str(one.id) for one, other in differing if one.is_error and other.is_error}
+    results = {str(one.id) for one, _ in differing} - errors
+    return Drift(tuple(sorted(keys)), frozenset(results), frozenset(errors))
 
 
 def repeats(body: bytes) -> bool:

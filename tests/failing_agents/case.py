@@ -42,7 +42,7 @@ class Change:
     assertion: str | None = None
     """The line that the author of the agent adds to `test_fixed`, if any."""
     needs_provider: bool = False
-    """Whether the fix changes the prompt, so that only a run with the provider can verify it.
+    """Whether the fix changes the prompt or the text of an error, so that only a run with the provider can verify it.
 
     Offline, `test_fixed` stays red, and its message states this.
     """
@@ -84,7 +84,9 @@ class Case:
     completes: bool = False
     """Whether the buggy session completes with a wrong answer."""
     tampered: Change | None = None
-    """A change after the first fix that affects only the returned value, and that `test_same_path` must detect."""
+    """A change after the first fix that affects only the returned value, and that `test_same_path` must detect. None if
+    the recording does not contain the value: a session in a `with` block records a result only with `session.result`.
+    """
     needs: tuple[str, ...] = ()
     """The packages to install into a separate environment; empty if the environment of the project suffices."""
     source_root: str = "."

@@ -19,7 +19,7 @@ from replay.agent_code import leftover_state
 from replay.fixture.failing_turn import failure_of
 from replay.freeze.conversion import freeze
 from replay.freeze.pytest_template import generated_test as text_of_test
-from replay.scenario.departure import PROMPT_DRIFT, RESULT_DRIFT
+from replay.scenario.departure import ERROR_DRIFT, PROMPT_DRIFT, RESULT_DRIFT
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import KEY, MODEL, recorded
 
@@ -334,6 +334,22 @@ def test_changed_results_before_the_failing_turn_are_not_a_fix(tmp_path: Path) -
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=1)
     assert (step.differs, step.turn, step.tool("price").text) == (True, 1, "refunded")
+
+
+def test_another_text_of_an_error_is_not_a_fix(tmp_path: Path) -> None:
+    """A tool that still fails, with another text, is not fixed; a note says that only the provider can show the effect
+    of the text.
+    """
+
+    def refund_with_hint(order: str) -> str:
+        raise ValueError("41,90 is not a number; use a point")
+
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Clerk(refund=refund_with_hint, finish=give_up).run, turn=2)
+    assert (step.differs, step.failed) == (False, True)
+    assert ERROR_DRIFT in step.describe()
+    assert replayed.notes == [f"clerk: {ERROR_DRIFT}"]
 
 
 def test_an_agent_that_diverges_early_is_not_fixed(tmp_path: Path) -> None:
