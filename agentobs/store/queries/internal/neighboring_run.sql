@@ -1,7 +1,7 @@
 -- Which session with the same name started last before one session, or first after it, and is it a run of the same task?
 --
--- $session_id: the session. $is_later: whether the session after it is wanted. `is_same_task`: both have the same entry point and the same first messages, by their digests;
--- false if a digest is unknown.
+-- $session_id: the session. $is_later: whether the session after it is wanted. `is_same_task`: both have the same entry
+-- point and the same first messages, by their digests; false if a digest is unknown.
 WITH this AS (
     SELECT name, min(started_ns) AS started_ns, any_value(entry) AS entry FROM session_starts
     WHERE session_id = $session_id::VARCHAR
