@@ -185,7 +185,7 @@ def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
     everything = client.get(f"/sessions/{FAILED}?tab=steps")
     failed = client.get(f"/sessions/{FAILED}?tab=steps&failed=1")
     assert (step_count(everything.html), step_count(failed.html)) == (4, 2)
-    assert "http_error 529 overloaded_error" in failed.words
+    assert "HTTP 529: overloaded_error" in failed.words
     assert "deny person" in failed.words
     first, second = asked_of(home, FAILED)
     assert failed.links("/attempts/") == [f"/attempts/{each}" for each in (first, second)]

@@ -246,8 +246,8 @@ def test_the_query_returns_all_kinds_of_intervals(tmp_path: Path) -> None:
         ("sub_agent", "main/toolu_2", False, "scout", "own", 7, 12, "ok"),
         ("request", "main/toolu_2", False, None, "model", 8, 11, "ok"),
         ("span", "main", False, "load", "own", 13, 14, "ok"),
-        ("request", "main", True, None, "model", 15, 20, "orphaned"),
         ("compaction", "main", False, "auto", "own", 15, 16, "failed"),
+        ("request", "main", True, None, "model", 15, 20, "orphaned"),
     ]  # fmt: skip
     figure = session_waterfall(rows)
     assert_valid(figure)
