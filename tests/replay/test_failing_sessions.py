@@ -337,7 +337,7 @@ def test_changed_results_before_the_failing_turn_are_not_a_fix(tmp_path: Path) -
 
 
 def test_another_text_of_an_error_is_not_a_fix(tmp_path: Path) -> None:
-    """A tool that still fails, with another text, is not fixed; a note says that only the provider can show the effect
+    """A tool that still fails, with another text, is not fixed; a note states that only the provider can show the effect
     of the text.
     """
 
