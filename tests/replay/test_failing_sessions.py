@@ -337,8 +337,8 @@ def test_changed_results_before_the_failing_turn_are_not_a_fix(tmp_path: Path) -
 
 
 def test_another_text_of_an_error_is_not_a_fix(tmp_path: Path) -> None:
-    """A tool that still fails, with another text, is not fixed; a note states that only the provider can show the effect
-    of the text.
+    """A tool that still fails, with another text, is not fixed; a note states that only the provider can show the
+    effect of the text.
     """
 
     def refund_with_hint(order: str) -> str:
