@@ -20,6 +20,7 @@ from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.store.analysis.diagnosis import SIGNATURES
+from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.list_search import ListSearch, list_search
 from dashboards.app.queries.downloads import csv_download, json_download
@@ -256,12 +257,6 @@ def first_to_open(
     return {**first, "why": f"{words}: {cause}" if cause else words}
 
 
-def failed_calls(view: View, rows: Sequence[Row]) -> dict[str, int]:
-    """Return the numbers of failed tool calls of the sessions in rows, by session ID; only those with failed calls."""
-    counts = view.named("internal/failed_calls", session_ids=[row["session_id"] for row in rows])
-    return {row["session_id"]: row["failed_calls"] for row in counts}
-
-
 def totals_of(view: View, chosen_filter: Filter) -> Row:
     """Return the totals of the matching sessions, and the certainty of their cost."""
     [row] = view.named("listing/totals", **chosen_filter.parameters)
@@ -315,7 +310,7 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             notice=notice,
             most_name=MOST_NAME,
             rows=rows,
-            failed_calls=failed_calls(view, rows),
+            failed_calls=failed_call_counts(view.store, [row["session_id"] for row in rows]),
             first_to_open=first_to_open(view, query, chosen_filter, rows),
             titles=SessionTexts(view.store, view.texts).titles([row["session_id"] for row in rows]),
             unsearched=search.unread,

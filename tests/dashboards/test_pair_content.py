@@ -183,12 +183,12 @@ def test_a_session_without_content_differs_only_in_known_parts(tmp_path: Path) -
     assert "input and result, because the content of A is missing." in words
 
 
-def asked(home: Home, *sessions: tuple[str, ...]) -> list[str]:
+def record_prompts(home: Home, *sessions: tuple[str, ...]) -> list[str]:
     """Record sessions with these prompts, one interaction each, and identical responses."""
     ids = []
     with recording(home) as emit:
         for number, prompts in enumerate(sessions):
-            run = SyntheticSession(emit, "asked", T0 + number * 600 * SECOND, seed=number + 1)
+            run = SyntheticSession(emit, "prompts", T0 + number * 600 * SECOND, seed=number + 1)
             for prompt in prompts:
                 with run.interaction(prompt):
                     run.turn(text("Done."))
@@ -204,7 +204,7 @@ def test_a_changed_prompt_is_a_difference(tmp_path: Path) -> None:
     titles of both sessions.
     """
     home = a_home(tmp_path)
-    first, changed, later, same = asked(
+    first, changed, later, same = record_prompts(
         home, (FIRST, "Go on."), (SECOND_PROMPT, "Go on."), (FIRST, "Stop."), (FIRST, "Go on.")
     )
     assert changes(home, first, same) == []
@@ -225,7 +225,7 @@ def test_a_changed_prompt_is_found_without_reading_content(tmp_path: Path) -> No
     page does so if the content was deleted.
     """
     home = a_home(tmp_path)
-    first, changed, same = asked(home, (FIRST,), (SECOND_PROMPT,), (FIRST,))
+    first, changed, same = record_prompts(home, (FIRST,), (SECOND_PROMPT,), (FIRST,))
     runner = CliRunner()
     sessions = [part for each in (first, changed, same) for part in ("--session", each)]
     pruned = ["--home", str(home.path), "prune", "--content-only", *sessions]

@@ -332,9 +332,10 @@ def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequenc
     """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
     failure signatures.
     """
+    from agentobs.store.analysis.failed_steps import failed_call_counts
+
     listed = as_dicts(rows)
-    counts = store.rows("internal/failed_calls", session_ids=[row["session_id"] for row in listed])
-    failed = {row["session_id"]: row["failed_calls"] for row in counts.dicts()}
+    failed = failed_call_counts(store, [row["session_id"] for row in listed])
 
     def cause(row: dict[str, Any]) -> str | None:
         if row["cause"] is not None:

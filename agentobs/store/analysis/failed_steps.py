@@ -1,10 +1,12 @@
-"""Failed steps: the errors of a session, grouped by what failed, with which error, and where."""
+"""Failed steps: the errors of a session, grouped by what failed, with which error, and where; and their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from agentobs.store.port import Store
 
 Row = Mapping[str, Any]
 
@@ -57,6 +59,12 @@ def group_failed_steps(errors: Iterable[Row], turns: Iterable[Row]) -> list[Fail
             groups.setdefault(key, []).append(row)
     found = [_group(rows, succeeded) for rows in groups.values()]
     return sorted(found, key=lambda each: (each.retried == each.count, -each.count))
+
+
+def failed_call_counts(store: Store, session_ids: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of failed tool calls of sessions, by session ID; only of sessions with failed calls."""
+    counts = store.rows("internal/failed_calls", session_ids=list(session_ids))
+    return {row["session_id"]: row["failed_calls"] for row in counts.dicts()}
 
 
 def _group(rows: Sequence[Row], succeeded: set[tuple[str, int]]) -> FailedSteps:
