@@ -363,8 +363,8 @@ def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
 def test_a_share_of_a_budget_is_reported_by_the_recorded_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent reports the share that it reached in the recording, even if other agents have used up the budget by then
-    in the replay.
+    """An agent reports the share that it reached in the recording, and the recorded amount, even if other agents have
+    used up the budget by then in the replay. Recordings without the amount report the share too.
     """
     responses = [
         streamed(start(1), start(2), number=1),
@@ -388,16 +388,31 @@ def test_a_share_of_a_budget_is_reported_by_the_recorded_agent(
 
     monkeypatch.setattr(budget_check, "_spent", used_up)
     now = replayed_chief(fixture, options={"budget": budget})
-    assert level_lanes(now) == level_lanes(live) == {each.lane for each in levels}
+    assert levels_by_lane(now) == levels_by_lane(live)
+    assert levels_by_lane(live).keys() == {each.lane for each in levels}
+
+    fixture.world = [
+        replace(each, answer=each.answer[:2]) if each in levels else each for each in fixture.world
+    ]
+    old = replayed_chief(fixture, options={"budget": budget})
+    assert shares_by_lane(old) == shares_by_lane(live)
 
 
-def level_lanes(chief: Chief) -> set[str]:
-    """Return the lanes that reported a share of the budget."""
+def shares_by_lane(chief: Chief) -> dict[str, list[int]]:
+    """Return the reported shares of the budget by lane, in percent."""
     return {
-        event.lane if isinstance(event, SubAgent) else "main"
-        for event in chief.events
-        if isinstance(event.event if isinstance(event, SubAgent) else event, BudgetLevel)
+        lane: [level.percent for level in found] for lane, found in levels_by_lane(chief).items()
     }
+
+
+def levels_by_lane(chief: Chief) -> dict[str, list[BudgetLevel]]:
+    """Return the reported levels of the budget by lane."""
+    levels: dict[str, list[BudgetLevel]] = {}
+    for event in chief.events:
+        lane, inner = (event.lane, event.event) if isinstance(event, SubAgent) else ("main", event)
+        if isinstance(inner, BudgetLevel):
+            levels.setdefault(lane, []).append(inner)
+    return levels
 
 
 def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ async def _report_level(
 
     Returns the events that the caller has to yield.
 
-    The world confirms the share: if runs share a budget, timing determines which run reports it, and a recording
-    without this report replays without it.
+    The world confirms the share and the amount: if runs share a budget, timing determines which run reports it and what
+    the other runs have spent by then. A recording without this report replays without it.
     """
     limits = run.inputs.options.budget
     levels = budget.reached_levels(limits, amounts)
@@ -96,7 +96,14 @@ async def _report_level(
     if not levels and not (run.shares_budget and limits.limits_money):
         return ()
     reported = run.conversations[-1].budget_levels
-    new = next(([name, now] for name, now in levels.items() if now > reported.get(name, 0)), None)
+    new = next(
+        (
+            [name, now, str(getattr(amounts, name))]
+            for name, now in levels.items()
+            if now > reported.get(name, 0)
+        ),
+        None,
+    )
     for name, now in levels.items():
         if now < reported.get(name, 0):
             reported[name] = now
@@ -104,13 +111,16 @@ async def _report_level(
         return ()
     key = f"{key}:budget"
     match await telemetry.ask(run.inputs.world, here, "threshold", key, new):
+        case [str(limit), int(percent), str(amount)] if limit in budget.MONEY_LIMITS:
+            spent_usd = Decimal(amount)
         case [str(limit), int(percent)] if limit in budget.MONEY_LIMITS:
-            pass
+            # Recordings of earlier versions do not contain the amount.
+            spent_usd = getattr(amounts, limit)
         case _:
             return ()
     reported[limit] = percent
     telemetry.event(run.inputs.world, here, "budget_level", limit, {"percent": percent})
-    reached = BudgetLevel(limit, percent, getattr(amounts, limit), getattr(limits, limit))
+    reached = BudgetLevel(limit, percent, spent_usd, getattr(limits, limit))
     facts = {"kind": "budget", "reason": f"{percent}% of the budget {limit} is spent."}
     occasion = turn_occasion("notification", run.progress.state.turn, key, facts)
     _, hook_events = await run.hooks.fire(occasion, here)
