@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.report import Section, Verdict
 from tests.browser import store_builders
-from tests.browser.conftest import arguments, chromium
+from tests.browser.conftest import MISSING, arguments, chromium
 from tests.browser.tabs import Served, Tab, serving
 from tests.loopback import LoopbackServer
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROUNDS = 5
+SESSIONS = 100_000
+"""The number of sessions of the large store, one per minute."""
 TURNS_OF_REPORT = 200
 MAX_BYTES = {("--interactive",): 6_000_000, (): 500_000}
 """The maximum size of a report with that many turns, in bytes, by the options of the command."""
@@ -67,9 +69,7 @@ def _pages(folder: Path) -> Section:
 
     path = chromium()
     if path is None:
-        raise SystemExit(
-            "no Chromium found: run `apt-get install chromium`, or set CHROMIUM to its path"
-        )
+        raise SystemExit(MISSING)
     with ExitStack() as stack:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=path, args=arguments())
@@ -77,18 +77,18 @@ def _pages(folder: Path) -> Section:
         large, long = (
             stack.enter_context(serving(home, "--loopback-address"))
             for home in (
-                store_builders.large(folder / "large"),
+                store_builders.large(folder / "large", SESSIONS, seconds_apart=60),
                 store_builders.long(folder / "long"),
             )
         )
         pages = {
-            f"the list of {store_builders.SESSIONS:,} sessions": (large, "/"),
+            f"the list of {SESSIONS:,} sessions": (large, "/"),
             "the same list, sorted by cost": (large, "/?sort=-cost"),
             "the same list, filtered by a name and by failed sessions": (
                 large,
                 "/?q=coder&status=failed",
             ),
-            "the last page of the list": (large, f"/?page={store_builders.SESSIONS // 50}"),
+            "the last page of the list": (large, f"/?page={SESSIONS // 50}"),
             f"a session of {store_builders.TURNS:,} turns": (long, _session(browser, long)),
             "25 turns of the same session": (long, _session(browser, long) + "?from=476&to=500"),
         }

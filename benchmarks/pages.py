@@ -128,7 +128,7 @@ def _list_sections(folder: Path) -> Iterator[Section]:
 
 def _titled(path: Path, sessions: int) -> Home:
     """Build a home of sessions with titles, which a search would otherwise read from recorded content."""
-    home = store_builders.large(path, sessions, has_content=True)
+    home = store_builders.large(path, sessions, seconds_apart=60, has_content=True)
     with open_store(home, ingest=False) as store:
         ids = [str(row[0]) for row in store.rows("sessions", causes=False).rows]
     words = ("refund", "order", "lamp", "parser", "migration", "test", "module")

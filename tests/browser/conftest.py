@@ -24,14 +24,16 @@ STARTED_MS = 120_000
 SECONDS = 300
 """The timeout of a test in this folder, in seconds. The first test of a store also builds it and visits its pages."""
 MISSING = (
-    "no chromium was found: apt-get install chromium, or set CHROMIUM to one. "
-    "The tests of the dashboards need a real browser"
+    "no Chromium was found: apt-get install chromium-headless-shell, or set CHROMIUM to the path of another. "
+    "The dashboards are loaded in a real browser"
 )
 
 
 def chromium() -> str | None:
-    """Return the path of the browser."""
-    return shutil.which(os.environ.get("CHROMIUM") or "chromium")
+    """Return the path of the browser; the headless shell is preferred, because it needs about half of the CPU time."""
+    if named := os.environ.get("CHROMIUM"):
+        return shutil.which(named)
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 def arguments() -> list[str]:

@@ -25,8 +25,10 @@ from tests.exporters.sample_session import sample_home
 from tests.wire import corpus
 
 ROOT = Path(__file__).parents[2]
-SESSIONS = 100_000
-"""The number of sessions of the large store."""
+SESSIONS = 20_000
+"""The number of sessions of the large store: 400 pages of the list."""
+SECONDS_APART = 300
+"""The time between the starts of two sessions of the large store, which covers 69 days."""
 TURNS = 1_000
 """The number of turns in the main lane of the long session."""
 FIRST_NS = 1_790_000_000_000_000_000
@@ -235,12 +237,19 @@ def _agentobs(home: Path, *arguments: str) -> None:
     assert "Traceback" not in done.stderr, done.stderr
 
 
-def large(path: Path, sessions: int = SESSIONS, *, has_content: bool = False) -> Home:
-    """Build a published store of a hundred thousand sessions, with rows made in SQL.
+def large(
+    path: Path,
+    sessions: int = SESSIONS,
+    *,
+    seconds_apart: int = SECONDS_APART,
+    has_content: bool = False,
+) -> Home:
+    """Build a published store of many sessions, with rows made in SQL.
 
     Args:
         path: the home.
         sessions: the number of sessions.
+        seconds_apart: the time between the starts of two sessions.
         has_content: whether requests refer to content. There is none, so their titles have to be in the text index.
     """
     home = open_home(path)
@@ -248,7 +257,10 @@ def large(path: Path, sessions: int = SESSIONS, *, has_content: bool = False) ->
     with duckdb.connect(str(draft), config=SETTINGS) as connection:
         migrate(connection)
         for statement in _ROWS:
-            connection.execute(statement.replace("{sessions}", str(sessions)))
+            numbers = {"{sessions}": sessions, "{seconds_apart}": seconds_apart}
+            for name, number in numbers.items():
+                statement = statement.replace(name, str(number))
+            connection.execute(statement)
         if has_content:
             connection.execute("UPDATE attempts SET request_content = 'q' || sequence")
         contexts = price_tables.new_contexts(connection, "usage", "prices", ["made"])
@@ -261,7 +273,7 @@ def large(path: Path, sessions: int = SESSIONS, *, has_content: bool = False) ->
 
 _NS = f"{SECOND}::BIGINT"
 _SESSION = "'made' AS segment_id, i AS sequence, printf('0199%06x7a118%017x', i, hash(i) % 999983) AS session_id"
-_BEGAN = f"{FIRST_NS} + i * 60 * {_NS}"
+_BEGAN = f"{FIRST_NS} + i * {{seconds_apart}} * {_NS}"
 _TURN = _SESSION.replace("i AS sequence", "i * 5 + t AS sequence")
 _TRIED = f"{_TURN}, printf('a%031x', i * 5 + t) AS attempt_id, 'main' AS lane, t + 1 AS turn"
 _AT = f"{_BEGAN} + t * 8 * {_NS}"
@@ -339,7 +351,7 @@ _ROWS = (
     {_TURNS} AND hash(i + t) % 60 <> 0
     """,
 )
-"""The statements that create a session per minute.
+"""The statements that create the sessions.
 
 One in 9 fails, one in 50 never ends, one in 23 has a tool that always fails, and one in 5 models has no price. Our
 choice.

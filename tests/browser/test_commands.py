@@ -100,15 +100,14 @@ def imported(
         yield ours, found
 
 
-@pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, {"width": 390, "height": 844}])
 def test_the_code_of_an_imported_session_is_confirmed_with_the_keyboard(
-    imported: tuple[Path, Served], tabs, size: dict[str, int]
+    imported: tuple[Path, Served], tabs
 ) -> None:
     """Freeze of a session from a bundle shows the function and the bundle, and writes nothing before the second click.
-    The page is accessible, and the keyboard suffices.
+    The page is accessible on a desktop and on a phone, and the keyboard suffices.
     """
     folder, served = imported
-    tab: Tab = tabs(served, viewport=size)
+    tab: Tab = tabs(served)
     page = tab.page
     tab.settle()
     tab.follow(page.locator("#found tbody a[href^='/sessions/']").first)
@@ -119,8 +118,10 @@ def test_the_code_of_an_imported_session_is_confirmed_with_the_keyboard(
         page.keyboard.press("Enter")
     assert "refund_agent:answer" in page.locator("#confirm-program").inner_text()
     assert "the bundle stranger.bundle" in page.locator("#confirm").inner_text()
-    assert axe_violations(tab) == ()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert axe_violations(tab) == (), width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert not (folder / "fixtures").exists()
     page.get_by_role("button", name="Run it: freeze and check").focus()
     with page.expect_navigation():

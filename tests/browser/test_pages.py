@@ -51,7 +51,7 @@ def test_every_page_loads_without_errors(kind: str, walked) -> None:
 
 @EVERY
 def test_the_size_of_pages_is_bounded(kind: str, walked) -> None:
-    """A page has a bounded number of elements and marks, even with a thousand turns or a hundred thousand sessions."""
+    """A page has a bounded number of elements and marks, even with a thousand turns or twenty thousand sessions."""
     sizes = {page.path: (page.elements, page.marks) for page in walked(kind)}
     assert {k: v for k, v in sizes.items() if v[0] > ELEMENTS or v[1] > MARKS} == {}
 

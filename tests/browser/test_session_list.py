@@ -1,4 +1,4 @@
-"""Search, filters, sorting and paging of a list of a hundred thousand sessions, as a user does it."""
+"""Search, filters, sorting and paging of a list of twenty thousand sessions, as a user does it."""
 
 from __future__ import annotations
 
