@@ -175,9 +175,8 @@ def _modules() -> list[tuple[str, ModuleType]]:
     known, others = state.known, state.others
     found = []
     # This code runs in each replay for all imported modules, which are thousands with some SDKs.
-    for name, module in list(sys.modules.items()):
-        if others.get(name) == id(module):
-            continue
+    modules = list(sys.modules.items())
+    for name, module in [each for each in modules if others.get(each[0]) != id(each[1])]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and isinstance(module, ModuleType):
             if file not in known:

@@ -38,7 +38,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from agentobs import world
@@ -66,6 +66,8 @@ UNTOUCHED = (
 JOIN_SECONDS = (0.005, 0.25)
 """How often `Thread.join(timeout)` checks whether the thread has ended, in virtual seconds. Our choice."""
 
+_METHODS = (MethodType, staticmethod, classmethod)
+"""The types of the objects that contain a function as `__func__`."""
 TRIO_MAX_SECONDS = 86_400
 """The longest timeout of trio. It means that there is no deadline."""
 
@@ -278,7 +280,7 @@ def _patch_time(undo: Undo) -> None:
             _ORIGINALS[name] = found
     patched = {id(_ORIGINALS[name]): replacement for name, replacement in _REPLACEMENTS.items()}
     restored = {id(replacement): _ORIGINALS[name] for name, replacement in _REPLACEMENTS.items()}
-    before = set(map(id, list(sys.modules.values())))
+    before = sys.modules.copy()
     changed = _replace_functions(patched, _modules_with(frozenset({*patched, id(time)})))
     undo.append(functools.partial(_restore_names, restored, changed, before))
     # These two modules import `monotonic` under another name, and compute the deadlines of waits with it.
@@ -300,11 +302,12 @@ def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
         state.wanted, state.skipped = wanted, {}
     found = []
     for key, module in list(sys.modules.items()):
+        identity, size = state.skipped.get(key, (0, 0))
+        if identity == id(module) and size == len(vars(module)):
+            continue
         if not isinstance(module, ModuleType):
             continue
         names = vars(module)
-        if state.skipped.get(key) == (id(module), len(names)):
-            continue
         if not wanted.isdisjoint(map(id, names.values())):
             found.append(module)
         elif not is_agents(str(getattr(module, "__file__", None) or "<")):
@@ -313,10 +316,10 @@ def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
 
 
 def _restore_names(
-    restored: dict[int, Callable[..., Any]], changed: list[ModuleType], before: set[int]
+    restored: dict[int, Callable[..., Any]], changed: list[ModuleType], before: dict[str, ModuleType]
 ) -> None:
     """Restore the functions of `time` in all modules in which they were replaced or imported during the replay."""
-    later = [module for module in list(sys.modules.values()) if id(module) not in before]
+    later = [each for name, each in list(sys.modules.items()) if before.get(name) is not each]
     _replace_functions(restored, [*changed, *later])
 
 
@@ -365,10 +368,12 @@ def _replace_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) ->
     for value in list(vars(module).values()):
         members = list(vars(value).values()) if isinstance(value, type) else [value]
         for member in members:
-            function = getattr(member, "__func__", member)
+            function = member.__func__ if isinstance(member, _METHODS) else member
             if type(function) is not FunctionType:
                 continue
             positional, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+            if not (positional or named):
+                continue
             if not new.keys().isdisjoint(map(id, (*positional, *named.values()))):
                 function.__defaults__ = (
                     tuple(new.get(id(each), each) for each in positional) or None

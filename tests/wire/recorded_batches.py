@@ -102,11 +102,16 @@ def record_files(
     recorded: list[RecordedFile] = []
     with served() as provider, open_client(provider.url) as client:
         agentobs.record(client, home=str(path))
-        for file in files:
-            provider.load(read_wire_file(file.path))
+
+        def record_file(file: WireFile) -> RecordedFile:
+            # A session that a nested function opens does not record the arguments of the function.
             with agentobs.session("wire") as session:
                 responses = [send(client, exchange) for exchange in file.exchanges]
-            recorded.append(RecordedFile(file, session.session_id, responses))
+            return RecordedFile(file, session.session_id, responses)
+
+        for file in files:
+            provider.load(read_wire_file(file.path))
+            recorded.append(record_file(file))
     assert agentobs.stop_recorder(), "not all records were written"
     return recorded
 

@@ -120,14 +120,18 @@ def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) ->
     for byte.
     """
     client = client_of("http://127.0.0.1:9")
+
+    def send_again(file: corpus.WireFile) -> list[Any]:
+        with agentobs.session("wire"):
+            return [send(client, exchange) for exchange in file.exchanges]
+
     for recorded in batch.files:
         (tmp_path / FILE).write_bytes(
             write(batch.recordings[recorded.session_id], {"made": "by a test"})
         )
         with Replayer(load(tmp_path)) as replayed:
             agentobs.record(client)
-            with agentobs.session("wire"):
-                responses = [send(client, exchange) for exchange in recorded.file.exchanges]
+            responses = send_again(recorded.file)
         assert responses == recorded.responses, recorded.file.name
         assert replayed.progress.requests_matched == len(recorded.file.exchanges)
 
