@@ -17,6 +17,14 @@ from replay import Replayer, load
 from replay.fixture.format import FILE
 from replay.fixture.writer import write
 from tests.wire import corpus, usage
+from tests.wire.conversations import (
+    calls_with_results,
+    interactions,
+    stored_calls_with_results,
+    stored_interactions,
+    stored_turns,
+    turns,
+)
 from tests.wire.corpus import Exchange, continued_responses
 from tests.wire.recorded_batches import KEY, Batch, ingested, model_exchanges, record_files
 from tests.wire.sdk_requests import send
@@ -103,6 +111,17 @@ def test_each_attempt_continues_the_last_response_in_its_history(batch: Batch) -
         assert batch.continued_attempts(recorded) == continued_responses(recorded.file.exchanges), (
             recorded.file.name
         )
+
+
+def test_conversations_have_turns_tool_results_and_interactions(batch: Batch) -> None:
+    """In a conversation with tools, each attempt has its turn and its interaction, and each call has its result."""
+    conversations = [each for each in batch.files if corpus.TAG_CONVERSATION in each.file.tags]
+    assert conversations
+    for recorded in conversations:
+        name = recorded.file.name
+        assert stored_turns(batch, recorded) == turns(recorded), name
+        assert stored_calls_with_results(batch, recorded) == calls_with_results(recorded), name
+        assert stored_interactions(batch, recorded) == interactions(recorded), name
 
 
 def test_usage_is_the_last_reported_usage(batch: Batch) -> None:
