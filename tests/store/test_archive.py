@@ -23,7 +23,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
 from agentobs.store.duckdb.retention import prune
-from agentobs.store.duckdb.schema import cached_views, newest
+from agentobs.store.duckdb.schema import newest
 from agentobs.store.duckdb.verification import verify
 from tests.marks import mark_all_but_first
 from tests.store.recordings import (
@@ -52,16 +52,9 @@ def story(number: int, at: int, *, turns: int = 2, until: int | None = None) -> 
     return [start(number, at=at), *asked, end(number, at=until or at + 60 * SECOND)]
 
 
-def new_home(tmp_path: Path) -> Home:
-    """Return a home with cached views, because connections that do not ingest do not write them."""
-    home = a_home(tmp_path)
-    assert cached_views(home.path, write=True) is not None
-    return home
-
-
 def recorded(tmp_path: Path) -> Home:
     """Return a home with sessions of two past months, one of which spans both months, and one session of today."""
-    home = new_home(tmp_path)
+    home = a_home(tmp_path)
     record(home, [*story(1, AUGUST), *story(2, SEPTEMBER)])
     record(home, story(3, AUGUST, until=SEPTEMBER))
     record(home, story(4, world.now()))
@@ -368,7 +361,7 @@ def test_a_session_is_pruned_from_its_archive(archived: Home) -> None:
 
 def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that are only used by archived calls are kept, and are deleted together with the calls."""
-    home = new_home(tmp_path)
+    home = a_home(tmp_path)
     first: list[Any] = [start(1, at=SEPTEMBER), attempt(1, 1, at=SEPTEMBER, model="mine-1"), end(1)]
     record(home, [*first, start(2), attempt(2, 1, model="mine-1"), end(2)])
     archive(home, monkeypatch)
@@ -560,7 +553,7 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
     added = schema.Migration(newest() + 1, "made_up", sql)
     shipped = schema.migrations()
     monkeypatch.setattr(schema, "migrations", lambda: (*shipped, added))
-    home = new_home(tmp_path)
+    home = a_home(tmp_path)
     record(home, [*story(1, AUGUST), *story(2, SEPTEMBER)])
     archive(home, monkeypatch)
     before = answers(home)

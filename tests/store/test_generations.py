@@ -18,6 +18,7 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
+from agentobs.store.duckdb.schema import cached_views
 from tests.marks import mark_all_but_first
 from tests.store.recordings import (
     a_home,
@@ -58,12 +59,15 @@ def test_the_published_file_and_its_manifest(home: Home) -> None:
     assert generation["published_ns"] > 0
     [(segment_id, size)] = generation["read"].items()
     assert generation["facts_bytes"] == size == file_size(facts_path(home, segment_id))
+    views = cached_views(home.path, write=False)
+    assert views is not None
     assert sorted(p.name for p in home.path.iterdir()) == [
         "agentobs.duckdb",
         "ingest.lock",
         "key",
         "manifest.json",
         "segments",
+        views.name,
     ]
 
 
@@ -260,12 +264,15 @@ def test_a_damaged_copy_of_the_store_alone_is_refused(
     with connect(home) as connection:
         expected = counts(connection)
     intact = home.database.read_bytes()
+    views = cached_views(home.path, write=False)
+    assert views is not None
     copy = Home(tmp_path / "copy")
-    copy.path.mkdir(mode=0o700)
     refusals = 0
     for at in range(13, len(intact), len(intact) // places):
         damaged = bytearray(intact)
         damaged[at] ^= 4
+        copy.path.mkdir(mode=0o700)
+        shutil.copy(views, copy.path)  # a store without segments does not write them
         copy.database.write_bytes(damaged)
         for action in (counts_of, ingest, repair):
             try:
@@ -277,7 +284,6 @@ def test_a_damaged_copy_of_the_store_alone_is_refused(
             else:
                 assert action is not counts_of or found == expected
         shutil.rmtree(copy.path)
-        copy.path.mkdir(mode=0o700)
     assert refusals > places
 
 
