@@ -81,7 +81,8 @@ def connected(
         _ingest_if_due(place)
     connection = duckdb.connect(config=SETTINGS)
     try:
-        for _ in range(TRIES):
+        is_united = False
+        for _ in range(TRIES if os.path.lexists(place.database) else 0):
             before = generations.generations(place)
             if is_united := _unite(connection, place):
                 break
