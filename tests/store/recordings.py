@@ -33,7 +33,6 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import TABLES, Permission, SessionEnd, SessionStart, UsageRow, columns
 from agentobs.records.labels import Label
 from agentobs.sink import Record
-from agentobs.store.duckdb.schema import cached_views
 
 ROOT = Path(__file__).parent.parent.parent
 T0 = 1_790_000_000_000_000_000
@@ -220,10 +219,7 @@ def write_facts(home: Home, facts: Iterable[Any], *, close: bool = True) -> Segm
 
 
 def a_home(tmp_path: Path) -> Home:
-    """Return a home with cached views, because connections that do not ingest do not write them."""
-    home = open_home(tmp_path / "home")
-    assert cached_views(home.path, write=True) is not None
-    return home
+    return open_home(tmp_path / "home")
 
 
 def counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
