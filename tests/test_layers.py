@@ -7,10 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
+import pytest
+
+from tests.source_code import PACKAGES, ROOT, modules, statements, tree_of
+
+pytestmark = pytest.mark.xdist_group("source code")
 
 ORDER = [
     "agentobs.errors",
@@ -156,17 +158,6 @@ AMBIENT = re.compile(
 
 
 @cache
-def modules() -> dict[str, Path]:
-    """Return the file of each module and package by its name."""
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return {name_of(path): path for path in paths}
-
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def package_of(module: str) -> str:
     return max((package for package in ORDER if is_in(module, package)), key=len)
 
@@ -181,19 +172,15 @@ def imports(module: str) -> list[tuple[str, bool]]:
     checkers.
     """
 
-    def walk(node: ast.AST, deep: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                yield from ((alias.name, deep) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, "relative imports hide where they point"
-                for alias in child.names:
-                    full = f"{child.module}.{alias.name}"
-                    yield (full if full in modules() else str(child.module)), deep
-            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from walk(child, deep or function)
-
-    found = walk(ast.parse(modules()[module].read_text()), False)
+    found: list[tuple[str, bool]] = []
+    for node, deep in statements(module):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, deep) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they point"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.append((full if full in modules() else str(node.module), deep))
     return [(name, deep) for name, deep in found if name.split(".")[0] in PACKAGES]
 
 
@@ -272,6 +259,6 @@ def test_only_world_accesses_the_outside() -> None:
 
 def test_modules_are_documented_and_short() -> None:
     """Every module has a docstring, and no module is longer than 700 lines."""
+    assert [each for each in modules() if not ast.get_docstring(tree_of(each))] == []
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in modules().values()}
-    assert [each for each, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
     assert [each for each, text in texts.items() if text.count("\n") > 700] == []

@@ -8,10 +8,14 @@ import uuid
 from collections.abc import Iterator
 from functools import cache
 
+import pytest
+
 from agentobs import runtime
 from agentobs.determinism.patches import patched
 from agentobs.records.exchanges import Answer, Place, Question
-from tests.test_layers import modules
+from tests.source_code import modules, statements, tree_of
+
+pytestmark = pytest.mark.xdist_group("source code")
 
 GLOBALS_MAX = 0
 MUTABLE = {
@@ -39,10 +43,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @cache
-def tree_of(module: str) -> ast.Module:
-    return ast.parse(modules()[module].read_text())
-
-
 def assigned(module: str) -> set[str]:
     """Return the names that a module assigns at its top level."""
     found = set()
@@ -55,10 +55,12 @@ def assigned(module: str) -> set[str]:
     return found
 
 
+@cache
 def classes(module: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in tree_of(module).body if isinstance(node, ast.ClassDef)}
 
 
+@cache
 def origin_of(module: str, name: str) -> str | None:
     """Return the full name of the module global or class to which a name in a module refers, or None."""
     if name in assigned(module) | classes(module).keys():
@@ -135,7 +137,7 @@ def test_few_functions_bind_module_globals() -> None:
     found = [
         f"{module}:{node.lineno}"
         for module in modules()
-        for node in ast.walk(tree_of(module))
+        for node, _ in statements(module)
         if isinstance(node, ast.Global)
     ]
     assert len(found) <= GLOBALS_MAX, found

@@ -156,7 +156,8 @@ def compared(
         client_ids: the client's IDs of the sessions with telemetry.
         since_ns: the start of the recording, nanoseconds since 1970.
     """
-    with open_store(home) as store:
+    # An ingest into a new home would take longer than the comparison.
+    with open_store(home, ingest=False) as store:
         [(requests, differences, unidentified)] = store.rows(
             "internal/telemetry_differences",
             session_ids=list(session_ids),

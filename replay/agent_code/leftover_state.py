@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ class State:
         """Whether a file belongs to the agent, by its path."""
         self.others: dict[str, int] = {}
         """The identity of each module that does not belong to the agent, by the name of the module."""
+        self.examined: list[weakref.ref[ModuleType]] = []
+        """All modules at the last examination."""
+        self.agents: list[int] = []
+        """The positions of the modules that belonged to the agent."""
 
 
 NAMED_STATE = "left state that can cause this"
@@ -173,20 +178,25 @@ def _modules() -> list[tuple[str, ModuleType]]:
     """Return the modules of the agent, without modules of agentobs and libraries."""
     state = process.state(State)
     known, others = state.known, state.others
-    found = []
+    modules = [item for item in list(sys.modules.items()) if isinstance(item[1], ModuleType)]
     # This code runs in each replay for all imported modules, which are thousands with some SDKs.
-    for name, module in list(sys.modules.items()):
+    if [module for _, module in modules] == [reference() for reference in state.examined]:
+        return [modules[index] for index in state.agents]
+    found, state.agents = [], []
+    for index, (name, module) in enumerate(modules):
         if others.get(name) == id(module):
             continue
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and isinstance(module, ModuleType):
+        if isinstance(file, str):
             if file not in known:
                 # Symbolic links are resolved only for the few files that are not in the folder of a library anyway.
                 known[file] = is_agents(file) and is_agents(str(Path(file).resolve()))
             if known[file]:
                 found.append((name, module))
+                state.agents.append(index)
                 continue
         others[name] = id(module)
+    state.examined = [weakref.ref(module) for _, module in modules]
     return found
 
 

@@ -38,7 +38,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from agentobs import world
@@ -66,6 +66,8 @@ UNTOUCHED = (
 JOIN_SECONDS = (0.005, 0.25)
 """How often `Thread.join(timeout)` checks whether the thread has ended, in virtual seconds. Our choice."""
 
+_METHODS = (MethodType, staticmethod, classmethod)
+"""The types of the objects that contain a function as `__func__`."""
 TRIO_MAX_SECONDS = 86_400
 """The longest timeout of trio. It means that there is no deadline."""
 
@@ -97,6 +99,14 @@ class State:
         """By module name: the identity and the number of names of each library module that uses none of these
         functions.
         """
+        self.without_defaults: dict[str, tuple[int, int]] = {}
+        """The same for each library module whose functions have none of these functions as a default argument."""
+        self.modules: list[weakref.ref[ModuleType]] = []
+        """All modules at the last search."""
+        self.sizes: list[int] = []
+        """The number of names of each of these modules."""
+        self.candidates: list[int] = []
+        """The positions of the modules that were not skipped at the last search."""
 
 
 def current_clock() -> VirtualClock | None:
@@ -278,7 +288,7 @@ def _patch_time(undo: Undo) -> None:
             _ORIGINALS[name] = found
     patched = {id(_ORIGINALS[name]): replacement for name, replacement in _REPLACEMENTS.items()}
     restored = {id(replacement): _ORIGINALS[name] for name, replacement in _REPLACEMENTS.items()}
-    before = set(map(id, list(sys.modules.values())))
+    before = sys.modules.copy()
     changed = _replace_functions(patched, _modules_with(frozenset({*patched, id(time)})))
     undo.append(functools.partial(_restore_names, restored, changed, before))
     # These two modules import `monotonic` under another name, and compute the deadlines of waits with it.
@@ -290,33 +300,51 @@ def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
     """Return the modules that have a name for one of these objects.
 
     This code runs in each replay for all imported modules, which are thousands with some SDKs. Therefore a module of a
-    library that had none of the objects is skipped until it has more or fewer names.
+    library that had none of the objects is skipped until it has more or fewer names. If all modules are the same as in
+    the last call, and have as many names, only the candidates of that call are searched.
 
     Args:
         wanted: the identities of the objects.
     """
     state = process.state(State)
+    names_and_modules = [
+        item for item in list(sys.modules.items()) if isinstance(item[1], ModuleType)
+    ]
+    modules = [module for _, module in names_and_modules]
+    sizes = list(map(len, map(vars, modules)))
     if state.wanted != wanted:
-        state.wanted, state.skipped = wanted, {}
-    found = []
-    for key, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType):
-            continue
+        state.wanted, state.skipped, state.without_defaults, state.sizes = wanted, {}, {}, []
+    # No `id` here: a replay observes its calls with an audit hook, which takes five times as long as the call.
+    if sizes == state.sizes and modules == [reference() for reference in state.modules]:
+        candidates = [modules[index] for index in state.candidates]
+        return [each for each in candidates if not wanted.isdisjoint(map(id, vars(each).values()))]
+    found, state.candidates = [], []
+    for index, (key, module) in enumerate(names_and_modules):
         names = vars(module)
         if state.skipped.get(key) == (id(module), len(names)):
             continue
-        if not wanted.isdisjoint(map(id, names.values())):
+        has_some = not wanted.isdisjoint(map(id, names.values()))
+        if has_some:
             found.append(module)
-        elif not is_agents(str(getattr(module, "__file__", None) or "<")):
+        if has_some or _is_of_agent(module):
+            state.candidates.append(index)
+        else:
             state.skipped[key] = id(module), len(names)
+    state.modules, state.sizes = list(map(weakref.ref, modules)), sizes
     return found
 
 
+def _is_of_agent(module: ModuleType) -> bool:
+    return is_agents(str(getattr(module, "__file__", None) or "<"))
+
+
 def _restore_names(
-    restored: dict[int, Callable[..., Any]], changed: list[ModuleType], before: set[int]
+    restored: dict[int, Callable[..., Any]],
+    changed: list[ModuleType],
+    before: dict[str, ModuleType],
 ) -> None:
     """Restore the functions of `time` in all modules in which they were replaced or imported during the replay."""
-    later = [module for module in list(sys.modules.values()) if id(module) not in before]
+    later = [each for name, each in list(sys.modules.items()) if before.get(name) is not each]
     _replace_functions(restored, [*changed, *later])
 
 
@@ -337,9 +365,9 @@ def _replace_functions(
         if not isinstance(module, ModuleType):
             continue
         names = vars(module)
-        if wanted.isdisjoint(map(id, names.values())) or not (
-            module is time or _may_use_time(module)
-        ):
+        if not (module is time or _may_use_time(module)):
+            continue
+        if wanted.isdisjoint(map(id, names.values())):
             continue
         found = {name: new[id(value)] for name, value in names.items() if id(value) in new}
         names.update(found)
@@ -361,20 +389,27 @@ def _is_untouched(package: str) -> bool:
 
 def _replace_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -> bool:
     """Replace functions in the default arguments of a module's functions; return whether there were any."""
+    known, shape = process.state(State).without_defaults, (id(module), len(vars(module)))
+    if known.get(module.__name__) == shape:
+        return False
     has_found = False
     for value in list(vars(module).values()):
         members = list(vars(value).values()) if isinstance(value, type) else [value]
         for member in members:
-            function = getattr(member, "__func__", member)
+            function = member.__func__ if isinstance(member, _METHODS) else member
             if type(function) is not FunctionType:
                 continue
             positional, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+            if not (positional or named):
+                continue
             if not new.keys().isdisjoint(map(id, (*positional, *named.values()))):
                 function.__defaults__ = (
                     tuple(new.get(id(each), each) for each in positional) or None
                 )
                 named.update({k: new[id(each)] for k, each in named.items() if id(each) in new})
                 has_found = True
+    if not has_found and not _is_of_agent(module):
+        known[module.__name__] = shape
     return has_found
 
 

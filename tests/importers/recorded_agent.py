@@ -19,6 +19,7 @@ from agentobs.cli import cli
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
+from agentobs.records.exchanges import Recording
 from agentobs.store.duckdb.connection import connect
 from replay import Replayer, load
 from replay.freeze.conversion import freeze
@@ -319,10 +320,16 @@ def session_of(home: Home) -> dict[str, Any]:
     return dict(zip(names, row, strict=True))
 
 
+def recording_of(home: Home) -> Recording:
+    """Return the only session with its content."""
+    with connect(home, ingest=False) as connection:
+        [(session_id,)] = connection.execute("SELECT session_id FROM session_starts").fetchall()
+    return read_session(home, session_id, segment_ids(home))
+
+
 def replayed(home: Home, folder: Path, *, stream: bool) -> list[str]:
     """Freeze the only session, run the agent in its replay, and return the texts that the agent received."""
-    session_id = session_of(home)["session_id"]
-    freeze(read_session(home, session_id, segment_ids(home)), folder, {})
+    freeze(recording_of(home), folder, {})
     client = Anthropic(api_key="k", base_url="http://127.0.0.1:9", max_retries=0)
     with Replayer(load(folder)) as replayer:
         agentobs.record(client)

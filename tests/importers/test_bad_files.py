@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from agentobs.importers.recordings.har import har_exchanges
 from agentobs.importers.recordings.orca_traces import orca_exchanges
 from agentobs.importers.recordings.recording_import import ENDINGS, import_recordings
 from agentobs.importers.recordings.stored_exchanges import converted
-from agentobs.recording.journal.home import open_home
+from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from tests.importers.changed_files import changed
 from tests.importers.recorded_agent import (
@@ -33,6 +34,7 @@ from tests.importers.recorded_agent import (
     rewind_trace,
     run,
 )
+from tests.shared_stores import shared_store
 
 PAIRS = recorded_pairs()
 GOOD: dict[str, bytes] = {
@@ -185,6 +187,14 @@ def encoded(kind: str, value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A home whose store is open, because each import reads it."""
+    home = open_home(tmp_path / "home")
+    with shared_store(home.path):
+        yield home
+
+
 @st.composite
 def files(draw: st.DrawFn, kind: str) -> bytes:
     """Return a file with a changed value, or with changed bytes."""
@@ -216,10 +226,9 @@ def test_no_file_causes_another_error(tmp_path: Path, kind: str, data: st.DataOb
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_no_file_causes_an_error_in_an_import(
-    tmp_path: Path, kind: str, data: st.DataObject
+    home: Home, tmp_path: Path, kind: str, data: st.DataObject
 ) -> None:
     """Whatever was read can also be stored."""
-    home = open_home(tmp_path / "home")
     put(tmp_path / "manifest.json", MANIFEST)
     path = put(tmp_path / file_name(kind), data.draw(files(kind)))
     report = import_recordings(home, [path], kind, named=[path])  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ import pytest
 
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
-from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
 from agentobs.store.duckdb.connection import connect
 from tests.importers.recorded_agent import (
@@ -22,6 +21,7 @@ from tests.importers.recorded_agent import (
     har,
     put,
     recorded_pairs,
+    recording_of,
     replayed,
     run,
     session_of,
@@ -45,8 +45,8 @@ def imported(tmp_path: Path, value: Any) -> tuple[Home, str]:
 
 
 def bodies(home: Home) -> list[bytes]:
-    recording = read_session(home, session_of(home)["session_id"], segment_ids(home))
-    return [each.answer.body for each in recording.exchanges if isinstance(each, ModelExchange)]
+    exchanges = recording_of(home).exchanges
+    return [each.answer.body for each in exchanges if isinstance(each, ModelExchange)]
 
 
 def in_base64(value: dict[str, Any], pairs: list[Pair]) -> None:

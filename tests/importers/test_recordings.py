@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from agentobs.recording.journal.home import open_home
-from agentobs.recording.journal.segments import segment_ids
-from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
 from agentobs.store.duckdb.retention import prune
 from agentobs.store.duckdb.verification import verify
@@ -26,6 +24,7 @@ from tests.importers.recorded_agent import (
     orca_events,
     put,
     recorded_pairs,
+    recording_of,
     replayed,
     rewind_trace,
     run,
@@ -181,8 +180,8 @@ def test_bodies_are_stored_as_they_were_recorded(tmp_path: Path, kind: str) -> N
     home = open_home(tmp_path / "home")
     pairs = recorded_pairs(stream=True)
     run(home, "import", kind, FORMATS[kind](tmp_path, pairs))
-    recording = read_session(home, session_of(home)["session_id"], segment_ids(home))
-    exchanges = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
+    found = recording_of(home).exchanges
+    exchanges = [each for each in found if isinstance(each, ModelExchange)]
     assert [each.question.body for each in exchanges] == [pair.request_body for pair in pairs]
     assert [each.answer.body for each in exchanges] == [pair.response_body for pair in pairs]
     durations = {"vcr": 0, "har": 1_500_500_000, "orca": 1_500_000_000}

@@ -23,7 +23,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
 from agentobs.store.duckdb.retention import prune
-from agentobs.store.duckdb.schema import cached_views, newest
+from agentobs.store.duckdb.schema import newest
 from agentobs.store.duckdb.verification import verify
 from tests.marks import mark_all_but_first
 from tests.store.recordings import (
@@ -43,7 +43,7 @@ from tests.store.recordings import (
 )
 
 DAY = 86_400 * SECOND
-AUGUST, SEPTEMBER, OCTOBER = T0 - 31 * DAY, T0, T0 + 20 * DAY
+AUGUST, SEPTEMBER = T0 - 31 * DAY, T0
 
 
 def story(number: int, at: int, *, turns: int = 2, until: int | None = None) -> list[Any]:
@@ -52,19 +52,12 @@ def story(number: int, at: int, *, turns: int = 2, until: int | None = None) -> 
     return [start(number, at=at), *asked, end(number, at=until or at + 60 * SECOND)]
 
 
-def new_home(tmp_path: Path) -> Home:
-    """Return a home with cached views, because connections that do not ingest do not write them."""
-    home = a_home(tmp_path)
-    assert cached_views(home.path, write=True) is not None
-    return home
-
-
 def recorded(tmp_path: Path) -> Home:
-    """Return a home with sessions of three past months, one of which spans two months, and one session of today."""
-    home = new_home(tmp_path)
+    """Return a home with sessions of two past months, one of which spans both months, and one session of today."""
+    home = a_home(tmp_path)
     record(home, [*story(1, AUGUST), *story(2, SEPTEMBER)])
-    record(home, [*story(3, SEPTEMBER, until=OCTOBER), *story(4, OCTOBER)])
-    record(home, story(5, world.now()))
+    record(home, story(3, AUGUST, until=SEPTEMBER))
+    record(home, story(4, world.now()))
     return home
 
 
@@ -93,13 +86,13 @@ def archived_rows(archived_once: Home) -> dict[str, list[Any]]:
 
 @pytest.fixture
 def made(ingested_once: Home, tmp_path: Path) -> Home:
-    """An ingested home with sessions of three past months and one session of today, without archives."""
+    """An ingested home with sessions of two past months and one session of today, without archives."""
     return copied(ingested_once, tmp_path)
 
 
 @pytest.fixture
 def archived(archived_once: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home with three archives; every store exceeds the limit for archives."""
+    """A home with two archives; every store exceeds the limit for archives."""
     monkeypatch.setenv(archives.VARIABLE, "1")
     return copied(archived_once, tmp_path)
 
@@ -107,7 +100,7 @@ def archived(archived_once: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def archive(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ingest new data with a limit that every store exceeds."""
     monkeypatch.setenv(archives.VARIABLE, "1")
-    record(home, story(6, world.now(), turns=1))
+    record(home, story(5, world.now(), turns=1))
     report = ingest(home)
     assert report.damaged_moved_to is None
     assert report.archived_sessions > 0
@@ -126,16 +119,30 @@ def sessions_in(path: Path) -> list[str]:
 
 
 def answers(home: Home, *, views: bool = False) -> dict[str, list[Any]]:
-    """Return all rows of all tables and of the main views, or of all views, including prices and watermarks."""
+    """Return all rows of all tables, prices and watermarks included, and of the views of costs and turns, or of all
+    views.
+
+    The other views only depend on these rows.
+    """
     with connect(home, ingest=False) as connection:
-        more = connection.execute(
+        return answers_of(connection, views=views)
+
+
+def answers_of(
+    connection: duckdb.DuckDBPyConnection, *, views: bool = False
+) -> dict[str, list[Any]]:
+    """Return the rows of `answers`, read with an open connection."""
+    names = {*TABLES.values(), "segments", "prices", "costs", "turns"}
+    if views:
+        found = connection.execute(
             "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main' "
-            "AND database_name = current_database() ORDER BY 1"
+            "AND database_name = current_database()"
         ).fetchall()
-        found = everything(connection)
-        for (view,) in [*(more if views else ()), ("segments",), ("prices",)]:
-            found[view] = sorted(connection.execute(f"FROM {view}").fetchall(), key=repr)
-    return found
+        names |= {name for (name,) in found}
+    return {
+        name: sorted(connection.execute(f"FROM {name}").fetchall(), key=repr)
+        for name in sorted(names)
+    }
 
 
 def rows(home: Home, table: str) -> list[Any]:
@@ -144,11 +151,13 @@ def rows(home: Home, table: str) -> list[Any]:
         return sorted(connection.execute(f"FROM {table}").fetchall(), key=repr)
 
 
-def rebuilt(home: Home) -> dict[str, list[Any]]:
-    """Return the rows of a store that was rebuilt from the segments."""
+def rebuilt(home: Home, *, archive_bytes: int = 1_000_000_000) -> dict[str, list[Any]]:
+    """Return the rows of a store that was rebuilt from the segments, by default without archives."""
     home.database.unlink()
     home.manifest.unlink()
-    assert ingest(home).damaged_moved_to is None
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv(archives.VARIABLE, str(archive_bytes))
+        assert ingest(home).damaged_moved_to is None
     return answers(home)
 
 
@@ -163,41 +172,37 @@ def test_archiving_changes_no_rows(made: Home, monkeypatch: pytest.MonkeyPatch) 
     in the published file. A connection that was opened before its archives were created, replaced or deleted keeps its
     data.
     """
-    record(made, story(6, world.now(), turns=1))
+    record(made, story(5, world.now(), turns=1))
     with connect(made, ingest=False) as first:
         before = answers(made, views=True)
-        assert len(before["sessions"]) == 6
+        assert len(before["sessions"]) == 5
         monkeypatch.setenv(archives.VARIABLE, "1")
-        assert ingest(made).archived_sessions == 4
-        assert names(made) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
+        assert ingest(made).archived_sessions == 3
+        assert names(made) == ["2026-08.duckdb", "2026-09.duckdb"]
         assert sessions_in(made.archive / "2026-08.duckdb") == ids(1)
-        assert sessions_in(made.archive / "2026-09.duckdb") == ids(2)
-        assert sessions_in(made.archive / "2026-10.duckdb") == ids(3, 4)
-        assert sessions_in(made.database) == ids(5, 6)
+        assert sessions_in(made.archive / "2026-09.duckdb") == ids(2, 3)
+        assert sessions_in(made.database) == ids(4, 5)
         assert answers(made, views=True) == before
         assert verify(made).findings == []
         with connect(made, ingest=False) as second:
-            prune(made, sessions=ids(1, 2, 3, 4))
+            prune(made, sessions=ids(1, 2, 3))
             assert names(made) == []
             kept = everything(second)
         assert kept == {name: before[name] for name in kept}
         assert everything(first) == kept
 
 
-def test_new_records_and_rebuilt_stores_have_the_same_rows(
-    archived: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_records_and_rebuilt_stores_have_the_same_rows(archived: Home) -> None:
     """Queries return the rows of archives and records that are not ingested yet; a store rebuilt from the segments has
     the same rows.
 
     This holds with and without archives.
     """
-    record(archived, story(7, SEPTEMBER, turns=1))
+    record(archived, story(6, SEPTEMBER, turns=1))
     before = answers(archived)
-    assert len(before["sessions"]) == 7
-    assert rebuilt(archived) == before
-    assert sessions_in(archived.archive / "2026-09.duckdb") == ids(2, 7)
-    monkeypatch.setenv(archives.VARIABLE, "1000000000")
+    assert len(before["session_starts"]) == 6
+    assert rebuilt(archived, archive_bytes=1) == before
+    assert sessions_in(archived.archive / "2026-09.duckdb") == ids(2, 3, 6)
     assert rebuilt(archived) == before
     assert names(archived) == []
 
@@ -225,17 +230,18 @@ def test_an_archive_matches_the_manifest(ingested_once: Home, archived_once: Hom
 
 def test_a_running_session_is_not_archived(made: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session of a past month that still has an open segment stays in the published file with all its rows."""
-    running = write_facts(made, [usage_row(1, session_id=session_id(2))], close=False)
+    row = usage_row(1, session_id=session_id(1), at_ns=AUGUST)
+    running = write_facts(made, [row], close=False)
     try:
         archive(made, monkeypatch)
-        assert names(made) == ["2026-08.duckdb", "2026-10.duckdb"]
-        assert session_id(2) in sessions_in(made.database)
+        assert names(made) == ["2026-09.duckdb"]
+        assert session_id(1) in sessions_in(made.database)
     finally:
         running.close()
-    record(made, story(8, SEPTEMBER, turns=9))
+    record(made, story(8, AUGUST, turns=9))
     before = rows(made, "usage")
     ingest(made)
-    assert sessions_in(made.archive / "2026-09.duckdb") == ids(2, 8)
+    assert sessions_in(made.archive / "2026-08.duckdb") == ids(1, 8)
     assert rows(made, "usage") == before
 
 
@@ -306,7 +312,7 @@ def test_a_kill_at_any_step(made: Home, monkeypatch: pytest.MonkeyPatch, place: 
     """If archiving is killed at any step, no row is lost or counted twice, before and after the next ingest, and no
     file is left over.
     """
-    record(made, story(6, world.now(), turns=1))
+    record(made, story(5, world.now(), turns=1))
     before = answers(made)
     monkeypatch.setenv(archives.VARIABLE, "1")
     process = python(KILLED_AT, made.path, place)
@@ -316,7 +322,7 @@ def test_a_kill_at_any_step(made: Home, monkeypatch: pytest.MonkeyPatch, place: 
     assert answers(made) == before
     assert ingest(made).damaged_moved_to is None
     assert answers(made) == before
-    assert names(made) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
+    assert names(made) == ["2026-08.duckdb", "2026-09.duckdb"]
     assert list(made.path.glob(f"{generations.DRAFT}*")) == []
 
 
@@ -330,22 +336,21 @@ def test_unlisted_archives_are_deleted(archived: Home) -> None:
 
 
 def test_a_session_is_pruned_from_its_archive(archived: Home) -> None:
-    """If a session in an archive is pruned, its archive is rewritten without it, or deleted if it contains no other
-    session.
+    """If a session in an archive is pruned, its archive is rewritten without it.
 
     Other archives are unchanged, no block of any file contains the session, and a rebuilt store has the same rows.
     """
-    sealed = (archived.archive / "2026-09.duckdb").read_bytes()
+    sealed = (archived.archive / "2026-08.duckdb").read_bytes()
     before = answers(archived)
-    prune(archived, sessions=ids(1, 4))
-    assert names(archived) == ["2026-09.duckdb", "2026-10.2.duckdb"]
-    assert (archived.archive / "2026-09.duckdb").read_bytes() == sealed
-    assert sessions_in(archived.archive / "2026-10.2.duckdb") == ids(3)
-    for each in ids(1, 4):
+    gone = ids(3)
+    prune(archived, sessions=gone)
+    assert names(archived) == ["2026-08.duckdb", "2026-09.2.duckdb"]
+    assert (archived.archive / "2026-08.duckdb").read_bytes() == sealed
+    assert sessions_in(archived.archive / "2026-09.2.duckdb") == ids(2)
+    for each in gone:
         for name in names(archived):
             assert each.encode() not in (archived.archive / name).read_bytes()
     after = answers(archived)
-    gone = ids(1, 4)
     for table in ("attempts", "usage", "costs", "session_starts", "turns"):
         left = [row for row in before[table] if not any(each in repr(row) for each in gone)]
         assert after[table] == left
@@ -356,12 +361,11 @@ def test_a_session_is_pruned_from_its_archive(archived: Home) -> None:
 
 def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that are only used by archived calls are kept, and are deleted together with the calls."""
-    home = new_home(tmp_path)
+    home = a_home(tmp_path)
     first: list[Any] = [start(1, at=SEPTEMBER), attempt(1, 1, at=SEPTEMBER, model="mine-1"), end(1)]
     record(home, [*first, start(2), attempt(2, 1, model="mine-1"), end(2)])
-    record(home, story(5, world.now()))
     archive(home, monkeypatch)
-    assert len(rows(home, "costs")) == 5
+    assert len(rows(home, "costs")) == 3
     before = {row[0] for row in rows(home, "prices")}
     assert "mine-1" in before
     prune(home, sessions=ids(2))
@@ -427,10 +431,10 @@ def test_a_damaged_archive_is_rebuilt(
     report = ingest(archived)
     assert report.damaged_moved_to is not None
     aside = report.damaged_moved_to.with_name(f"{report.damaged_moved_to.name}.archive")
-    assert (aside / "2026-10.duckdb").exists()
+    assert (aside / "2026-08.duckdb").exists()
     assert answers(archived) == archived_rows
     assert verify(archived).findings == []
-    assert names(archived) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
+    assert names(archived) == ["2026-08.duckdb", "2026-09.duckdb"]
 
 
 def test_damage_with_unchanged_size_and_time(
@@ -507,17 +511,16 @@ def test_a_reader_during_an_ingest(archived: Home, monkeypatch: pytest.MonkeyPat
         found = real(connection)
         if not met:
             met.append(found)
-            prune(archived, sessions=ids(1, 4))
+            prune(archived, sessions=ids(3))
         return found
 
     monkeypatch.setattr(generations, "listed", listed)
     with connect(archived, ingest=False) as connection:
-        seen = everything(connection)
+        seen = answers_of(connection)
         attached = connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal")
         assert attached.fetchone() == (4,)  # memory, the published file and two archives
     monkeypatch.undo()
-    now = answers(archived)
-    assert seen == {name: now[name] for name in seen}
+    assert seen == answers(archived)
 
 
 def make_older(path: Path) -> None:
@@ -550,7 +553,8 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
     added = schema.Migration(newest() + 1, "made_up", sql)
     shipped = schema.migrations()
     monkeypatch.setattr(schema, "migrations", lambda: (*shipped, added))
-    home = recorded(tmp_path)
+    home = a_home(tmp_path)
+    record(home, [*story(1, AUGUST), *story(2, SEPTEMBER)])
     archive(home, monkeypatch)
     before = answers(home)
     path = home.archive / "2026-09.duckdb"
@@ -563,12 +567,13 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
         row = connection.execute("SELECT value FROM meta WHERE key = 'archives'").fetchone()
         assert row is not None
         listed = json.loads(row[0])
+        assert listed[1]["name"] == path.name
         listed[1] |= changed
         connection.execute("UPDATE meta SET value = ? WHERE key = 'archives'", [json.dumps(listed)])
     assert answers(home) == before
     record(home, story(7, world.now(), turns=1))
     assert ingest(home).damaged_moved_to is None
-    assert names(home) == ["2026-08.duckdb", "2026-09.2.duckdb", "2026-10.duckdb"]
+    assert names(home) == ["2026-08.duckdb", "2026-09.2.duckdb"]
     with duckdb.connect(str(home.archive / "2026-09.2.duckdb"), read_only=True) as connection:
         row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
         assert row == (str(newest()),)
@@ -582,7 +587,7 @@ def test_sql_sees_archived_sessions(archived: Home) -> None:
     sql = "SELECT session_id FROM attempts GROUP BY 1 ORDER BY 1"
     result = CliRunner().invoke(cli, ["--home", str(archived.path), "sql", "--json", sql])
     assert result.exit_code == 0, result.output
-    for each in ids(1, 2, 3, 4, 5, 6):
+    for each in ids(1, 2, 3, 4, 5):
         assert each in result.output
     with connect(archived) as connection, pytest.raises(duckdb.Error):
         connection.execute("DELETE FROM archive_1.main.usage")

@@ -356,14 +356,14 @@ def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
 def test_highly_compressible_bodies_are_kept(tmp_path: Path) -> None:
     """Repetitive bodies are compressed and can be read back, even if their compression ratio exceeds the limit."""
     home = a_home(tmp_path)
-    repetitive = "the same words again and again " * 2_000_000
+    repetitive = "the same words again and again " * 600_000
     segment = Segment(home)
-    segment.content.append("start", {"content_id": "c", "session_id": "s", "text": "a" * 9_000_000})
+    segment.content.append("start", {"content_id": "c", "session_id": "s", "text": "a" * 4_500_000})
     segment.content.append("start", {"content_id": "d", "session_id": "s", "text": repetitive})
     segment.facts.append("usage", {"attempt_id": "x"})
     segment.close()
     assert ingest(home).compressed.files == 2
-    assert Vault(home, segment.segment_id).value("c")["text"] == "a" * 9_000_000
+    assert Vault(home, segment.segment_id).value("c")["text"] == "a" * 4_500_000
     assert Vault(home, segment.segment_id).value("d")["text"] == repetitive
     packed = compressed_path(content_path(home, segment.segment_id))
     assert packed.stat().st_size < len(repetitive) / 150

@@ -60,7 +60,7 @@ def test_a_conversation_resumed_several_times(tmp_path: Path) -> None:
         (four, four, two, "fork"),
         (five, four, four, "resume"),
     ]
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         found = named(connection, "conversation_sessions", session_id=two).fetchall()
         costs = named(connection, "cost_by_conversation").fetchall()
     assert [(row[0], row[7]) for row in found] == [(one, 1), (two, 2), (three, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -17,6 +18,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import Segment, facts_path, segment_ids
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from tests.shared_stores import shared_store
 from tests.store.recordings import a_home, conversation, record
 
 
@@ -24,15 +26,22 @@ def run(home: Home, *arguments: object) -> Result:
     return CliRunner().invoke(cli, ["--home", str(home.path), *map(str, arguments)])
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
-def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
-    """Tables, views and named queries can be written to a file that only its owner can read, with all rows and exact
-    costs.
-    """
-    home = a_home(tmp_path)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """An open home with an ingested session, and one that is not ingested; tests only read it."""
+    home = a_home(tmp_path_factory.mktemp("exported"))
     record(home, conversation(1))
     ingest(home)
     record(home, conversation(2))
+    with shared_store(home.path):
+        yield home
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_rows_as_a_file(home: Home, tmp_path: Path, form: str) -> None:
+    """Tables, views and named queries can be written to a file that only its owner can read, with all rows and exact
+    costs.
+    """
     reader = {"parquet": "read_parquet", "csv": "read_csv", "jsonl": "read_json"}[form]
     for what in ("attempts", "costs", "cost_by_model"):
         path = tmp_path / f"{what}.{form}"
@@ -44,22 +53,18 @@ def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
         assert result.exit_code == 0, result.exception
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         read = duckdb.execute(f"FROM {reader}('{path}')").fetchall()
-        with connect(home) as connection:
-            if what == "costs":
-                money = duckdb.execute(
-                    f"SELECT sum(cost_usd::DECIMAL(38, 12)) FROM {reader}('{path}')"
-                )
+        if what == "costs":
+            money = duckdb.execute(f"SELECT sum(cost_usd::DECIMAL(38, 12)) FROM {reader}('{path}')")
+            with connect(home, ingest=False) as connection:
                 expected = connection.execute("SELECT sum(cost_usd) FROM costs").fetchone()
-                assert money.fetchone() == expected
+            assert money.fetchone() == expected
         assert result.output == f"{len(read)} rows: {path}\n"
         assert len(read) == (1 if what == "cost_by_model" else 6)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(home: Home, tmp_path: Path) -> None:
     """An existing file or link is not overwritten; with --force, a plain file is replaced, but a link is not."""
-    home = a_home(tmp_path)
-    record(home, conversation(1))
     mine, link = tmp_path / "mine.csv", tmp_path / "link.csv"
     mine.write_text("mine")
     link.symlink_to(mine)

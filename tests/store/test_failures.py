@@ -26,6 +26,7 @@ from agentobs.store.session_lookup import find_session
 from tests import queries
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import Client, serving
+from tests.shared_stores import shared_store
 from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start
 from tests.store.wire_conversations import WireConversation
 
@@ -155,6 +156,13 @@ def shell(home: Home, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(home.path, capsys)
 
 
+@pytest.fixture
+def reader(home: Home, shell: Shell) -> Iterator[Shell]:
+    """A shell for commands that only read the home."""
+    with shared_store(home.path):
+        yield shell
+
+
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
     with serving(home) as made:
@@ -261,61 +269,59 @@ def test_the_steps_before_the_failure_of_a_sub_agent_are_its_own() -> None:
     assert found == ["query4", "query5", "query6", "query7", "inner"]
 
 
-def test_failed_sessions_are_listed_with_their_cause(home: Home, shell: Shell) -> None:
+def test_failed_sessions_are_listed_with_their_cause(home: Home, reader: Shell) -> None:
     """`sessions --failed` shows the cause of each session, and `--cause` selects sessions by it."""
-    rows = [json.loads(line) for line in shell("sessions", "--failed", "--json").out.splitlines()]
+    rows = [json.loads(line) for line in reader("sessions", "--failed", "--json").out.splitlines()]
     assert {row["name"]: row["cause"] for row in rows} == {
         name: summary for name, (_, summary) in SUMMARIES.items()
     }
-    table = shell("sessions", "--failed").out
+    table = reader("sessions", "--failed").out
     assert "KeyError in send at shop/orders.py:12" in table
     assert "cause" in table.splitlines()[0]
-    chosen = shell("sessions", "--cause", "keyerror", "--json").out.splitlines()
+    chosen = reader("sessions", "--cause", "keyerror", "--json").out.splitlines()
     assert [json.loads(line)["name"] for line in chosen] == ["raised"]
     # The facts contain only a digest of this path.
-    hidden = shell("sessions", "--failed", "--cause", "in send at SECRET FOLDER/", "--json").out
+    hidden = reader("sessions", "--failed", "--cause", "in send at SECRET FOLDER/", "--json").out
     assert [json.loads(line)["name"] for line in hidden.splitlines()] == ["declared"]
-    assert shell("sessions", "--cause", "nothing like it", "--json").out == ""
-    everything = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
+    assert reader("sessions", "--cause", "nothing like it", "--json").out == ""
+    everything = [json.loads(line) for line in reader("sessions", "--json").out.splitlines()]
     assert [row["cause"] for row in everything if row["name"] == "completed"] == [None]
     with open_store(home) as store:
         assert {row["cause"] for row in store.rows("sessions", causes=False).dicts()} == {None}
 
 
 @pytest.mark.parametrize("command", ["show", "diagnose"])
-def test_commands_begin_with_the_cause(shell: Shell, command: str) -> None:
+def test_commands_begin_with_the_cause(reader: Shell, command: str) -> None:
     """`show` and `diagnose` begin with the cause, the failed step and the steps before it, without content."""
     assert {SUMMARIES[name][0] for name in ONE_PER_CAUSE} == {
         each for each, _ in SUMMARIES.values()
     }
-    for name in ONE_PER_CAUSE:
+    shown = {name: reader(command, name).out for name in ONE_PER_CAUSE}
+    for name, out in shown.items():
         summary = SUMMARIES[name][1]
-        out = shell(command, name).out
         status = "crashed" if name == "crashed" else "failed"
         assert f"{status}: {summary}" in "\n".join(out.splitlines()[:3])
         assert "what a person wrote" not in out
-    raised = shell(command, "raised").out
+    raised = shown["raised"]
     step = "failed step: tool call send in turn 2 of main: failed KeyError, at shop/orders.py:12"
     assert step in " ".join(raised.split())
     assert "just before:" in raised
-    completed = shell(command, "completed").out
+    completed = reader(command, "completed").out
     assert "failed step:" not in completed
     assert not completed.startswith("failed")
 
 
-def test_diagnose_explains_every_failed_session(shell: Shell) -> None:
+def test_diagnose_explains_every_failed_session(reader: Shell) -> None:
     """Each failed session has a finding `failure`, even with `--all`; `--fail` reacts to signatures only."""
-    for name in ONE_PER_CAUSE:
-        summary = SUMMARIES[name][1]
-        [first, *_] = shell("diagnose", name, "--json").out.splitlines()
-        finding = json.loads(first)
-        assert (finding["signature"], finding["is_found"]) == ("failure", True)
-        assert finding["evidence"][0]["summary"] == summary
-    rows = [json.loads(line) for line in shell("diagnose", "--all", "--json").out.splitlines()]
+    [first, *_] = reader("diagnose", "declared", "--json").out.splitlines()
+    finding = json.loads(first)
+    assert (finding["signature"], finding["is_found"]) == ("failure", True)
+    assert finding["evidence"][0]["summary"] == SUMMARIES["declared"][1]
+    rows = [json.loads(line) for line in reader("diagnose", "--all", "--json").out.splitlines()]
     assert {row["name"]: row["detail"] for row in rows if row["signature"] == "failure"} == {
         name: summary for name, (_, summary) in SUMMARIES.items()
     }
-    assert shell("diagnose", "result", "--fail").code == 0
+    assert reader("diagnose", "result", "--fail").code == 0
 
 
 def test_the_page_begins_with_the_cause(client: Client) -> None:

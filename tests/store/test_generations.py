@@ -18,6 +18,7 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
+from agentobs.store.duckdb.schema import cached_views
 from tests.marks import mark_all_but_first
 from tests.store.recordings import (
     a_home,
@@ -260,12 +261,15 @@ def test_a_damaged_copy_of_the_store_alone_is_refused(
     with connect(home) as connection:
         expected = counts(connection)
     intact = home.database.read_bytes()
+    views = cached_views(home.path, write=False)
+    assert views is not None
     copy = Home(tmp_path / "copy")
-    copy.path.mkdir(mode=0o700)
     refusals = 0
     for at in range(13, len(intact), len(intact) // places):
         damaged = bytearray(intact)
         damaged[at] ^= 4
+        copy.path.mkdir(mode=0o700)
+        shutil.copy(views, copy.path)  # a store without segments does not write them
         copy.database.write_bytes(damaged)
         for action in (counts_of, ingest, repair):
             try:
@@ -277,7 +281,6 @@ def test_a_damaged_copy_of_the_store_alone_is_refused(
             else:
                 assert action is not counts_of or found == expected
         shutil.rmtree(copy.path)
-        copy.path.mkdir(mode=0o700)
     assert refusals > places
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +77,7 @@ def selected(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[
     home = a_home(tmp_path)
     write_facts(home, facts)
     found = []
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         for query in queries:
             answer = connection.execute(query)
             names = [column[0] for column in answer.description]
@@ -278,7 +280,7 @@ def test_all_costs_are_exact_decimals(tmp_path: Path) -> None:
     """Every column of dollars in every view is DECIMAL(38,12), never a float."""
     home = a_home(tmp_path)
     write_facts(home, [plain(1)])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         sql = "SELECT DISTINCT data_type FROM duckdb_columns() WHERE column_name LIKE '%usd'"
         assert connection.execute(sql).fetchall() == [("DECIMAL(38,12)",)]
         sql = (
@@ -333,7 +335,7 @@ def test_neither_order_nor_a_split_changes_a_sum(
         home = a_home(tmp_path_factory.mktemp("sums"))
         for segment in filter(None, each):
             write_facts(home, segment)
-        with connect(home) as connection:
+        with connect(home, ingest=False) as connection:
             by_session = connection.execute(
                 "SELECT sum(cost_usd), sum(calls), sum(unpriced_calls) FROM cost_by_session"
             ).fetchall()
@@ -363,7 +365,7 @@ def test_adding_tokens_before_pricing_is_exact(tmp_path: Path) -> None:
         for number in range(40)
     ]
     write_facts(home, facts)
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         found = named(connection, "cost_by_model_and_day")
         names = [column[0] for column in found.description]
         rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -412,35 +414,57 @@ def read(tokens: int, written: int = 0) -> dict[str, int]:
     return {"cache_read_input_tokens": tokens, "cache_creation_input_tokens": written}
 
 
+MISSES: list[tuple[ModelExchange, str, int | None, str | None]] = [
+    (call(2, history(3), at=60, **read(0, 1100)), "unknown", None, None),
+    (call(2, history(3), at=400, **read(0, 1100)), "expired", None, "gap"),
+    (call(2, history(3), at=60, head={"tools": []}, **read(0, 1100)), "tools_changed", None, "request"),
+    (call(2, history(3), at=60, head={"system": "be rude"}, **read(0, 1100)), "system_changed", None, "request"),
+    (call(2, history(3), at=60, head={"thinking": {"type": "adaptive"}}, **read(0, 1100)),
+     "parameters_changed", None, "request"),
+    (call(2, history(3), at=60, head={"model": "claude-opus-5-5"}, **read(0, 1100)),
+     "model_changed", None, "request"),
+    (call(2, history(3, "hello you"), at=60, **read(0, 1100)), "messages_changed", 1, "request"),
+    (call(2, history(3), at=60, head={"tools": []}, **read(0, 1100),
+          diagnostics={"cache_miss_reason": {"type": "system_changed", "cache_missed_input_tokens": 900}}),
+     "system_changed", None, "provider"),
+    (call(2, history(3), at=400, **read(0, 1100), diagnostics={"cache_miss_reason": {"type": "unavailable"}}),
+     "expired", None, "gap"),
+]  # fmt: skip
+"""The second request of each session, the reason of its cache miss, the number of the changed message, and the source
+of the reason. The first request is the same in all sessions.
+"""
+
+
+def in_session(number: int, exchange: ModelExchange) -> ModelExchange:
+    """Return an exchange of session 1 as an exchange of another session."""
+    attempt_id = f"{number:08x}{exchange.attempt_id[8:]}"
+    return dataclasses.replace(exchange, place=Place(session_id(number)), attempt_id=attempt_id)
+
+
+@pytest.fixture(scope="module")
+def missed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The store with a session for each of `MISSES`, numbered from 1, and for each of `CHANGES`, numbered from 101."""
+    home = a_home(tmp_path_factory.mktemp("missed"))
+    for at, (second, *_) in enumerate(MISSES, 1):
+        both = (call(1, history(1), at=0, **read(0, 1000)), second)
+        record(home, [start(at), *(in_session(at, each) for each in both), end(at)])
+    for at, (head, beta, messages, _) in enumerate(CHANGES, 101):
+        both = changed_prompt(head, beta, messages)
+        record(home, [start(at), *(in_session(at, each) for each in both), end(at)])
+    with connect(home, ingest=False) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize(
-    ("second", "reason", "number", "by"),
-    [
-        (call(2, history(3), at=60, **read(0, 1100)), "unknown", None, None),
-        (call(2, history(3), at=400, **read(0, 1100)), "expired", None, "gap"),
-        (call(2, history(3), at=60, head={"tools": []}, **read(0, 1100)), "tools_changed", None, "request"),
-        (call(2, history(3), at=60, head={"system": "be rude"}, **read(0, 1100)), "system_changed", None, "request"),
-        (call(2, history(3), at=60, head={"thinking": {"type": "adaptive"}}, **read(0, 1100)),
-         "parameters_changed", None, "request"),
-        (call(2, history(3), at=60, head={"model": "claude-opus-5-5"}, **read(0, 1100)),
-         "model_changed", None, "request"),
-        (call(2, history(3, "hello you"), at=60, **read(0, 1100)), "messages_changed", 1, "request"),
-        (call(2, history(3), at=60, head={"tools": []}, **read(0, 1100),
-              diagnostics={"cache_miss_reason": {"type": "system_changed", "cache_missed_input_tokens": 900}}),
-         "system_changed", None, "provider"),
-        (call(2, history(3), at=400, **read(0, 1100), diagnostics={"cache_miss_reason": {"type": "unavailable"}}),
-         "expired", None, "gap"),
-    ],
-)  # fmt: skip
+    ("session", "reason", "number", "by"), [(at, *case[1:]) for at, case in enumerate(MISSES, 1)]
+)
 def test_reasons_of_cache_misses(
-    tmp_path: Path, second: ModelExchange, reason: str, number: int | None, by: str | None
+    missed: duckdb.DuckDBPyConnection, session: int, reason: str, number: int | None, by: str | None
 ) -> None:
     """The reason of a cache miss is the provider's reason, or else a change in the request, or else the elapsed
     time.
     """
-    home = a_home(tmp_path)
-    record(home, [start(1), call(1, history(1), at=0, **read(0, 1000)), second, end(1)])
-    with connect(home) as connection:
-        rows = named(connection, "cache_misses", session_id=session_id(1)).fetchall()
+    rows = named(missed, "cache_misses", session_id=session_id(session)).fetchall()
     [(_, lane, _, _, _, _, missed, wasted, *reasons, zones, turn, compared_turn, compared)] = rows
     assert (lane, reasons) == ("main", [reason, number, by])
     assert (turn, compared_turn) == (2, 1)
@@ -460,37 +484,43 @@ def system_prompt(*texts: str) -> list[dict[str, Any]]:
     return [first | MARK, *rest]
 
 
+CHANGES: list[tuple[dict[str, Any], str, list[Any], str | None]] = [
+    ({}, "a-1", history(3), None),
+    ({}, "a-1,b-2", history(3), "betas"),
+    ({"system": system_prompt("be kind", "it is 9:31")}, "a-1", history(3), "system_dynamic"),
+    ({"system": system_prompt("be rude", "it is 9:30")}, "a-1", history(3), "system"),
+    ({"system": [*system_prompt("be kind, it is 9:30"), system_prompt("")[0]]}, "a-1", history(3),
+     "system, system_dynamic"),
+    ({"tools": [], "speed": "fast"}, "b-2", history(3, "bye"), "betas, model, tools, messages"),
+    ({"system": [*system_prompt("be kind"), system_prompt("it is 9:30")[0]]}, "a-1", history(3), None),
+]  # fmt: skip
+"""The prompt of the second request of each session, and the zones in which it differs from the first request."""
+
+
+def changed_prompt(head: dict[str, Any], beta: str, messages: list[Any]) -> list[ModelExchange]:
+    """Return the two requests of a session; the second one has another prompt."""
+    usual = {"system": system_prompt("be kind", "it is 9:30")}
+    first = call(1, history(1), at=0, head=usual, **read(0, 1000))
+    second = call(2, messages, at=60, head={**usual, **head}, **read(0, 1100))
+    return [with_beta(first, "a-1"), with_beta(second, beta)]
+
+
 @pytest.mark.parametrize(
-    ("head", "beta", "messages", "blamed"),
-    [
-        ({}, "a-1", history(3), None),
-        ({}, "a-1,b-2", history(3), "betas"),
-        ({"system": system_prompt("be kind", "it is 9:31")}, "a-1", history(3), "system_dynamic"),
-        ({"system": system_prompt("be rude", "it is 9:30")}, "a-1", history(3), "system"),
-        ({"system": [*system_prompt("be kind, it is 9:30"), system_prompt("")[0]]}, "a-1", history(3),
-         "system, system_dynamic"),
-        ({"tools": [], "speed": "fast"}, "b-2", history(3, "bye"), "betas, model, tools, messages"),
-        ({"system": [*system_prompt("be kind"), system_prompt("it is 9:30")[0]]}, "a-1", history(3), None),
-    ],
-)  # fmt: skip
+    ("session", "blamed"), [(at, case[-1]) for at, case in enumerate(CHANGES, 101)]
+)
 def test_a_miss_names_all_changed_zones(
-    tmp_path: Path, head: Any, beta: str, messages: list[Any], blamed: str | None
+    missed: duckdb.DuckDBPyConnection, session: int, blamed: str | None
 ) -> None:
     """A cache miss names all zones that differ from the earlier request, in the order of the prompt, and ignores cache
     breakpoints.
     """
-    home = a_home(tmp_path)
-    usual = {"system": system_prompt("be kind", "it is 9:30")}
-    first = call(1, history(1), at=0, head=usual, **read(0, 1000))
-    second = call(2, messages, at=60, head={**usual, **head}, **read(0, 1100))
-    both = [with_beta(first, "a-1"), with_beta(second, beta)]
-    record(home, [start(1), *both, end(1)])
-    with connect(home) as connection:
-        [row] = connection.execute(
-            "SELECT zones_changed, turn, compared_turn, compared_attempt_id, reason FROM cache_misses"
-        ).fetchall()
+    [row] = missed.execute(
+        "SELECT zones_changed, missed.turn, compared_turn, compared_attempt_id = first.attempt_id, reason "
+        "FROM cache_misses AS missed JOIN turns AS first USING (session_id) WHERE session_id = ? AND first.turn = 1",
+        [session_id(session)],
+    ).fetchall()
     first_blamed = blamed.partition(",")[0] if blamed else None
-    assert row[:4] == (blamed, 2, 1, both[0].attempt_id)
+    assert row[:4] == (blamed, 2, 1, True)
     assert row[4] == (f"{first_blamed}_changed" if blamed else "unknown")
 
 
@@ -521,7 +551,7 @@ def test_repeated_messages_have_equal_digests(tmp_path: Path) -> None:
             end(1),
         ],
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         rows = connection.execute(
             "SELECT messages, repeated_messages, repeated FROM zones ORDER BY sequence"
         ).fetchall()
@@ -540,7 +570,7 @@ def test_digests_are_keyed(tmp_path: Path) -> None:
     for name in ("here", "there"):
         home = a_home(tmp_path / name)
         record(home, [start(1), call(1, history(1), at=0), end(1)])
-        with connect(home) as connection:
+        with connect(home, ingest=False) as connection:
             digests.append(
                 connection.execute("SELECT system, tools, messages FROM zones").fetchone()
             )
@@ -562,7 +592,7 @@ def test_continued_prompts_are_not_misses(tmp_path: Path) -> None:
             end(1),
         ],
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         assert named(connection, "cache_misses").fetchall() == []
         assert connection.execute("FROM prefixes").fetchall() == []
 
@@ -580,7 +610,7 @@ def test_prompt_changes_contain_no_content(tmp_path: Path) -> None:
             end(1),
         ],
     )  # fmt: skip
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         [row] = connection.execute(
             "SELECT changed, miss_reason, missed_tokens FROM prefixes"
         ).fetchall()
@@ -603,7 +633,7 @@ def test_the_usual_reason_of_misses_is_the_most_expensive(tmp_path: Path) -> Non
             end(1),
         ],
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         reasons = connection.execute(
             "SELECT reason, count(*), sum(wasted_usd) FROM cache_misses GROUP BY reason ORDER BY sum(wasted_usd) DESC"
         ).fetchall()
@@ -631,7 +661,7 @@ def test_savings_and_waste_of_caching(tmp_path: Path) -> None:
             end(1),
         ],
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         [price] = connection.execute(
             "SELECT DISTINCT cache_read_usd_each FROM costs"
         ).fetchone() or [0]
@@ -669,7 +699,7 @@ def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, bet
         for n in range(1, 7)
     ]
     record(home, [start(1), *calls, end(1)])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         assert connection.execute("SELECT better FROM cache_lifetimes").fetchall() == [(better,)]
 
 

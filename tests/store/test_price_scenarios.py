@@ -25,7 +25,7 @@ MILLION = 1_000_000
 
 
 def repriced(home: Home, book: PriceBook | None = None, **what_if: Any) -> list[Repriced]:
-    with open_store(home) as store:
+    with open_store(home, ingest=False) as store:
         return reprice(store, WhatIf(**what_if), book or book_of(home.path))
 
 
@@ -104,7 +104,7 @@ def test_stored_data_is_unchanged(tmp_path: Path) -> None:
     write_facts(home, [usage_row(1)])
     ingest(home)
     before = home.database.read_bytes()
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         costs = connection.execute("FROM costs").fetchall()
         reprice(
             DuckStore(connection, home),
@@ -152,7 +152,7 @@ def test_spending_of_all_processes_today(tmp_path: Path, today: list[int]) -> No
         usage_row(3, at_ns=T0, model="nobody"),
     ]
     write_facts(home, rows)
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         [(one,)] = connection.execute(
             "SELECT cost_usd FROM costs WHERE cost_usd > 0 LIMIT 1"
         ).fetchall()

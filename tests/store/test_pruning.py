@@ -25,7 +25,6 @@ from agentobs.store.duckdb import retention
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
-from agentobs.store.duckdb.schema import cached_views
 from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.duckdb.verification import verify
 from agentobs.store.session_lookup import find_session
@@ -55,8 +54,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Home:
     copies of it.
     """
     home = a_home(tmp_path_factory.mktemp("made"))
-    # Otherwise, each pruning would bind the views again, because it does not write them.
-    assert cached_views(home.path, write=True) is not None
     record(home, [*conversation(1), *conversation(2), *conversation(3, at=T0 + 90 * SECOND)])
     record(home, conversation(2, turns=1))
     ingest(home)

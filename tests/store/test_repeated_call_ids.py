@@ -35,7 +35,7 @@ def test_a_server_that_uses_one_id_for_all_calls(tmp_path: Path) -> None:
     talk.calls(("look", {}))
     home = a_home(tmp_path)
     record(home, talk.whole())
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         calls = connection.execute("SELECT turn, ordinal, is_error FROM tool_calls ORDER BY ALL")
         assert calls.fetchall() == [
             (1, 1, False),
@@ -86,7 +86,7 @@ def test_results_without_an_attempt(tmp_path: Path) -> None:
         home,
         [use(1, 1), result(2, 10), use(2, 3), use(3, 5), result(6, 30), result(7, 40, **early), use(4, 8)],
     )  # fmt: skip
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         calls = connection.execute("SELECT turn, result_bytes FROM tool_calls ORDER BY turn")
         assert calls.fetchall() == [(1, 10), (2, None), (3, 30), (4, 40)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from agentobs.recording.journal.home import open_home
 from agentobs.store.backend import open_store
 from agentobs.store.named_queries import internal_query_names, query_names
-from tests.test_layers import modules
+from tests.source_code import modules
 
 IMPLEMENTATION = "agentobs.store.duckdb"
 IMPORTERS = {

@@ -43,7 +43,7 @@ def test_titles_and_errors_are_searched_whatever_comes_first(
     home = a_home(tmp_path)
     record(home, [start(1, "coder"), attempt(1, 1), end(1, T0 + 1, failed=True)])
     record(home, [start(2, "coder"), attempt(2, 1), end(2)])
-    with open_store(home) as store:
+    with open_store(home, ingest=False) as store:
         store.prepare_listing()
         titles = {session_id(1): "mend the lamp", session_id(2): "sell the lamp"}
         if titles_first:
@@ -74,7 +74,7 @@ def test_findings_are_listed_even_if_the_first_attempt_fails(
     """If findings were computed but not added to the list, for example without memory, the next attempt adds them."""
     home = a_home(tmp_path)
     record(home, [start(1, "coder"), attempt(1, 1), end(1, T0 + 1, failed=True)])
-    with open_store(home) as store:
+    with open_store(home, ingest=False) as store:
         store.prepare_listing()
 
         def fails(_: object) -> None:
@@ -95,7 +95,7 @@ def test_a_word_is_also_found_as_a_digest(tmp_path: Path) -> None:
     digest = f"digest:{'0' * 24}"
     record(home, [start(1, digest), end(1)])
     record(home, [start(2, "coder"), end(2)])
-    with open_store(home) as store:
+    with open_store(home, ingest=False) as store:
         store.prepare_listing()
         store.add_titles({session_id(1): "mend the lamp", session_id(2): "mend the lamp"})
         values = {"text": "absent", "words": ["lamp", "private"], "word_digests": [[], [digest]]}
@@ -108,7 +108,7 @@ def test_the_last_error_is_also_found_as_a_digest(tmp_path: Path) -> None:
     """The class of the last error may be the only text of a session that the store replaced by a digest."""
     home = a_home(tmp_path)
     record(home, [start(1, "coder"), replace(end(1, failed=True), error_class=unchecked("a b"))])
-    with open_store(home) as store:
+    with open_store(home, ingest=False) as store:
         store.prepare_listing()
         store.complete_findings()
         [row] = store.rows("listing/page", sort="started", limit=10, offset=0).dicts()
@@ -126,7 +126,7 @@ def test_names_are_folded_as_the_search_text(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     for number, name in enumerate(("Straße", "λόγος"), 1):
         record(home, [start(number, Label.reviewed(name, reason="a constant")), end(number)])
-    with open_store(home) as store:
+    with open_store(home, ingest=False) as store:
         store.prepare_listing()
         for number, texts in enumerate((("Straße", "STRASSE", "straße"), ("λόγος", "ΛΌΓΟΣ")), 1):
             for text in texts:

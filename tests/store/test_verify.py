@@ -75,7 +75,10 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
     affected.
     """
     home = a_home(tmp_path)
-    record(home, [start(1), attempt(1, 1)])
+    if side == "facts":
+        write_facts(home, [start(1).start, usage_row(1)])
+    else:
+        record(home, [start(1), attempt(1, 1)])
     [segment_id] = segment_ids(home)
     path = facts_path(home, segment_id) if side == "facts" else content_path(home, segment_id)
     data, before = path.read_bytes(), intact(path)

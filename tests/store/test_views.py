@@ -67,7 +67,7 @@ def test_the_row_of_a_session(tmp_path: Path) -> None:
     """The row of a session has the counts and sums of its facts."""
     home = a_home(tmp_path)
     record(home, a_story())
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         found = connection.execute("FROM sessions")
         names = [column[0] for column in found.description]
         [row] = found.fetchall()
@@ -112,7 +112,7 @@ def test_attempts_results_and_interactions_are_joined(tmp_path: Path) -> None:
     """Attempts are grouped by request, results are joined to their calls, and interactions have an end."""
     home = a_home(tmp_path)
     record(home, a_story())
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
 
         def rows(sql: str) -> list[tuple[Any, ...]]:
             return connection.execute(sql).fetchall()
@@ -158,7 +158,7 @@ def test_each_retry_wait_is_listed_once(tmp_path: Path) -> None:
         for number, (at, status) in enumerate(((1, 529), (3, 529), (7, 200)))
     ]
     record(home, [start(1), *attempts, end(1)])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         spans = connection.execute("SELECT started_ns FROM spans WHERE name = 'retry_wait'")
         assert len(spans.fetchall()) == 2
         found = named(connection, "session_waterfall", session_id=session_id(1)).fetchall()
@@ -193,7 +193,7 @@ def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
             end(1),
         ],
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         found = named(connection, "session_timeline", session_id=session)
         names = [column[0] for column in found.description]
         rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -219,7 +219,7 @@ def test_a_timeline_with_cyclic_spans(tmp_path: Path) -> None:
     write_facts(
         home, [span("a", "b"), span("b", "a"), span("c", "c"), span("d", "lost"), span("e", "d")]
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         rows = named(connection, "session_timeline", session_id=session).fetchall()
         assert sorted((row[3], row[8]) for row in rows) == [
             ("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 1),
@@ -254,7 +254,7 @@ def test_incomplete_sessions_are_marked(tmp_path: Path) -> None:
     path = sorted(home.segments.glob("*.facts"))[-1]
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], *lines[2:]]))
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         sql = "SELECT session_id, name, dropped, incomplete FROM sessions ORDER BY 1"
         assert connection.execute(sql).fetchall() == [
             (session_id(1), "story", 3, True),
@@ -276,7 +276,7 @@ def test_iterations_are_billed_in_place_of_the_top_level(tmp_path: Path) -> None
         },
     ]
     record(home, [start(1), attempt(1, 1, iterations=iterations), end(1)])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         assert connection.execute("SELECT count(*) FROM usage").fetchone() == (3,)
         sql = "SELECT iteration, kind, model, cost_usd FROM costs ORDER BY iteration"
         assert connection.execute(sql).fetchall() == [
@@ -298,7 +298,7 @@ def test_certainty_of_sums(tmp_path: Path) -> None:
             usage_row(5, billed=False),
         ],
     )
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         rows = named(connection, "cost_by_model").fetchall()
         assert [(row[0], row[1], *row[7:12]) for row in rows] == [
             (MODEL, 3, "estimated", 1, 1, 1, 0),
@@ -316,7 +316,7 @@ def test_an_interaction_without_an_end(tmp_path: Path) -> None:
         InteractionEnd(session_id(1), "i1", T0 + SECOND, "success", False),  # type: ignore[arg-type]
     ]
     write_facts(home, facts)
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         sql = "SELECT interaction_id, duration_ns, result, is_error FROM interactions ORDER BY 1"
         assert connection.execute(sql).fetchall() == [
             ("i1", SECOND, "success", False),
@@ -343,7 +343,7 @@ def test_an_early_result_counts_once(tmp_path: Path, *, comes_early: bool) -> No
     later = replace(later, question=replace(later.question, body=body))
     first: list[Record] = [ran, asked] if comes_early else [asked, ran]
     record(home, [start(1), *first, later, end(1)])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         calls = connection.execute("SELECT source, outcome FROM tool_calls").fetchall()
     assert calls == [("run", "executed")]
 
@@ -362,7 +362,7 @@ def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
         decided = permission(1, "toolu_1", at=T0 + 4 * SECOND, lane=lane, approval_wait_ns=took)
         parts += [replace(asked, place=place), decided, replace(ran, place=place)]
     record(home, [*parts, end(1)])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         calls = connection.execute(
             "SELECT lane, duration_ns, approval_wait_ns FROM tool_calls ORDER BY lane"
         ).fetchall()
@@ -388,7 +388,7 @@ def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
     kept = [replace(usage_row(number), session_id=session_id(number)) for number in (1, 2)]
     ended = SessionEnd(session_id(2), T0 + 8 * SECOND, "completed", None, None, 0)
     write_facts(home, [start(1).start, start(2).start, *kept, ended, *refused])
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         sql = "SELECT session_id, status, dropped, incomplete, last_activity_ns FROM sessions ORDER BY ALL"
         assert connection.execute(sql).fetchall() == [
             (session_id(1), "incomplete", 1, True, T0),
@@ -409,7 +409,7 @@ def test_the_last_activity_of_a_session(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, [start(2), attempt(2, 1, at=T0 + SECOND)])
     record(home, a_story())
-    with connect(home) as connection:
+    with connect(home, ingest=False) as connection:
         sql = "SELECT last_activity_ns, ended_ns FROM sessions ORDER BY session_id"
         (last, ended), (seen, none) = connection.execute(sql).fetchall()
         [answered] = connection.execute(

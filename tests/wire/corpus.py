@@ -19,6 +19,8 @@ HINT = (
     f"no recorded traffic at {{}}: set {ENVIRONMENT} to the folder that contains its manifest.json "
     "(default: ../shared/wire, relative to the checkout)"
 )
+TAG_CONVERSATION = "multi_turn_tool_use"
+"""The tag of the files that contain several turns and tool results."""
 BATCHES = 8
 """The number of batches into which the files are divided; each batch is one test."""
 

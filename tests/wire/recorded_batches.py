@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import duckdb
 
 import agentobs
-from agentobs.recording.journal.home import Home, existing_home
+from agentobs.recording.journal.home import Home, existing_home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.exchange_file import read_wire_file
@@ -23,6 +23,8 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from tests.wire.corpus import Exchange, WireFile
 
+SEGMENT_FILES = 12
+"""The number of files in a segment. To read one session, all facts of its segment are read."""
 KEY = "sk-ant-api03-this-is-the-key-of-the-test-0123456789"
 C = TypeVar("C")
 R = TypeVar("R")
@@ -36,6 +38,8 @@ class RecordedFile:
     session_id: str
     responses: list[Any]
     """The response that the client received for each request."""
+    segment_ids: list[str]
+    """The segments that contain the session."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,10 @@ class Batch:
     @functools.cached_property
     def recordings(self) -> dict[str, Recording]:
         """All sessions, read from the segments."""
-        segments = segment_ids(self.home)
-        ids = [file.session_id for file in self.files]
-        return {session_id: read_session(self.home, session_id, segments) for session_id in ids}
+        return {
+            file.session_id: read_session(self.home, file.session_id, file.segment_ids)
+            for file in self.files
+        }
 
     @functools.cached_property
     def _rows(self) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
@@ -100,14 +105,25 @@ def record_files(
     """Send every request of the files again, and record all exchanges in a home at `path`."""
     agentobs.stop_recorder()
     recorded: list[RecordedFile] = []
+    home = open_home(path)
     with served() as provider, open_client(provider.url) as client:
-        agentobs.record(client, home=str(path))
-        for file in files:
+
+        def record_file(file: WireFile) -> tuple[str, list[R]]:
+            # A session that a nested function opens does not record the arguments of the function.
             provider.load(read_wire_file(file.path))
             with agentobs.session("wire") as session:
-                responses = [send(client, exchange) for exchange in file.exchanges]
-            recorded.append(RecordedFile(file, session.session_id, responses))
-    assert agentobs.stop_recorder(), "not all records were written"
+                return session.session_id, [send(client, exchange) for exchange in file.exchanges]
+
+        for first in range(0, len(files), SEGMENT_FILES):
+            part, earlier = files[first : first + SEGMENT_FILES], segment_ids(home)
+            agentobs.record(client, home=str(path))
+            results = [record_file(file) for file in part]
+            assert agentobs.stop_recorder(), "not all records were written"
+            segments = [each for each in segment_ids(home) if each not in earlier]
+            recorded += [
+                RecordedFile(file, *result, segments)
+                for file, result in zip(part, results, strict=True)
+            ]
     return recorded
 
 

@@ -17,6 +17,14 @@ from replay import Replayer, load
 from replay.fixture.format import FILE
 from replay.fixture.writer import write
 from tests.wire import corpus, usage
+from tests.wire.conversations import (
+    calls_with_results,
+    interactions,
+    stored_calls_with_results,
+    stored_interactions,
+    stored_turns,
+    turns,
+)
 from tests.wire.corpus import Exchange, continued_responses
 from tests.wire.recorded_batches import KEY, Batch, ingested, model_exchanges, record_files
 from tests.wire.sdk_requests import send
@@ -105,6 +113,17 @@ def test_each_attempt_continues_the_last_response_in_its_history(batch: Batch) -
         )
 
 
+def test_conversations_have_turns_tool_results_and_interactions(batch: Batch) -> None:
+    """In a conversation with tools, each attempt has its turn and its interaction, and each call has its result."""
+    conversations = [each for each in batch.files if corpus.TAG_CONVERSATION in each.file.tags]
+    assert conversations
+    for recorded in conversations:
+        name = recorded.file.name
+        assert stored_turns(batch, recorded) == turns(recorded), name
+        assert stored_calls_with_results(batch, recorded) == calls_with_results(recorded), name
+        assert stored_interactions(batch, recorded) == interactions(recorded), name
+
+
 def test_usage_is_the_last_reported_usage(batch: Batch) -> None:
     """The usage rows of each attempt contain the counts that the response reports last: the total and its
     iterations.
@@ -120,14 +139,18 @@ def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) ->
     for byte.
     """
     client = client_of("http://127.0.0.1:9")
+
+    def send_again(file: corpus.WireFile) -> list[Any]:
+        with agentobs.session("wire"):
+            return [send(client, exchange) for exchange in file.exchanges]
+
     for recorded in batch.files:
         (tmp_path / FILE).write_bytes(
             write(batch.recordings[recorded.session_id], {"made": "by a test"})
         )
         with Replayer(load(tmp_path)) as replayed:
             agentobs.record(client)
-            with agentobs.session("wire"):
-                responses = [send(client, exchange) for exchange in recorded.file.exchanges]
+            responses = send_again(recorded.file)
         assert responses == recorded.responses, recorded.file.name
         assert replayed.progress.requests_matched == len(recorded.file.exchanges)
 

@@ -30,7 +30,7 @@ from tests.wire.corpus import WireFile, blocks
 from tests.wire.loop_driver import SECONDS, conversations, run_conversation, runs_on_client
 from tests.wire.recorded_batches import KEY, model_exchanges, served
 
-TAG = "multi_turn_tool_use"
+TAG = corpus.TAG_CONVERSATION
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
 """The recorded requests name models that are deprecated now."""
 TABLE = Path(__file__).parents[2] / "docs" / "loop_on_real_conversations.md"

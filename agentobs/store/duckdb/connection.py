@@ -81,7 +81,8 @@ def connected(
         _ingest_if_due(place)
     connection = duckdb.connect(config=SETTINGS)
     try:
-        for _ in range(TRIES):
+        is_united = False
+        for _ in range(TRIES if os.path.lexists(place.database) else 0):
             before = generations.generations(place)
             if is_united := _unite(connection, place):
                 break
@@ -94,7 +95,7 @@ def connected(
             _read_all(connection, place)
         # Write nothing next to a store file that was copied without its home.
         is_home = place.segments.is_dir()
-        create_views(connection, cached_views(place.path, write=ingest and is_home))
+        create_views(connection, cached_views(place.path, write=is_home))
         _hide_progress_bar(connection)
         if memory_bytes is not None:
             connection.execute(f"SET memory_limit = '{memory_bytes} B'")

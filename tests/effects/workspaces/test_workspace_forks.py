@@ -38,6 +38,7 @@ from tests.effects.workspaces.file_sessions import (
 )
 from tests.effects.workspaces.trees import FileState, files_of, git
 from tests.queries import query
+from tests.shared_stores import shared_store
 from tests.store.recordings import usage_row
 from tests.store.test_money import an_attempt
 
@@ -77,6 +78,13 @@ def session(recorded: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 @pytest.fixture
 def shell(session: Session, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(session.folder / "home", capsys)
+
+
+@pytest.fixture
+def reader(session: Session, shell: Shell) -> Iterator[Shell]:
+    """A shell for commands that record nothing."""
+    with shared_store(session.folder / "home"):
+        yield shell
 
 
 def passes(directory: Path) -> bool:
@@ -195,20 +203,21 @@ def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
     session: Session, shell: Shell
 ) -> None:
     """Before each fork its maximum is compared with what is left; a fork that cannot be limited is not started."""
-    code, rows, messages = compared(shell, "--models", OTHER)
-    assert (code, rows) == (1, [])
-    assert "not started: pass --yes" in messages
-    most = fork_limit(messages)
-    refusals = (
-        (("--models", "no-such-model"), "no price is known for the model no-such-model"),
-        (("--models", OTHER, "--max-usd", "0.0001"), "the limit allows no fork"),
-        (("--models", OTHER, "--max-usd", "x"), "expected an amount of dollars above 0"),
-        (("--models", ","), "no models given"),
-        (("--models", OTHER, "--link", "node_modules"), "not an existing path"),
-    )
-    for arguments, why in refusals:
-        code, _, messages = compared(shell, *arguments, "--yes")
-        assert (code, why in messages) == (1, True), messages
+    with shared_store(session.folder / "home"):
+        code, rows, messages = compared(shell, "--models", OTHER)
+        assert (code, rows) == (1, [])
+        assert "not started: pass --yes" in messages
+        most = fork_limit(messages)
+        refusals = (
+            (("--models", "no-such-model"), "no price is known for the model no-such-model"),
+            (("--models", OTHER, "--max-usd", "0.0001"), "the limit allows no fork"),
+            (("--models", OTHER, "--max-usd", "x"), "expected an amount of dollars above 0"),
+            (("--models", ","), "no models given"),
+            (("--models", OTHER, "--link", "node_modules"), "not an existing path"),
+        )
+        for arguments, why in refusals:
+            code, _, messages = compared(shell, *arguments, "--yes")
+            assert (code, why in messages) == (1, True), messages
     assert session.provider.requests == []
     code, rows, _ = compared(shell, "--models", OTHER, "--runs", "2", "--max-usd", most, "--yes")
     assert code == 1
@@ -278,14 +287,14 @@ def test_a_request_at_a_higher_price_is_limited_at_that_price() -> None:
 
 
 def test_a_fork_that_was_killed_counts_with_its_maximum(
-    session: Session, shell: Shell, monkeypatch: pytest.MonkeyPatch
+    session: Session, reader: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wrote no result, but it may have sent requests: its cost is at least 0, and the next fork must not start."""
-    _, _, messages = compared(shell, "--models", OTHER)
+    _, _, messages = compared(reader, "--models", OTHER)
     most = fork_limit(messages)
     monkeypatch.setattr(fork_runs, "_run", lambda command, log: -signal.SIGKILL)
     arguments = ("--models", OTHER, "--runs", "2", "--max-usd", most, "--yes")
-    code, rows, _ = compared(shell, *arguments)
+    code, rows, _ = compared(reader, *arguments)
     assert code == 1
     assert (rows[1]["cost_status"], "exit code -9" in rows[1]["problem"]) == ("lower_bound", True)
     assert rows[2]["problem"].startswith("not started: $")
@@ -318,7 +327,7 @@ def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path:
 
 
 def test_bad_input_is_one_error_before_anything_is_sent(
-    session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, reader: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -331,9 +340,9 @@ def test_bad_input_is_one_error_before_anything_is_sent(
         (("--at", "12", "--prompt", "Hint."), "calls no tool"),
         (("--at", "5", "--in-place", "-o", str(tmp_path / "x")), "the fork runs in place"),
     ):
-        ended = shell("fork", "fix", *arguments)
+        ended = reader("fork", "fix", *arguments)
         assert (ended.code, why in ended.err) == (1, True), ended.err
-    missing = shell(
+    missing = reader(
         "compare", "fix", "--at", "5", "--models", OTHER, "--verify", "no-such-program", "--yes"
     )
     assert (missing.code, "--verify: the command ended with exit code 127" in missing.err) == (
@@ -341,7 +350,7 @@ def test_bad_input_is_one_error_before_anything_is_sent(
         True,
     )
     monkeypatch.setenv("ANTHROPIC_API_KEY", "")
-    ended = shell("fork", "fix", "--at", "5", "--model", OTHER, "-o", str(tmp_path / "out"))
+    ended = reader("fork", "fix", "--at", "5", "--model", OTHER, "-o", str(tmp_path / "out"))
     assert (ended.code, "sends no credentials" in ended.err) == (1, True), ended.err
     assert session.provider.requests == []
 
