@@ -70,6 +70,10 @@ AGENT_LOOP = "agentobs.agent."
 TASKS = Path("/proc/self/task")
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """The system call that waits for a lock (Linux, asm/unistd.h), by machine."""
+FUTEX_WAIT_PRIVATE, CONTENDED = "0x80", "0x2"
+"""The operation (Linux, linux/futex.h) and the expected value with which glibc waits for a mutex that is locked (glibc
+2.36, nptl/lowlevellock.c).
+"""
 ACCEPT = {"x86_64": (43, 288), "aarch64": (202, 242)}
 """The system calls `accept` and `accept4`, by machine. In a replay only child processes connect, and they are counted
 separately.
@@ -256,6 +260,8 @@ class ThreadStates:
         if number in ("running", "-1"):
             return "running"
         machine = platform.machine()
+        if _waits_for_mutex(call):
+            return "waking" if ident is None else "running"
         if _is_locked(call):
             return "blocked"
         if int(number) == FUTEX[machine]:
@@ -357,6 +363,16 @@ def _is_locked(call: str | None) -> bool:
     """Return whether a system call waits for a lock without a timeout."""
     fields = (call or "").split()
     return len(fields) > 4 and fields[0] == str(FUTEX[platform.machine()]) and fields[4] == "0x0"
+
+
+def _waits_for_mutex(call: str) -> bool:
+    """Return whether a system call waits for a mutex of glibc (`__lll_lock_wait`), which is never held for long.
+
+    The locks of Python are semaphores, but a mutex protects the state of the GIL. If several threads wait for it, only
+    one is woken, which wakes the next one as soon as it is scheduled. Until then, the others look blocked although they
+    are about to run.
+    """
+    return _is_locked(call) and call.split()[2:4] == [FUTEX_WAIT_PRIVATE, CONTENDED]
 
 
 def _may_read_calls() -> bool:

@@ -26,6 +26,8 @@ class ExternalInput:
     keep: Any = None
     live: dict[str, Any] = field(default_factory=dict)
     """Additional arguments of `live_world`."""
+    conversation: Conversation | None = None
+    """The conversation of the agent, after the agent has started."""
 
 
 @dataclass

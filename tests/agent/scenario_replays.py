@@ -10,7 +10,8 @@ import json
 
 from agentobs import runtime
 from agentobs.world import World
-from tests.agent.scenarios import SCENARIOS, replay
+from tests.agent.replayed_scenarios import replay
+from tests.agent.scenarios import SCENARIOS
 
 TEN_YEARS_NS = 10 * 365 * 24 * 3600 * 1_000_000_000
 
@@ -22,4 +23,4 @@ def later(live: World) -> World:
 
 if __name__ == "__main__":
     with runtime.replaced(transform=later):
-        print(json.dumps({name: replay(name) for name in SCENARIOS}))
+        print(json.dumps({name: replay(name).lines for name in SCENARIOS}))

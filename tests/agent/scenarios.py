@@ -18,7 +18,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 import agentobs
@@ -93,6 +92,7 @@ async def play(
     conversation = (
         await scenario.start_conversation(world) if scenario.start_conversation else Conversation()
     )
+    external_input.conversation = conversation
     for prompt in scenario.prompts:
         events = run(
             prompt,
@@ -774,34 +774,6 @@ def record(names: Sequence[str]) -> None:
             target.mkdir(parents=True)
             (target / "recording.jsonl").write_bytes(fixture_bytes(recording, {}))
             (target / "events.txt").write_text("".join(f"{each}\n" for each in events))
-
-
-def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
-    """Replay a scenario without external input; return its events and its trajectory.
-
-    Args:
-        name: the scenario.
-        fixture: its recording; defaults to its own fixture.
-
-    Raises:
-        DivergenceError: the path differs from the recorded one.
-    """
-    from replay import Replayer, load
-
-    scenario, events = SCENARIOS[name], list[Event]()
-    tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
-
-    async def run_again() -> None:
-        async with AsyncAnthropic(open_telemetry=False) as client:
-            agentobs.record(client)
-            with agentobs.session(name):
-                async for event in play(name, client, ExternalInput(), tools):
-                    events.append(event)
-
-    _is_available[0] = False
-    with Replayer(load(fixture or FIXTURES / name)) as replayed:
-        replayed.run(run_again)
-    return in_order(events), replayed.trajectory
 
 
 async def _record(name: str, folder: Path) -> tuple[str, list[str]]:

@@ -3,54 +3,29 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
-from anthropic import AsyncAnthropic
 
-import agentobs
-from agentobs.agent import Conversation, Result, live_world, run
+from agentobs.agent import Conversation, Result
 from agentobs.agent.sessions.reconstruction import conversation_of, without_breakpoints
 from agentobs.agent.sessions.resumption import conversation_from
 from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
-from replay import Replayer, load
-from tests.agent.agent_runs import options
-from tests.agent.scenarios import FIXTURES, SCENARIOS
+from tests.agent.replayed_scenarios import shared_replay
+from tests.agent.scenarios import SCENARIOS
+
+pytestmark = pytest.mark.xdist_group("scenarios")
 
 
 def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
     """Replay a scenario; return the loop's conversation, the recording, and the last error."""
-    scenario, conversations, errors = SCENARIOS[name], list[Conversation](), list[str | None]()
-    tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
-
-    async def run_again() -> None:
-        async with AsyncAnthropic(open_telemetry=False) as client:
-            agentobs.record(client)
-            with agentobs.session(name):
-                world = live_world(client, tools)
-                conversation = (
-                    await scenario.start_conversation(world)
-                    if scenario.start_conversation
-                    else Conversation()
-                )
-                conversations.append(conversation)
-                run_arguments: Any = {"tools": tools, "conversation": conversation, "world": world}
-                for prompt in scenario.prompts:
-                    async for event in run(
-                        prompt, options=options(**scenario.options), **run_arguments
-                    ):
-                        errors.extend([event.error] if isinstance(event, Result) else [])
-
-    with Replayer(load(Path(FIXTURES / name))) as opened:
-        opened.run(run_again)
+    replay = shared_replay(name)
     kinds = (ModelExchange, ToolExchange, WorldExchange)
-    exchanges = [each for each in opened.records if isinstance(each, kinds)]
+    exchanges = [each for each in replay.exchanges if isinstance(each, kinds)]
     exchanges.sort(key=lambda each: each.started_ns)
-    [conversation] = conversations
     recording = Recording("s", "s", None, None, "completed", None, None, 0, tuple(exchanges))
-    return conversation, recording, errors[-1]
+    *_, error = [event.error for event in replay.events if isinstance(event, Result)]
+    return replay.conversation, recording, error
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -12,7 +12,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.records.canonical_json import digest
-from tests.agent.scenarios import FIXTURES, SCENARIOS, replay
+from tests.agent.replayed_scenarios import replay, shared_replay
+from tests.agent.scenarios import FIXTURES, SCENARIOS
+
+pytestmark = pytest.mark.xdist_group("scenarios")
 
 
 def recorded_events(name: str) -> list[str]:
@@ -50,9 +53,9 @@ def test_every_scenario_has_a_fixture() -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) -> None:
     """If a scenario is replayed, without external input, the agent takes the same steps and emits the same events."""
-    events, trajectory = replay(name)
-    assert streams(events) == streams(recorded_events(name))
-    assert trajectory == snapshot
+    replayed = shared_replay(name)
+    assert streams(replayed.lines) == streams(recorded_events(name))
+    assert replayed.trajectory == snapshot
 
 
 @pytest.mark.soak
@@ -83,7 +86,7 @@ def test_scenarios_replay_in_another_environment(seed: str, zone: str, tmp_path:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr.decode()
-    assert {name: streams(events) for name, (events, _) in json.loads(ended.stdout).items()} == {
+    assert {name: streams(events) for name, events in json.loads(ended.stdout).items()} == {
         name: streams(recorded_events(name)) for name in SCENARIOS
     }
 
@@ -97,5 +100,5 @@ def test_a_run_stopped_before_its_request_was_sent(tmp_path: Path) -> None:
     body = b"".join(lines[:-1]).replace(b'"1:unsent:1"', b'"1:streaming:1"')
     end = {**json.loads(lines[-1]), "digest": digest(body)}
     (tmp_path / "recording.jsonl").write_bytes(body + json.dumps(end).encode() + b"\n")
-    events, _ = replay("stopped-before-request", tmp_path)
-    assert events == recorded_events("stopped-before-request")
+    replayed = replay("stopped-before-request", tmp_path)
+    assert replayed.lines == recorded_events("stopped-before-request")

@@ -7,9 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from anthropic import AsyncAnthropic
 
-import agentobs
 from agentobs.agent import Event, Result, SubAgent
 from agentobs.cli.demo import refund_agent
 from agentobs.recording.journal.home import Home
@@ -18,45 +16,30 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect, named
 from replay import Replayer, load
 from tests import queries
-from tests.agent import scenarios
-from tests.agent.scenario import ExternalInput
-from tests.agent.scenarios import FIXTURES, SCENARIOS, play
+from tests.agent.replayed_scenarios import collected, shared_replay
+from tests.agent.scenarios import FIXTURES, SCENARIOS
 from tests.dashboards.live_app import serving
 from tests.store.recordings import a_home, record
 
+pytestmark = pytest.mark.xdist_group("scenarios")
+
 ALL = [*SCENARIOS, "refund-loop"]
-SHARES = 3
-"""The number of tests into which the fixtures are divided."""
+
+
+Counts = dict[str, dict[str, tuple[int, int]]]
+"""Turns and tool calls, by session and lane."""
 
 
 def replayed(name: str) -> tuple[list[Event], list[Record]]:
     """Replay a committed fixture; return the events of the agent loop, and the records of the session."""
-    path = FIXTURES.parent / name if name == "refund-loop" else FIXTURES / name
-    replayer, records, events = Replayer(load(path)), list[Record](), list[Event]()
-    collect = replayer._state.collect
-
-    def both(each: Record) -> None:
-        records.append(each)
-        collect(each)
-
-    replayer._state.collect = both  # type: ignore[method-assign, assignment]
-
-    async def run_again() -> None:
-        scenario = SCENARIOS[name]
-        tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
-        async with AsyncAnthropic(open_telemetry=False) as client:
-            agentobs.record(client)
-            with agentobs.session(name):
-                async for event in play(name, client, ExternalInput(), tools):
-                    events.append(event)
-
-    scenarios._is_available[0] = False
+    if name != "refund-loop":
+        shared = shared_replay(name)
+        return shared.events, shared.records
+    replayer = Replayer(load(FIXTURES.parent / name))
+    records = collected(replayer)
     with replayer as opened:
-        if name == "refund-loop":
-            opened.run(refund_agent.answer, **opened.fixture.header["arguments"])
-        else:
-            opened.run(run_again)
-    return events, records
+        opened.run(refund_agent.answer, **opened.fixture.header["arguments"])
+    return [], records
 
 
 def results_by_lane(events: list[Event]) -> dict[str, tuple[int, int]]:
@@ -71,37 +54,30 @@ def results_by_lane(events: list[Event]) -> dict[str, tuple[int, int]]:
     return {lane: (turns[lane], calls[lane]) for lane in turns if turns[lane]}
 
 
-@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize(
     "has_all_pages", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["quick", "all pages"]
 )
-def test_all_counts_agree_for_each_committed_fixture(
-    share: int, has_all_pages: bool, tmp_path: Path
-) -> None:
+def test_all_counts_agree_for_each_committed_fixture(has_all_pages: bool, tmp_path: Path) -> None:
     """For every committed fixture, the results of the runs and sub-agents, the list of sessions, the view by lane and
     the table of turns show the same numbers.
 
     The page of the session also shows them; a page takes longer than a replay, so only some pages are read.
     """
-    names = ALL[share::SHARES]
-    home, expected = a_home(tmp_path), dict[str, dict[str, tuple[int, int]]]()
-    for name in names:
+    home, expected, all_records = a_home(tmp_path), Counts(), list[Record]()
+    for name in ALL:
         events, records = replayed(name)
-        record(home, records)
+        all_records += records
         if name != "refund-loop":  # the demo passes no events on
             expected[name] = results_by_lane(events)
         assert any(isinstance(getattr(each, "start", None), SessionStart) for each in records), name
+    record(home, all_records)
     found = counted(home)
-    assert set(found) == set(names)
+    assert set(found) == set(ALL)
     for name, lanes in expected.items():
         assert found[name] == lanes, name
     sessions = check_lists(home, found)
-    shown = set(names) if has_all_pages else with_extreme_counts(found)
+    shown = set(ALL) if has_all_pages else with_extreme_counts(found)
     check_pages(home, found, {name: sessions[name] for name in shown})
-
-
-Counts = dict[str, dict[str, tuple[int, int]]]
-"""Turns and tool calls, by session and lane."""
 
 
 def counted(home: Home) -> Counts:
@@ -126,9 +102,16 @@ def sums(counts: Counts) -> dict[str, tuple[int, ...]]:
 
 
 def with_extreme_counts(counts: Counts) -> set[str]:
-    """Return the names of the sessions with the most lanes and with the fewest turns."""
-    turns = sums(counts)
-    return {max(counts, key=lambda name: len(counts[name])), min(turns, key=lambda n: turns[n])}
+    """Return the names of the sessions with the most lanes, and with the fewest and the most turns and tool calls."""
+    total = sums(counts)
+    return {
+        max(counts, key=lambda name: len(counts[name])),
+        *(
+            choose(total, key=lambda name: total[name][at])
+            for choose in (min, max)
+            for at in (0, 1)
+        ),
+    }
 
 
 def check_lists(home: Home, counts: Counts) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -9,17 +10,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, chdir, nullcontext, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentobs.cli import main
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer
 from replay.fixture.format import load
-from replay.trial.fixture_trial import seconds_ahead
+from replay.trial.fixture_trial import Trials, seconds_ahead
 from tests.provider_script import call, script, streamed, text
 
 pytestmark = pytest.mark.xdist_group("trial")
@@ -141,6 +144,7 @@ def noisy_exit(prompt):
 
 @agentobs.session("waits")
 def waits(prompt):
+    print("printed by the agent")
     while not IS_RECORDED:
         with open(HERE / "pids", "a") as file:
             file.write(f"{os.getpid()}\\n")
@@ -244,9 +248,34 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project
 
 
+LIMIT_SECONDS = 120.0
+"""The default of `--check-timeout`."""
+
+
+@pytest.fixture(scope="module")
+def project(shop: Path) -> Iterator[Path]:
+    """The project; all commands in this process use the same worker processes, because they start slowly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("URL", raising=False)
+        patch.setenv("PYTHONHASHSEED", "1")
+        trials = Trials(shop, LIMIT_SECONDS)
+
+    def opened(directory: Path, limit_s: float) -> AbstractContextManager[Trials]:
+        assert (directory, limit_s) == (shop, LIMIT_SECONDS)
+        return nullcontext(trials)
+
+    with trials, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replay.trial.fixture_trial.Trials", opened)
+        yield shop
+
+
 def frozen(project: Path, *arguments: str) -> dict[str, str]:
-    """Freeze sessions in a new process, and return the output about each of them by session name."""
-    out = ran(project, "freeze", *arguments, "-o", "fixtures")
+    """Freeze sessions, and return the output about each of them by session name."""
+    return by_session(ran(project, "freeze", *arguments, "-o", "fixtures"))
+
+
+def by_session(out: str) -> dict[str, str]:
+    """Return the output of `agentobs freeze` about each session by session name."""
     assert "printed by the agent" not in out
     written = re.compile("^(?:wrote|kept ) *fixtures/(.+)/recording.jsonl", re.MULTILINE)
     return {written.findall(part)[0]: part for part in out.split("froze  ")[1:]}
@@ -263,12 +292,12 @@ def verdict_in(part: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def outputs(shop: Path) -> dict[str, str]:
+def outputs(project: Path) -> dict[str, str]:
     """The output of one `agentobs freeze` about each agent that ends by itself, by session name."""
-    before = recordings(shop)
-    result = frozen(shop, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
-    assert recordings(shop) == before
-    assert not (shop / ".agentobs").exists()
+    before = recordings(project)
+    result = frozen(project, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
+    assert recordings(project) == before
+    assert not (project / ".agentobs").exists()
     return result
 
 
@@ -283,10 +312,12 @@ def recordings(project: Path) -> list[str]:
 
 
 def ran(project: Path, *arguments: str) -> str:
-    process = command(project, *arguments)
-    out, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (0, "")
-    return out
+    """Run a command in the project, in this process, and return its output."""
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(project), redirect_stdout(out), redirect_stderr(err):
+        main(["--home", "../home", *arguments])
+    assert err.getvalue() == ""
+    return out.getvalue()
 
 
 def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -338,18 +369,18 @@ def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str
     ],
 )
 def test_apply_adds_the_proposed_rules(
-    shop: Path, verdicts: dict[str, list[str]], name: str
+    project: Path, verdicts: dict[str, list[str]], name: str
 ) -> None:
     """The printed `--apply` command makes the fixture replay, and freezing again keeps the rules."""
     printed, rules = shlex.split(verdicts[name][-1]), NEEDS_RULES[name][1]
     assert printed[0] == "agentobs"
-    applied = ran(shop, *printed[printed.index("freeze") :]).partition("next   ")[0].splitlines()
+    applied = ran(project, *printed[printed.index("freeze") :]).partition("next   ")[0].splitlines()
     assert f"added  the {rules} to fixtures/{name}/recording.jsonl" in applied
     assert applied[-1:] == YES
-    again = ran(shop, "freeze", name, "-o", f"fixtures/{name}")
+    again = ran(project, "freeze", name, "-o", f"fixtures/{name}")
     assert again.splitlines().count(YES[0]) == 1
     names = rules.split(" ", 1)[1].split(" and ")
-    assert load(shop / "fixtures" / name).header["normalizers"] == names
+    assert load(project / "fixtures" / name).header["normalizers"] == names
 
 
 DEPENDENT = {
@@ -397,7 +428,11 @@ def test_a_failing_agent_is_reported_in_one_line(
 @pytest.mark.soak
 def test_a_hanging_agent_is_stopped(shop: Path) -> None:
     """An agent that waits forever, or blocks the interpreter, is stopped, and the report names the line of its code."""
-    result = frozen(shop, "hangs", "busy", "--check-timeout", "10")
+    options = ("-o", "fixtures", "--check-timeout", "10")
+    with command(shop, "freeze", "hangs", "busy", *options) as ended:
+        out, err = ended.communicate(timeout=100)
+    assert (ended.returncode, err) == (0, "")
+    result = by_session(out)
     waits, busy = (
         " ".join(line.strip() for line in verdict_in(result[name])) for name in ("hangs", "busy")
     )
@@ -436,10 +471,10 @@ def test_next_steps_for_an_entry_that_cannot_be_called(outputs: dict[str, str], 
     assert steps == f"agentobs serve fixtures/{name} acts as the provider for any client"
 
 
-def test_an_entry_from_the_command_line(shop: Path) -> None:
+def test_an_entry_from_the_command_line(project: Path) -> None:
     """The option that the verdict proposes works, and then pytest is proposed."""
     given = ("--entry", "shop:fine", "--args", '["Hello."]')
-    result = ran(shop, "freeze", "gone", "-o", "fixtures/named", *given)
+    result = ran(project, "freeze", "gone", "-o", "fixtures/named", *given)
     verdict, steps = result[result.index("replays: ") :].split("next   ")
     assert verdict.splitlines() == YES
     assert steps.startswith("pytest fixtures/named\n")
@@ -460,12 +495,13 @@ def test_the_lines_to_add_to_a_test_are_shown_once(outputs: dict[str, str]) -> N
     ]
 
 
-def test_no_check_runs_no_agent(shop: Path) -> None:
+def test_no_check_runs_no_agent(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With `--no-check`, the output has no verdict, and `--apply` is rejected."""
-    assert "replays" not in ran(shop, "freeze", "dies", "--no-check")
-    with command(shop, "freeze", "dies", "--no-check", "--apply") as ended:
-        _, err = ended.communicate(timeout=100)
-    assert (ended.returncode, "--apply: requires the check" in err) == (1, True)
+    assert "replays" not in ran(project, "freeze", "dies", "--no-check")
+    with pytest.raises(SystemExit) as ended:
+        main(["freeze", "dies", "--no-check", "--apply"])
+    assert ended.value.code == 1
+    assert "--apply: requires the check" in capsys.readouterr().err
 
 
 def test_tools_that_run_live_are_named(shop: Path, verdicts: dict[str, list[str]]) -> None:
@@ -485,6 +521,7 @@ def test_an_interrupt_leaves_the_fixture_intact(shop: Path) -> None:
     out, err = running.communicate(timeout=100)
     assert (running.returncode, err.strip()) == (130, "interrupted")
     assert "replays" not in out
+    assert "printed by the agent" not in out
     poll(lambda: not any(Path(f"/proc/{pid}").exists() for pid in begun))
     assert load(shop / "fixtures" / "interrupted").name == "waits"
 

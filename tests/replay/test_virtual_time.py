@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import ctypes
 import datetime
 import os
 import select
@@ -21,7 +22,7 @@ import pytest
 from agentobs import world
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.virtual_time import time_patches
-from replay.virtual_time.thread_states import ThreadStates
+from replay.virtual_time.thread_states import ThreadStates, _system_call, _waits_for_mutex
 from tests.provider_script import streamed, text
 from tests.replay import waiting_agents
 from tests.replay.agents import frozen, recorded
@@ -527,6 +528,26 @@ def test_waits_for_locks_and_for_timeouts_are_distinguished() -> None:
             world.pause(0.001)
     for thread in threads:
         thread.join()
+
+
+def test_a_thread_that_waits_for_a_mutex_is_about_to_run() -> None:
+    """A mutex, such as that of the GIL, is held only for a moment; no timer fires while a thread waits for it."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)  # zeros are an unlocked mutex
+
+    def lock_and_unlock() -> None:
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_unlock(mutex)
+
+    states = ThreadStates()
+    libc.pthread_mutex_lock(mutex)
+    thread = threading.Thread(target=lock_and_unlock)
+    thread.start()
+    while not _waits_for_mutex(_system_call(thread.native_id or 0) or ""):
+        world.pause(0.001)
+    assert states.activity({}) == "running"
+    libc.pthread_mutex_unlock(mutex)
+    thread.join()
+    assert states_become(states, "blocked")
 
 
 def test_states_are_correct_in_a_forked_process() -> None:
