@@ -91,7 +91,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with serving(home) as made:
+    with serving(home, findings=True) as made:
         while "still being computed" in made.get("/?signature=repeated_calls").words:
             time.sleep(0.1)
         yield made
