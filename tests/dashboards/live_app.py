@@ -116,7 +116,7 @@ class Client:
             connection.close()
 
 
-class _WithoutFindings(Reader):
+class ReaderWithoutFindings(Reader):
     """A reader that does not search for failure signatures, which takes longer than opening the store."""
 
     def _complete_signatures(self) -> None:
@@ -146,7 +146,7 @@ def serving(
     thread = threading.Thread(target=serve, args=(bound, home), kwargs=result, daemon=True)
     with pytest.MonkeyPatch.context() as patch:
         if not findings:
-            patch.setattr(server, "Reader", _WithoutFindings)
+            patch.setattr(server, "Reader", ReaderWithoutFindings)
         thread.start()
         assert ready.wait(30)
     try:

@@ -16,7 +16,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentobs.cli.inspection.step_digests import StepDigests, keyed_digests, step_digests
-from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
@@ -84,7 +83,7 @@ def diff(
     with Spinner("comparing"), _needed_store(context, (a, b)) as store:
         digests = None if content else _keyed_digests(store, (a, b))
         one, other = (
-            _Side(context, store, named, content, digests[at] if digests else None)
+            _Side(store, named, content, digests[at] if digests else None)
             for at, named in enumerate((a, b))
         )
         found = compared(one.parts, other.parts)
@@ -161,7 +160,6 @@ class _Side:
 
     def __init__(
         self,
-        context: click.Context,
         store: Store | None,
         named: str,
         content: bool,
@@ -190,7 +188,7 @@ class _Side:
 
             assert store is not None
             session_id = session_of(store, named)
-            texts = _texts(context, session_id) if content else None
+            texts = _texts(store, session_id) if content else None
             labels = LabelTexts(store)
             rows = _SessionRows.of(store, session_id)
             self.about, self.parts = _facts_of(rows, texts, labels, digests)
@@ -308,17 +306,15 @@ _Texts = dict[tuple[str, str], dict[str, Any]]
 """Content, by kind and ID of the step."""
 
 
-def _texts(context: click.Context, session_id: str) -> _Texts:
+def _texts(store: Store, session_id: str) -> _Texts:
     """Return the content of a session, by kind and ID of the step.
 
     Raises:
         RecordingError: the content was not recorded, or was deleted.
     """
-    from agentobs.cli.terminal.recordings import load_recording
-
-    session = load_recording(home_option(context), session_id)
     last_requests: _LastRequests = {}
-    contents = (_content_of(each, last_requests) for each in session.exchanges)
+    exchanges = store.content(session_id).exchanges
+    contents = (_content_of(each, last_requests) for each in exchanges)
     return {step: texts for step, texts in contents if texts}
 
 
